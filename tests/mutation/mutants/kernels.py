@@ -158,7 +158,11 @@ MUTANTS = [
         f"{_VECTORS} tests/cpu/test_cpu_key_index.py::test_largest_sums",
         [
             ("quadsTogether = 8;", "quadsTogether = 64;", "sums pass 16 bits"),
-            ("_mm256_srli_epi16(x, 4)", "_mm256_srli_epi16(x, 3)", "the second code has a bit of the first"),
+            (
+                "upper = _mm256_srli_epi16(x, 4)",
+                "upper = _mm256_srli_epi16(x, 3)",
+                "the second code has a bit of the first",
+            ),
             (
                 "sums[n] = _mm256_srai_epi32(sums[n], 2);",
                 "",

@@ -185,8 +185,8 @@ MUTANTS = [
                 "only the first group fetches its rows",
             ),
             (
-                "addMerge(merge, byEntry, hits, hotPlaces);",
-                "addMerge(merge, byEntry, noPlaces(), hotPlaces);",
+                "addMerge(merge, byEntry, hits, hotPlaces, hitsFirst);",
+                "addMerge(merge, byEntry, noPlaces(hitsFirst), hotPlaces, hitsFirst);",
                 "rows that were hot have no slot",
             ),
         ],

@@ -445,7 +445,11 @@ MUTANTS = [
                 "the output layer has 4 bits",
             ),
             ("if module.weight.dtype is not torch.bfloat16:", "if False:", "slow types are taken"),
-            ("if not hasattr(torch, cls.needs):", "if False:", "a PyTorch without the kernel is asked"),
+            (
+                "if not hasattr(torch, Int8Linear.needs):",
+                "if False:",
+                "a PyTorch without the kernel is asked",
+            ),
             ("if before:", "if False:", "weights of few bits are rounded to others"),
         ],
     ),
