@@ -43,6 +43,10 @@ COMPARED = {
     ("docs/models.md", "bench/decode.py"): (
         "tests/bench/test_decode.py::test_the_documents_are_what_the_rows_say",
     ),
+    ("docs/models.md", "study/accuracy.py"): (
+        "study/tests/accuracy/test_accuracy_documents.py::test_documents_are_what_the_results_say",
+        "study/tests/accuracy/test_accuracy_documents.py::test_an_altered_figure_is_put_right",
+    ),
     ("docs/models.md", "study/weights.py"): (
         "study/tests/test_weights.py::test_the_document_has_the_table_of_the_lines",
     ),

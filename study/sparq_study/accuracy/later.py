@@ -13,7 +13,8 @@ from typing import Any, Container, Dict, Sequence
 from sparq_ipu.commands.tables import markdown_table
 
 from . import report
-from .methods import Planes, SparQ, parse_method
+from .methods import SparQ, parse_method
+from .methods.planes import Planes
 from .plan import LATER, LATER_LEVELS, LATER_OTHERS
 from .tasks import TASKS
 

@@ -62,8 +62,9 @@ class Results:
         """A new file with a header, or an existing one to continue.
 
         To continue, its header must have the same model, seed, sizes and bits of a prefill. Methods,
-        tasks and numbers of items may differ, as lines do not depend on each other. The header is given the new plan, which is what a
-        report shows. A header without a result, of a run that failed at once, is replaced.
+        tasks and numbers of items may differ, as lines do not depend on each other. The header is given the
+        new plan, which is what a report shows. A header without a result, of a run that failed at once, is
+        replaced.
 
         Raises: ValueError if the file is not empty and has no header, or one that conflicts.
         """
