@@ -97,6 +97,8 @@ def test_largest_sums(index_bits: int, kind: str) -> None:
     tensors.key[:, :, 100:200] = np.float16(60000)
     tensors.query[:, :, ::2] = np.abs(tensors.query[:, :, ::2]).max()
     check_attention(tensors, index_bits, dict(rank=96, top_k=40), threads=(1,))
+    tensors.query[...] = np.abs(tensors.query).max()  # and at all components
+    check_attention(tensors, index_bits, dict(rank=128, top_k=40), threads=(1,))
 
 
 def test_steps_near_a_tie(index_bits: int) -> None:

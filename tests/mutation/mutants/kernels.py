@@ -165,8 +165,8 @@ MUTANTS = [
             ),
             (
                 "sums[n] = _mm256_srai_epi32(sums[n], 2);",
-                "",
-                "every other code of 2 bits counts four times",
+                "sums[n] = _mm256_srai_epi32(sums[n], 1);",
+                "every other code of 2 bits counts twice",
             ),
         ],
     ),
