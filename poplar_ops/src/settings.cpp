@@ -39,8 +39,7 @@ void check(const char *op, const CacheSpec &spec) {
   if (spec.indexBits != 16 && spec.headDim > 1u << 16)
     fail(op, "head_dim", "be at most 65536 with index_bits=" + std::to_string(spec.indexBits),
          spec.headDim);
-  const std::uint64_t most =
-      planes ? std::uint64_t(spec.indexBits) * spec.headDim : 0;
+  const std::uint64_t most = planes ? std::uint64_t(spec.indexBits) * spec.headDim : 0;
   if (spec.indexReadBits > most)
     fail(op, "index_read_bits",
          "be in [0, " + std::to_string(most) +

@@ -98,7 +98,7 @@ def test_scores(bits: int, kind: str, rank: int, n_full: int, behind: int, seed:
 def test_scores_of_a_group(
     kind: str, group: int, rank: int, n_full: int, lent: tuple[int, int], seed: int
 ) -> None:
-    """The same scores where codes are taken out once for all heads, but for words that are lent (of 4 bits)."""
+    """The same scores where codes are taken out once for all heads, but for words that are lent."""
     bits, n_lent = lent
     x, column_words = make_problem(kind, bits, rank, N_BLOCKS, seed, group), N_BLOCKS * record_words(bits)
     components = np.sort(np.random.default_rng(seed).permutation(HEAD_DIM)[:rank]).astype(np.uint32)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A key index of 8, 4 or 2 bits on device "cpu": the bits of the reference, any instruction set and threads."""
+"""A key index of 8, 4 or 2 bits on device "cpu": the bits of the reference, on any instruction set."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def test_fill_equals_reference(data: st.DataObject) -> None:
     [(n, bits) for n in (1, 3, 64) for bits in (16, 8, 4, 2) if (n, bits) != (1, 2)],
 )
 def test_long_prompt_in_full_chunks(n_tiles: int, index_bits: int) -> None:
-    """A chunk of 2,048 positions, or several of 512 or 1,024, over one part or many, and the first token behind them."""
+    """A chunk of 2,048 positions, or several of 512 or 1,024, over one part or many, and one token more."""
     heads = 2 if n_tiles > 3 else 1  # each row of 32 bytes takes a packet: code for two fits no single tile
     shape = 1, heads, 2, 16, 1600, 1536
     caches = Caches(np.random.default_rng(1), *shape, n_tiles, [sparq(5, 40, 8)], index_bits)

@@ -113,7 +113,8 @@ const StoreKind &hotBuffer = hotBufferKind;
 
 void checkTiers(const char *op, const CacheSpec &spec, const TierOptions &tiers) {
   if (spec.indexBits == 16)
-    throw Error(std::string(op) + ": index_bits must be 8, 4 or 2 where memory is 'tiered', got 16");
+    throw Error(std::string(op) +
+                ": index_bits must be 8, 4 or 2 where memory is 'tiered', got 16");
   toUnsigned(op, "hot_rows", tiers.hotRows, TierOptions::maxRows);
   toUnsigned(op, "wave_rows", tiers.waveRows, TierOptions::maxRows);
 }

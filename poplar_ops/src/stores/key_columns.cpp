@@ -13,10 +13,12 @@ using namespace poplar::program;
 namespace {
 
 // Positions of a row of key columns: one packet of fp16. A packet costs as much as 36 bytes more, so
-// that the shorter rows of an index are worth twice the positions with 4 bits; more would come on
-// chip for nothing where a length ends within them. Of one bit only so many make a packet.
+// that the shorter rows of an index are worth twice the positions with 4 bits, and four times with 2;
+// more would come on chip for nothing where a length ends within them. Of one bit only so many make a packet.
 unsigned maxChunk(const CacheSpec &spec) {
-  return spec.indexReadBits != 0 ? 8192 : spec.indexBits == 4 ? 1024 : spec.indexBits == 2 ? 2048 : 512;
+  if (spec.indexReadBits != 0)
+    return 8192;
+  return spec.indexBits == 2 ? 2048 : spec.indexBits == 4 ? 1024 : 512;
 }
 
 const KindOf<KeyColumns, KeyColumnsKind> keyColumnsKind;

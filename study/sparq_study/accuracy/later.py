@@ -22,7 +22,13 @@ Items = Dict[int, Dict[str, Any]]
 KL = TASKS["lm"].metrics[0]
 OURS = next(iter(LATER))
 CHOSEN_ON = "SmolLM2-135M-Instruct Q4_1"  # the model that the recommended settings were chosen on
-GOAL_METHODS = (OURS, "double_sparsity", "planes, fewer bits, exact, 4 stored", "best positions known")
+GOAL_METHODS = (
+    OURS,
+    "double_sparsity",
+    "planes, fewer bits, exact, 4 stored",
+    "SparQ, index of 2 bits",
+    "best positions known",
+)
 TEXTS = {"study": "chosen on", "held_out": "held out"}
 #: bytes of the keys and values of a position in float16: layers, KV heads, head_dim, 2 x 2 bytes
 POSITION_BYTES = {

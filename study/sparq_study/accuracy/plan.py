@@ -183,12 +183,16 @@ LATER: dict[str, tuple[str, ...]] = {
         )
         for planes in (8, 4)
     },
+    "SparQ, index of 2 bits": tuple(
+        f"sparq:{'r=16,' * (i == 0)}mean_from=1,index_bits=2@{level}" for i, level in enumerate(LATER_LEVELS)
+    ),
     "best positions known": tuple(f"oracle:mean_from=1@{level}" for level in LATER_LEVELS),
 }
-# What is not at a level: an index of 16 bits, half of the bits for as many rows, budgets by mass.
+# What is not at a level: an index of 16 bits, fewer bits for as many rows, budgets by mass.
 LATER_OTHERS = (
     str(parse_method(f"{RECOMMENDED_METHOD},index_bits=16")),
     "planes:bits=64,mean_from=1,index_bits=4",
+    "sparq:mean_from=1,index_bits=2",
     *(f"top_p:k=512,p={p},mean_from=1,index_bits=4" for p in (0.8, 0.9, 0.95)),
 )
 QUICK_METHODS = (
