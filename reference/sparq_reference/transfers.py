@@ -42,8 +42,8 @@ def index_bytes(seq_len: int, n_components: int, index_bits: int = 16, index_rea
 
     16 bits: 2 S n. b = 8, 4 or 2 bits, F = floor(S / 64) full blocks: F n (64 b / 8 + 4) + 2 (S - 64 F) n.
     The 4 are `low` and `step`; positions behind the last full block are fp16. In planes, of which R bits a
-    position are read (E12): 64 min(R, n b) / 8 in place of 64 n b / 8, and for n the most components that can have
-    them, min(n, R).
+    position are read (E12): 64 min(R, n b) / 8 in place of 64 n b / 8, and for n the most components that
+    can have them, min(n, R).
     """
     bits = check_index_bits("index_bytes", index_bits, n_components)
     n_blocks = 0 if bits == 16 else seq_len // BLOCK
