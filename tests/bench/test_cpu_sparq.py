@@ -28,7 +28,7 @@ def test_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr()
     rows = [json.loads(line) for line in printed.out.splitlines()]
     assert rows == [json.loads(line) for line in lines.read_text().splitlines()]
-    ours_in_order = ["dense", "sparq", "sparq-int8", "sparq-int4"]
+    ours_in_order = ["dense", "sparq", "sparq-int8", "sparq-int4", "sparq-int2"]
     kernels = [*ours_in_order, *(f"stream-{name}" for name in ours_in_order)]
     assert [(row["seq_len"], row["kernel"]) for row in rows] == [(s, k) for s in (100, 7) for k in kernels]
     for row in rows:
@@ -44,15 +44,16 @@ def test_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert row["index_bits"] == bits
     # One block of 64 positions in the index, with step and lowest value; the other 36 positions in fp16.
     rows_bytes = 2 * 2 * 2 * 8 * 16
-    assert [row["n_bytes"] for row in rows[:4]] == [
+    assert [row["n_bytes"] for row in rows[:5]] == [
         2 * 2 * 2 * 100 * 16,
         2 * 2 * 100 * 4 + rows_bytes,
         2 * 4 * (64 + 4 + 36 * 2) + rows_bytes,
         2 * 4 * (32 + 4 + 36 * 2) + rows_bytes,
+        2 * 4 * (16 + 4 + 36 * 2) + rows_bytes,
     ]
-    assert {row["n_bytes"] for row in rows[8:12]} == {2 * 2 * 2 * 7 * 16}  # all positions selected: dense
-    assert {row["ratio_to_stream"] for row in rows[4:8]} == {1}
-    for row, floor in zip(rows[:4], rows[4:8]):
+    assert {row["n_bytes"] for row in rows[10:15]} == {2 * 2 * 2 * 7 * 16}  # all positions selected: dense
+    assert {row["ratio_to_stream"] for row in rows[5:10]} == {1}
+    for row, floor in zip(rows[:5], rows[5:10]):
         expected = row["seconds_per_query"] / floor["seconds_per_query"] * floor["n_bytes"] / row["n_bytes"]
         assert row["ratio_to_stream"] == pytest.approx(expected)
     assert "x stream" in printed.err and "S=7: run 3 of 3" in printed.err
@@ -77,7 +78,7 @@ def test_pytorch_has_the_same_results(
     pytest.importorskip("torch", reason="PyTorch is not installed")
     assert cpu_sparq.main([*SMALL.split(), "--S", "100", *more]) == 0
     rows = {row["kernel"]: row for row in map(json.loads, capsys.readouterr().out.splitlines())}
-    assert len(rows) == 8 + 9
+    assert len(rows) == 10 + 9
     for kernel in ("sdpa", "eager", "sparq"):  # fp16 results of numbers below 8: half an ulp is 2**-9
         assert rows[f"torch-{kernel}-float32"]["max_abs_difference"] < 2**-8
     assert rows["torch-sdpa-float32"]["n_bytes"] == 2 * rows["dense"]["n_bytes"]

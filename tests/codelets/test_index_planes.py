@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from index_records import BITS, record_words, records, some_columns
+from index_records import record_words, records, some_columns
 from strategies import KINDS, tensors
 from vertex import assert_bits, floats, run, word, words
 
 from sparq_reference import exact, index_planes, numerics
+from sparq_reference.checks import PLANES_OF
 from sparq_reference.numerics import BLOCK
 
 HEAD_DIM, GROUP = 24, 3
@@ -44,7 +45,7 @@ def as_read(record: np.ndarray, depth: np.ndarray, bits: int) -> np.ndarray:
     return result.reshape(record.shape)
 
 
-@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("bits", PLANES_OF)
 @given(kind=st.sampled_from(KINDS), n_blocks=st.integers(1, 9), seed=st.integers(0, 2**32 - 1))
 def test_planes_of_records_and_back(bits: int, kind: str, n_blocks: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -84,7 +85,7 @@ def test_planes_of_records_and_back(bits: int, kind: str, n_blocks: int, seed: i
     np.testing.assert_array_equal(joined, expected)
 
 
-@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("bits", PLANES_OF)
 @pytest.mark.parametrize("filled", [1024, 1024 + 63, 1024 + 64, 1024 + 200, 2047])
 @pytest.mark.parametrize("piece", [0, 1])
 def test_the_tail_is_masked(bits: int, filled: int, piece: int) -> None:
@@ -109,7 +110,7 @@ def test_the_tail_is_masked(bits: int, filled: int, piece: int) -> None:
     np.testing.assert_array_equal(masked, expected)
 
 
-@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("bits", PLANES_OF)
 @pytest.mark.parametrize("tail", [False, True])
 @given(rank=st.sampled_from((1, 5, 32)), seed=st.integers(0, 2**32 - 1))
 def test_middles(bits: int, tail: bool, rank: int, seed: int) -> None:
@@ -133,7 +134,7 @@ def test_middles(bits: int, tail: bool, rank: int, seed: int) -> None:
     assert_bits(result["offsets"], expected)
 
 
-@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("bits", PLANES_OF)
 @given(
     kind=st.sampled_from(KINDS),
     rank=st.sampled_from((1, 5, 16, HEAD_DIM)),
@@ -214,7 +215,7 @@ def test_a_cache_without_a_full_block_goes_by_the_query() -> None:
         )
 
 
-@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("bits", PLANES_OF)
 @pytest.mark.parametrize("full", [0, 1])
 def test_widest_steps(bits: int, full: int) -> None:
     rng = np.random.default_rng(bits)
