@@ -154,8 +154,8 @@ void softmax(const Context &context, const Waves &waves, const Scores &scores) {
     const Tensor &all = scores.maxima[slot];
     maxima.push_back(holding(all, waves));
     if (lending.nHelper != 0)
-      maxima[slot] =
-          concat(maxima[slot], all.slice(lending.first, lending.first + lending.nHelper));
+      maxima[slot] = concat(std::vector<Tensor>{
+          maxima[slot], all.slice(lending.first, lending.first + lending.nHelper)});
   }
   reduceMax(context, maxima, scores.maximum);
   const ComputeSet weights = context.execute("softmax_weights");
