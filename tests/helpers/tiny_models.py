@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 import sparq_ipu.transformers
-from sparq_ipu.transformers.cache_name import cache_of, with_cache
 from sparq_reference import exact
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import transformers  # noqa: E402
+
+from sparq_ipu.transformers.cache_name import cache_of, with_cache  # noqa: E402
 
 torch.set_num_threads(1)
 

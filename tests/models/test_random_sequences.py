@@ -19,7 +19,6 @@ import pytest
 
 import sparq_ipu
 from sparq_ipu.attention import attention
-from sparq_ipu.transformers.cache_name import with_cache
 from sparq_reference import SparqSettings, WindowSettings
 
 DEVICES = sparq_ipu.available_devices()
@@ -178,6 +177,8 @@ class Models:
 
     def call(self) -> tuple[str, Callable[[Any], Any]]:
         import torch
+
+        from sparq_ipu.transformers.cache_name import with_cache
 
         rng = self.rng
         held = self.caches[0].get_seq_length()
