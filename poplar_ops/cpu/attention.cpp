@@ -108,7 +108,9 @@ void attend(const KVCache &cache, const Query &query, std::size_t nHeads,
     lengths[i] = cache.pair(call.pairNumber(i)).length; // alike: the tokens of a pair stay together
   }
   const std::size_t nSplit = schedulePairs(pairs, nPairs, lengths, nThreads);
-  std::atomic<std::size_t> next{nSplit};
+  // The first of each thread is its own: a thread asks for its second before it computes the first,
+  // and would leave none for the others where there are few.
+  std::atomic<std::size_t> next{nSplit + nThreads};
   pool->run([&](unsigned thread) {
     Carver carve(own + thread * ownBytes);
     PairQuery queries[pairsHeld] = {{carve, call}, {carve, call}, {carve, call}};
@@ -131,7 +133,8 @@ void attend(const KVCache &cache, const Query &query, std::size_t nHeads,
     }
     const Scratch scratch(carve, call, 1);
     PairStream stream(call, scratch, queries);
-    for (std::size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < nPairs;)
+    for (std::size_t i = nSplit + thread; i < nPairs;
+         i = next.fetch_add(1, std::memory_order_relaxed))
       stream.next(pairs[i]);
     stream.finish();
   });

@@ -66,7 +66,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("--ranks", type=_integers, help="(a quarter and a half of head_dim)")
     parser.add_argument("--top-ks", type=_integers, default=[64, 128, 256], help="(64,128,256)")
-    parser.add_argument("--index-bits", type=_integers, default=[8, 4], help="(8,4)")
+    parser.add_argument("--index-bits", type=_integers, default=[4, 2], help="(4,2)")
     parser.add_argument("--n-local", type=int, default=32, help="(32)")
     parser.add_argument("--threads", type=thread_count, help="threads of PyTorch")
     return parser

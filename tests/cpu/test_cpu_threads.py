@@ -118,6 +118,41 @@ for processor in processors:
 """
 
 
+SHARES = """
+import os
+import numpy as np
+from sparq_ipu import _cpu
+from sparq_reference import CacheSpec, SparqSettings
+
+def seconds(task):  # of a processor
+    words = open(f"/proc/self/task/{task}/stat").read().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+main = set(os.listdir("/proc/self/task"))
+cache = _cpu.KVCache(CacheSpec(1, 2, 32, 65536, 4), n_threads=2)
+x = np.random.default_rng(0).normal(size=(1, 2, 65536, 32)).astype(np.float16)
+cache.append(x, x, np.array([65536]))
+query, settings = np.repeat(x[:, :, 0], 4, axis=1), SparqSettings(16, 64)
+cache.attention(query, settings)
+(worker,) = set(os.listdir("/proc/self/task")) - main
+before = [seconds(task) for task in (os.getpid(), worker)]
+while True:
+    cache.attention(query, settings)
+    own, other = (seconds(task) - start for task, start in zip((os.getpid(), worker), before))
+    if own + other > 0.6:
+        break
+assert other > own / 2, (own, other)
+"""
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="this system does not say what a thread took")
+def test_two_pairs_are_for_two_threads() -> None:
+    """Although each thread asks for the pair after the one that it computes."""
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path), OPENBLAS_NUM_THREADS="1")
+    done = subprocess.run([sys.executable, "-c", SHARES], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_workers_keep_off_the_processor_of_the_caller() -> None:
     """Or a scheduler that wakes them there lets two threads take turns on one processor."""
     if not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2:

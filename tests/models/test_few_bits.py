@@ -326,6 +326,17 @@ def test_weights_of_a_file_stay_as_they_are(file: Path) -> None:
         assert np.all(difference.reshape(groups.shape) <= limit), name
 
 
+def test_no_product_of_a_file_is_looked_for(file: Path, monkeypatch: Any) -> None:
+    """Since transformers 5.24, which has such products on a hub, and keeps weights packed for them."""
+    from sparq_ipu.transformers.checkpoints import Checkpoint
+
+    quantizer = pytest.importorskip("transformers.quantizers.quantizer_gguf")
+    asked = []
+    monkeypatch.setattr(quantizer, "get_gguf_kernel", lambda: asked.append(1))
+    assert type(Checkpoint(file).model("float32").model.layers[0].self_attn.q_proj) is torch.nn.Linear
+    assert asked == []
+
+
 def test_a_file_of_another_model_is_not_taken(file: Path) -> None:
     """What the file has is compared with the model."""
     model = bf16_model(seed=1, num_key_value_heads=3)

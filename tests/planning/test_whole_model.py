@@ -165,6 +165,21 @@ def test_where_three_tiers_pay_layers_are_in_them(monkeypatch: pytest.MonkeyPatc
     assert f"{ipu.n_tiered} of 40 in three tiers" in text and "90% of the selected rows" in text
 
 
+def test_an_index_of_fewer_bits_is_that_of_the_best_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More layers fit in three tiers with it; SparQ as published has 16 bits, whatever is asked for."""
+    monkeypatch.setattr(whole_model, "PRODUCTS_TILE_BYTES", 184 * 1024)
+    wide = ModelShape("wide", 40, 4, 4, 64, 256, 512, 1000)
+    settings = dict(seq_len=16384, rank=32, top_k=32, hit_rate=0.9)
+    four, two = (plan_model(wide, index_bits=bits, **settings) for bits in (4, 2))
+    assert four.ipus[0].n_tiered < two.ipus[0].n_tiered
+    tiered = two.ipus[0].tiered
+    assert tiered is not None and tiered.options["index_bits"] == 2
+    published = plan_model(wide, attention="published", index_bits=2, **settings)
+    assert published.seconds_per_step == plan_model(wide, attention="published", **settings).seconds_per_step
+    with pytest.raises(ValueError, match="plan_model: index_bits must be one of 16, 8, 4, 2, got 3"):
+        plan_model(wide, index_bits=3)
+
+
 def test_what_is_said_to_fit_does(monkeypatch: pytest.MonkeyPatch) -> None:
     big = ModelShape("big", 8, 4, 2, 32, 3072, 6144, 40000)
     arguments = dict(**SMALL, weights_in="sram", attention="published")
@@ -249,7 +264,7 @@ def test_the_page(tmp_path: Path) -> None:
 #: of `sparq-ipu plan`, one by one
 FLAGS = (
     "--S 99; --batch 2; --in-flight 2; --ipus 2; --split heads; --weights int4; --weights-in sram; --r 3; "
-    "--k 9; --local 1; --row-bits 8; --hot-rows 60; --hit-rate 0.5; --device gc200"
+    "--k 9; --local 1; --index-bits 2; --row-bits 8; --hot-rows 60; --hit-rate 0.5; --device gc200"
 )
 
 

@@ -7,9 +7,9 @@
 
 MODEL is a name (sparq-ipu plan --models lists them), or a config.json of Hugging Face transformers.
 Three plans are made: all dense attention, SparQ as published, and the best that fits (SparQ with a key index
-of 4 bits, as many layers in three tiers as pay). Everything counts that is there at once: weights, the caches
-of all batches in flight, the programs of attention. Not planned, and in no time here: products with weights
-that lie in SRAM, norms, sampling, prefill, the host.
+of --index-bits, as many layers in three tiers as pay). Everything counts that is there at once: weights, the
+caches of all batches in flight, the programs of attention. Not planned, and in no time here: products with
+weights that lie in SRAM, norms, sampling, prefill, the host.
 
 Exit status: 0; 1 if the best plan does not fit; 2 for bad usage.
 """
@@ -28,7 +28,7 @@ from sparq_ipu.planning import report, report_data, report_pictures
 from sparq_ipu.planning.device_model import NAMES, device_name
 from sparq_ipu.planning.model_shape import MODELS, WEIGHT_BITS
 from sparq_ipu.planning.whole_model import ATTENTION, SPLITS, WEIGHTS_IN, ModelPlan, plan_model
-from sparq_reference.checks import ROW_BITS
+from sparq_reference.checks import INDEX_BITS, ROW_BITS
 
 KIB = 1024
 
@@ -50,6 +50,8 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     add("--r", type=int, default=32, dest="rank", metavar="N", help="rank of SparQ [32, at most head_dim]")
     add("--k", type=int, default=128, dest="top_k", metavar="N", help="top_k of SparQ [128]")
     add("--local", type=int, default=0, dest="n_local", metavar="N", help="of these the most recent [0]")
+    text = "of a number of the best plan's key index [4]"
+    add("--index-bits", type=int, default=4, choices=INDEX_BITS[1:], help=text)
     add("--row-bits", type=int, default=16, choices=ROW_BITS, help="of rows in three tiers [16]")
     add("--hot-rows", type=int, default=0, metavar="N", help="of a KV head in three tiers [0: 4 k]")
     add("--hit-rate", type=float, default=0.0, metavar="P", help="share of hot rows in three tiers [0: none]")

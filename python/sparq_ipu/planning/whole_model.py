@@ -26,11 +26,11 @@ from sparq_ipu.planning.record import Plan
 from sparq_ipu.planning.request import split
 from sparq_reference import DoesNotFit, checks
 
-#: how attention is done: what `kernels` an IPU may have, and the bits of their key index
+#: how attention is done: what `kernels` an IPU may have
 ATTENTION = {
-    "dense": ((BASELINE.name,), 16),
-    "published": ((DEFAULT.name,), 16),
-    "best": ((TIERED.name, DEFAULT.name), 4),
+    "dense": (BASELINE.name,),
+    "published": (DEFAULT.name,),
+    "best": (TIERED.name, DEFAULT.name),
 }
 SPLITS = ("layers", "heads")
 #: where weights can lie; "auto": in SRAM if they fit beside the caches' share of it
@@ -299,7 +299,7 @@ def plan_model(
     rank: int = 32,
     top_k: int = 128,
     n_local: int = 0,
-    index_bits: int | None = None,
+    index_bits: int = 4,
     row_bits: int = 16,
     hot_rows: int = 0,
     hit_rate: float = 0.0,
@@ -320,7 +320,7 @@ def plan_model(
         weights: "fp16", "int8" or "int4".
         weights_in: "sram", "streaming", or "auto": the faster of those that fit.
         rank, top_k, n_local: of SparQ attention.
-        index_bits: of the key index; None: 4 where attention is "best", else 16.
+        index_bits: of the key index where attention is "best": 8, 4 or 2. As published it is 16.
         row_bits, hot_rows, hit_rate: of layers in three tiers, see `sparq_ipu.plan`.
         device: name of a device model, or a model.
         progress: called with a line about what is being planned.
@@ -343,6 +343,7 @@ def plan_model(
         if value not in among:
             checks.fail(op, name, f"be one of {', '.join(among)}", repr(value))
     most = shape.n_layers if split == "layers" else 64
+    bits = checks.check_index_bits(op, index_bits, shape.head_dim)
     request = ModelRequest(
         shape=shape,
         model=device if isinstance(device, DeviceModel) else device_model(device),
@@ -357,7 +358,7 @@ def plan_model(
         rank=rank,
         top_k=top_k,
         n_local=n_local,
-        index_bits=ATTENTION[attention][1] if index_bits is None else index_bits,
+        index_bits=bits if attention == "best" else checks.INDEX_BITS[0],
         row_bits=row_bits,
         hot_rows=hot_rows,
         hit_rate=hit_rate,
@@ -515,7 +516,7 @@ def _choose(
     Returns:
         Their number, the plan of their caches, that of the others' caches, or what there is too little of.
     """
-    kernels, flight = ATTENTION[request.attention][0], request.in_flight
+    kernels, flight = ATTENTION[request.attention], request.in_flight
     plain = layers.plan(kernels[-1], n_layers * flight)
     without = (0, None, plain, None) if isinstance(plain, Plan) else (0, None, None, plain)
     if kernels[0] != TIERED.name:

@@ -178,6 +178,10 @@ class Checkpoint:
             "dtype" if tuple(map(int, transformers.__version__.split(".")[:2])) >= (4, 56) else "torch_dtype"
         )
         options[dtype_name] = getattr(torch, dtype)
+        if self.path.is_file() and hasattr(transformers, "GgufConfig"):
+            # Since 5.24 weights would stay packed where the package `kernels` is installed, and their products be
+            # fetched from a hub.
+            options["quantization_config"] = transformers.GgufConfig(dequantize=True)
         model = transformers.AutoModelForCausalLM.from_pretrained(
             self._source, attn_implementation=attn_implementation, **options
         )
