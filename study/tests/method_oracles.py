@@ -303,7 +303,7 @@ def stored(column, bits):
 def integers(q, steps, bits):
     """(coefficients, unit) of one query head in a block: E9, "Score of a full block". q: selected
     components."""
-    limit = min({4: 127, 8: 2047}[bits], (2**24 - 1) // ((2**bits - 1) * len(q)))
+    limit = min({2: 127, 4: 127, 8: 2047}[bits], (2**24 - 1) // ((2**bits - 1) * len(q)))
     v = [x * step for x, step in zip(q, steps)]
     m = max(abs(x) for x in v)
     if m == 0:

@@ -223,7 +223,7 @@ def test_options(checkpoint, capsys):
         ),
         (("--rank", "4", "--device", "gpu"), "generate: device must be one of"),
         (("--rank", "4", "--index-bits", "5"), "generate: index_bits must be one of 16, 8, 4, 2, got 5"),
-        (("--rank", "4", "--n-local", "-1"), "generate: n_local must be in [0, top_k=128], got -1"),
+        (("--rank", "4", "--n-local", "-1"), "generate: n_local must be in [0, top_k=256], got -1"),
         (("--rank", "4", "--model", "nowhere"), "load_model: path must exist, got nowhere"),
         (
             ("--settings", "nowhere"),
@@ -304,22 +304,22 @@ def test_planes_of_bits(checkpoint, capsys, tmp_path):
 def test_the_settings_that_were_used(checkpoint, capsys, tmp_path):
     """In the output and in the line of JSON, wherever they came from."""
     write_settings(tmp_path / "file", [None, LayerSettings(3, 9), LayerSettings(3, 9)], {})
-    same = "rank=3 top_k=128 n_local=32 mean_value=True min_seq_len="
+    same = "rank=3 top_k=256 n_local=64 mean_value=True min_seq_len="
     first = "layer 0: mean_value=False"
     rows = tmp_path / "rows"
     for options, said in [
-        ((), f"rank=8 {same[7:]}142 index_bits=4; {first}"),
-        (("--rank", "3"), f"{same}133 index_bits=4; {first}"),
-        (("--rank", "3", "--lossless", "2"), f"{same}133 index_bits=4; {first}"),
+        ((), f"rank=8 {same[7:]}271 index_bits=2; {first}"),
+        (("--rank", "3"), f"{same}262 index_bits=2; {first}"),
+        (("--rank", "3", "--lossless", "2"), f"{same}262 index_bits=2; {first}"),
         (
             ("--rank", "3", "--layer-settings", "2:dense,1:no-mean-value"),
-            "rank=3 top_k=128 n_local=32 mean_value=False min_seq_len=133 index_bits=4; layer 2: dense",
+            "rank=3 top_k=256 n_local=64 mean_value=False min_seq_len=262 index_bits=2; layer 2: dense",
         ),
         (
             ("--settings", str(tmp_path / "file")),
             "rank=3 top_k=9 n_local=0 mean_value=True min_seq_len=0 index_bits=16; layer 0: dense",
         ),
-        (("--published",), f"rank=8 {same[7:]}0 index_bits=16"),
+        (("--published",), "rank=8 top_k=128 n_local=32 mean_value=True min_seq_len=0 index_bits=16"),
         (("--dense",), "dense attention"),
     ]:
         assert call(checkpoint, *options, "--json", str(rows)) == 0
@@ -333,9 +333,9 @@ def test_help_says_the_defaults(capsys):
     words = " ".join(capsys.readouterr().out.split())
     defaults = dict(
         rank="32, or half of a smaller head_dim",
-        top_k="128",
+        top_k="256, as published 128",
         n_local="a quarter of top_k",
-        index_bits="4",
+        index_bits="2, or 4 with index_read_bits",
         index_read_bits=": all of rank components",
         min_seq_len=": where SparQ would read more",
     )
@@ -462,7 +462,7 @@ def test_by_default_the_text_is_that_of_the_recommended_settings(checkpoint, cap
             generate.main(["--model", str(checkpoint), "--prompt", text, "--new-tokens", "12", *options]) == 0
         )
         out = capsys.readouterr().out
-        enable(model, rank=4, top_k=8, n_local=2, index_bits=4, layers={0: {"mean_value": False}})
+        enable(model, rank=4, top_k=8, n_local=2, index_bits=2, layers={0: {"mean_value": False}})
         sparq = greedy(model, tokens_of(190)[:, :n], 12)
         enable_dense(model)
         dense = greedy(model, tokens_of(190)[:, :n], 12)
@@ -473,7 +473,7 @@ def test_by_default_the_text_is_that_of_the_recommended_settings(checkpoint, cap
 
 def test_a_short_text_says_so(checkpoint, capsys):
     assert call(checkpoint) == 0
-    words = "short     every token was decoded densely: SparQ reads less from 142 tokens on"
+    words = "short     every token was decoded densely: SparQ reads less from 271 tokens on"
     out = capsys.readouterr().out
     assert words in out and "1.00x (counted)" in out
     assert call(checkpoint, "--published") == 0

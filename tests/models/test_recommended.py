@@ -39,21 +39,28 @@ def settings_of(model, **options):
 def test_the_recommended_settings_at_head_dim_64():
     model = tiny_model(head_dim=64, hidden_size=384)
     first, *others = settings_of(model)
-    every = made(32, 128, 32, True, 142, 4)
+    every = made(32, 256, 64, True, 271, 2)
     assert others == [every, every]
-    assert first == made(32, 128, 32, False, 142, 4)
+    assert first == made(32, 256, 64, False, 271, 2)
     assert settings_of(model, **RECOMMENDED) == [first, *others]
 
 
 def test_what_is_said_stays_and_what_is_not_fits_it(model):
     first, second, third = settings_of(model, top_k=8, layers={2: {"rank": 2}, 1: None})
-    assert first == made(8, 8, 2, False, pays_from(first, 16), 4) and second is None
-    assert third == made(2, 8, 2, True, pays_from(third, 16), 4)
+    assert first == made(8, 8, 2, False, pays_from(first, 16), 2) and second is None
+    assert third == made(2, 8, 2, True, pays_from(third, 16), 2)
     assert first.min_seq_len > third.min_seq_len > 8
     assert settings_of(model, mean_value=True)[0].mean_value
     assert not settings_of(model, layers={0: {"rank": 2}})[0].mean_value
     assert settings_of(model, layers={0: {"mean_value": True}})[0].mean_value
     assert settings_of(model, min_seq_len=3)[0].min_seq_len == 3
+
+
+def test_planes_of_bits_have_an_index_that_has_them(model):
+    """The recommended one has none."""
+    assert settings_of(model, index_read_bits=9)[1].index_bits == 4
+    assert settings_of(model, index_read_bits=0)[1].index_bits == RECOMMENDED["index_bits"] == 2
+    assert settings_of(model, index_read_bits=9, index_bits=8)[1].index_bits == 8
 
 
 def test_published_settings_are_one_flag_away(model):
@@ -68,10 +75,10 @@ def test_a_program_has_one_kind_of_attention(model):
     """No dense attention of short texts on an IPU: three tiers have none, others compile it."""
     for options in ({}, {"memory": "tiered"}):
         first, *_ = settings_of(model, device="emulator", n_tiles=8, **options)
-        assert first == made(8, 128, 32, False, 0, 4)
+        assert first == made(8, 256, 64, False, 0, 2)
 
 
-@pytest.mark.parametrize("bits", [16, 8, 4])
+@pytest.mark.parametrize("bits", [16, 8, 4, 2])
 @pytest.mark.parametrize("rank, top_k, head_dim", [(8, 30, 16), (32, 128, 64), (16, 1, 16), (1, 400, 8)])
 def test_it_pays_from_where_it_reads_less(bits, rank, top_k, head_dim):
     pays = pays_from(LayerSettings(rank, top_k, index_bits=bits), head_dim)

@@ -70,7 +70,7 @@ def enable(
     Prefill (several tokens at once) is the model's own attention, dense. Caches that `generate` makes, and
     empty `DynamicCache`s that you pass, become caches of this kind; they can be kept over turns. Enabling
     again replaces the settings. Settings that are not given are those that docs/accuracy.md recommends:
-    no mean value in layer 0, a key index of 4 bits, and dense attention (on "cpu" and "reference") of texts
+    no mean value in layer 0, a key index of 2 bits, and dense attention (on "cpu" and "reference") of texts
     so short that SparQ would read more. `model.config` becomes a copy: another model may have been built
     from the same object.
 

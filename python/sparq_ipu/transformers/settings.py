@@ -14,12 +14,16 @@ from sparq_reference import checks, transfers
 #: The first layer attends diffusely: the mean value costs more quality there than in all other layers.
 RECOMMENDED: dict[str, Any] = {
     "rank": 32,
-    "top_k": 128,
-    "n_local": 32,
+    "top_k": 256,
+    "n_local": 64,
     "mean_value": True,
-    "index_bits": 4,
+    "index_bits": 2,
     "layers": {0: {"mean_value": False}},
 }
+#: What most figures of arXiv:2312.04985 have, and `enable(model, published=True)`.
+PUBLISHED_TOP_K = 128
+#: Of a key index that is read in planes of bits, unless they are given: 2 bits have none.
+PLANES_INDEX_BITS = 4
 
 #: Settings that are options of the layer's cache, and what a cache has that nobody told.
 CACHE_DEFAULTS = {"index_bits": 16, "index_read_bits": 0}
@@ -137,12 +141,13 @@ def complete(
     Raises:
         ValueError: as `LayerSettings`.
     """
-    top_k = checks.check_integer(op, "top_k", said.get("top_k", RECOMMENDED["top_k"]), 1, checks.MAX_CAPACITY)
+    usual = PUBLISHED_TOP_K if published else RECOMMENDED["top_k"]
+    top_k = checks.check_integer(op, "top_k", said.get("top_k", usual), 1, checks.MAX_CAPACITY)
     default: dict[str, Any] = dict(top_k=top_k, n_local=top_k // 4, rank=RECOMMENDED["rank"])
     if head_dim is not None:
         default["rank"] = min(default["rank"], head_dim // 2)
     if not published:
-        default["index_bits"] = RECOMMENDED["index_bits"]
+        default["index_bits"] = PLANES_INDEX_BITS if said.get("index_read_bits") else RECOMMENDED["index_bits"]
         default.update(RECOMMENDED["layers"].get(layer, {}))
         if (head_dim or 0) > checks.MAX_INDEX_HEAD_DIM:
             default["index_bits"] = 16

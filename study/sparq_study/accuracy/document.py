@@ -14,7 +14,7 @@ from sparq_ipu.commands.tables import markdown_table
 
 from . import coverage, report
 from .methods import Method, parse_method
-from .plan import LEVELS, TIERED, TIERED_METHODS
+from .plan import FOUR_BITS, LEVELS, TIERED, TIERED_METHODS
 from .plan import RECOMMENDED_METHOD as RECOMMENDED
 from .tasks import TASKS, Metric
 
@@ -44,8 +44,8 @@ def _components(method: str, rank: int) -> str:
     return str(dataclasses.replace(parse_method(method), rank=rank))  # type: ignore[call-arg]
 
 
-# The recommended settings with a key index of 16 bits: what other methods of 16 bits are compared with.
-R32 = _bits(RECOMMENDED, 16)
+# r=32 and k=128 with a key index of 16 bits: what other methods of 16 bits are compared with.
+R32 = _bits(FOUR_BITS, 16)
 R16, INT8 = _late(SIXTH), f"alisa:kv_bits=8@{SIXTH}"
 
 #: block -> (first method, second method, measures): a row for each measure, first minus second
@@ -66,12 +66,13 @@ DIFFERENCES: dict[str, list[tuple[str, str, tuple[str, ...]]]] = {
         *((f"{name}@{level}", _late(level), (KL,)) for level in (THIRD, SIXTH, TWELFTH) for name in RIVALS),
         (INT8, _late(SIXTH), (KL,)),
         ("flexgen", R32, (KL,)),
+        ("flexgen", RECOMMENDED, (KL,)),
     ],
     "temperature": [(f"{R16},tau={tau}", R16, (KL, REPETITION)) for tau in ("sqrt_d", "sqrt_r")],
     "projection": [("low_rank:r=16,mean_from=1", R16, (KL, REPETITION))],
     "bits": [
-        *((_bits(R32, bits), R32, (KL, BPC, REPETITION, MULTIKEY)) for bits in (8, 4)),
-        *((_bits(_late(THIRD), bits), _late(THIRD), (KL, BPC, REPETITION, MULTIKEY)) for bits in (8, 4)),
+        *((_bits(R32, bits), R32, (KL, BPC, REPETITION, MULTIKEY)) for bits in (8, 4, 2)),
+        *((_bits(_late(THIRD), bits), _late(THIRD), (KL, BPC, REPETITION, MULTIKEY)) for bits in (8, 4, 2)),
         (_bits(R32, 4), R16, (KL, REPETITION)),
         (_bits(_late(THIRD), 4), R32, (KL, REPETITION)),
         ("dense:kv_bits=8", "dense", (KL,)),
@@ -93,12 +94,15 @@ DIFFERENCES: dict[str, list[tuple[str, str, tuple[str, ...]]]] = {
         for tau in ("sqrt_r", "none", "sqrt_d")
     ],
     "lost": [
-        *((method, "dense", (MULTIKEY,)) for method in (_published(SIXTH), R16, RECOMMENDED)),
+        *((method, "dense", (MULTIKEY,)) for method in (_published(SIXTH), R16, FOUR_BITS, RECOMMENDED)),
         *((method, "dense", (MULTIKEY, REPETITION)) for method in (_published(TWELFTH), _late(TWELFTH))),
     ],
-    "close": [(RECOMMENDED, "dense", (BPC, REPETITION, "needle digits"))],
+    "close": [
+        (RECOMMENDED, "dense", (BPC, REPETITION, "needle digits")),
+        (RECOMMENDED, FOUR_BITS, (KL, BPC, REPETITION, MULTIKEY, "multivalue digits", COMMON)),
+    ],
     "aggregation": [
-        *((method, "dense", (COMMON,)) for method in (RECOMMENDED, "flexgen")),
+        *((method, "dense", (COMMON,)) for method in (FOUR_BITS, RECOMMENDED, "flexgen")),
         *((f"{name}@{SIXTH}", "dense", (COMMON,)) for name in RIVALS),
         *((f"lm_infinite@{level}", _late(level), (COMMON,)) for level in (SIXTH, TWELFTH)),
     ],
@@ -107,8 +111,12 @@ DIFFERENCES: dict[str, list[tuple[str, str, tuple[str, ...]]]] = {
 #: the same, of the held-out texts
 TASKS_THERE = (REPETITION, MULTIKEY, "multivalue digits", "tracking digits")
 HELD_OUT_DIFFERENCES: dict[str, list[tuple[str, str, tuple[str, ...]]]] = {
-    "held_out_dense": [(method, "dense", (BPC, *TASKS_THERE)) for method in (RECOMMENDED, TIERED)],
+    "held_out_dense": [
+        (method, "dense", (BPC, *TASKS_THERE)) for method in (FOUR_BITS, RECOMMENDED, TIERED)
+    ],
     "held_out_settings": [
+        (RECOMMENDED, FOUR_BITS, (KL, BPC, *TASKS_THERE)),
+        (TIERED, FOUR_BITS, (KL, BPC, *TASKS_THERE)),
         (TIERED, RECOMMENDED, (KL, BPC, *TASKS_THERE)),
         (_components(TIERED, 64), TIERED, (KL, BPC, *TASKS_THERE)),
     ],

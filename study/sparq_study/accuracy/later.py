@@ -21,7 +21,7 @@ from .tasks import TASKS
 Items = Dict[int, Dict[str, Any]]
 KL = TASKS["lm"].metrics[0]
 OURS = next(iter(LATER))
-CHOSEN_ON = "SmolLM2-135M-Instruct Q4_1"  # the model that the recommended settings were chosen on
+CHOSEN_ON = "SmolLM2-135M-Instruct Q4_1"  # the model that the middle level was chosen on
 GOAL_METHODS = (
     OURS,
     "double_sparsity",
@@ -80,7 +80,7 @@ def points_of(found: dict[str, Items], methods: Sequence[str]) -> list[tuple[flo
 
 
 def kl_table(lines: list[dict[str, Any]]) -> str:
-    """KL of each method at each level, and the bytes at which it would be as near as `RECOMMENDED`."""
+    """KL of each method at each level, and the bytes at which it would be as near as SparQ at the middle one."""
     found = report.select(lines, "lm", "sparse")
     levels, methods_run = run(found)
     shares = [1 / report.compression(found[level]) for level in levels]
@@ -93,7 +93,7 @@ def kl_table(lines: list[dict[str, Any]]) -> str:
         "KL [95 %] at so much of dense attention's bytes",
         *(f"{100 * share:.1f} %" for share in shares),
     ]
-    return markdown_table([*header, "bytes at the recommended settings' KL"], rows)
+    return markdown_table([*header, "bytes at the KL of 4 bits, k=128"], rows)
 
 
 def gap(items: Items, base: Items) -> str:
@@ -136,7 +136,7 @@ def in_order(files: Sequence[list[dict[str, Any]]]) -> list[list[dict[str, Any]]
 
 
 def goal_table(files: Sequence[list[dict[str, Any]]]) -> str:
-    """The bytes a token at which each method of GOAL_METHODS is as near as `RECOMMENDED` is on CHOSEN_ON."""
+    """The bytes a token at which each method of GOAL_METHODS is as near as the middle level is on CHOSEN_ON."""
     goal, rows = goal_of(files), []
     for lines in in_order(files):
         found = report.select(lines, "lm", "sparse")
@@ -154,7 +154,7 @@ def goal_table(files: Sequence[list[dict[str, Any]]]) -> str:
 
 
 def goal_of(files: Sequence[list[dict[str, Any]]]) -> float:
-    """The KL of the recommended settings on the model that they were chosen on."""
+    """The KL of the middle level, 4 bits and k=128, on the model that it was chosen on."""
     (goal,) = (
         report.estimate(report.select(lines, "lm", "sparse")[LATER_LEVELS[1]], KL).value
         for lines in files
@@ -179,13 +179,17 @@ def settings_table(files: Sequence[list[dict[str, Any]]], more: Sequence[list[di
             if type(method) not in (SparQ, Planes) or not report.has_interval(report.estimate(items, KL)):
                 continue
             assert isinstance(method, SparQ)
-            if method.index_bits == 4:
+            if method.index_bits in (4, 2):
                 texts = TEXTS[lines[0]["plan"]["tasks"]["lm"].get("texts", "study")]
                 key = (lines[0]["model"], f"{first['seq_len']:,}", texts)
                 groups.setdefault(key, {})[method] = items
     for key, found in groups.items():
-        for kind in (SparQ, Planes):
-            kl = {m: report.estimate(items, KL) for m, items in found.items() if type(m) is kind}
+        for kind, bits in ((SparQ, 4), (SparQ, 2), (Planes, 4)):
+            kl = {
+                method: report.estimate(items, KL)
+                for method, items in found.items()
+                if type(method) is kind and method.index_bits == bits
+            }
             if not kl:
                 continue
             reach = [method for method in kl if kl[method].value <= goal]
@@ -196,7 +200,7 @@ def settings_table(files: Sequence[list[dict[str, Any]]], more: Sequence[list[di
             read = f", index_read_bits={best.bits}" if isinstance(best, Planes) else ""
             share = f"{100 / report.compression(found[best]):.1f} %"
             value = report.interval(kl[best], KL.digits)
-            settings = f"`rank={best.rank}, top_k={best.top_k}{read}`"
+            settings = f"`rank={best.rank}, top_k={best.top_k}, index_bits={bits}{read}`"
             rows.append([*key, settings, str(kl[best].n), share, value, "yes" if reach else "no"])
     header = [
         "model",

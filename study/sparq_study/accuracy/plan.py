@@ -44,6 +44,8 @@ class Contender:
 LEVELS = ("sparq:r=8,k=64", "sparq:r=16,k=128", "sparq:k=256")
 # What measures the settings that users are told to enable, `sparq_ipu.models.RECOMMENDED`.
 RECOMMENDED_METHOD = str(SparQ.from_settings(**RECOMMENDED))
+# r=32 and k=128 with a key index of 4 bits: what was recommended before, and the budgets below are made from.
+FOUR_BITS = "sparq:mean_from=1,index_bits=4"
 
 DEFAULT_METHODS = (
     "dense",
@@ -77,6 +79,8 @@ DEFAULT_METHODS = (
     "sparq:mean_from=1,index_bits=4",
     "sparq:k=256,mean_from=1,index_bits=8",
     "sparq:k=256,mean_from=1,index_bits=4",
+    "sparq:mean_from=1,index_bits=2",
+    "sparq:k=256,mean_from=1,index_bits=2",
     "dense:kv_bits=8",
     "sparq:mean_from=1,kv_bits=8",
     # caches that evict, windows
@@ -111,13 +115,14 @@ COMPARISONS = (
     # fewer bits
     *(
         (f"sparq:mean_from=1,{bits}", "sparq:mean_from=1")
-        for bits in ("index_bits=8", "index_bits=4", "kv_bits=8")
+        for bits in ("index_bits=8", "index_bits=4", "index_bits=2", "kv_bits=8")
     ),
     *(
         (f"sparq:k=256,mean_from=1,{bits}", "sparq:k=256,mean_from=1")
-        for bits in ("index_bits=8", "index_bits=4")
+        for bits in ("index_bits=8", "index_bits=4", "index_bits=2")
     ),
     ("sparq:mean_from=1,index_bits=4", "sparq:r=16,mean_from=1"),
+    ("sparq:k=256,mean_from=1,index_bits=2", "sparq:mean_from=1,index_bits=4"),
     # what may be recommended for a key index in SRAM
     ("sparq:k=256,mean_from=1,index_bits=4", "sparq:mean_from=1,index_bits=4"),
     ("sparq:r=64,k=256,mean_from=1,index_bits=4", "sparq:k=256,mean_from=1,index_bits=4"),
@@ -136,8 +141,10 @@ COMPARISONS = (
 )
 # What may be recommended for a key index in SRAM: fewer or more positions, some or all components (head_dim
 # is 64 here), rows of 8 bits. `held_out_plan` confirms it.
-TIERED = str(parse_method(f"{RECOMMENDED_METHOD},k=256"))
+TIERED = str(parse_method(f"{FOUR_BITS},k=256"))
 TIERED_METHODS = (
+    FOUR_BITS,
+    "sparq:mean_from=1,index_bits=2",
     RECOMMENDED_METHOD,
     TIERED,
     str(parse_method(f"{TIERED},r=64")),
@@ -150,7 +157,7 @@ HELD_OUT_SEED = 1  # the study has 0, and 7 was tried before settings were chose
 # as SparQ's has there (at head_dim 64), and as many rows as then fit.
 LATER_LEVELS = tuple(
     str(parse_method(level))
-    for level in (f"{RECOMMENDED_METHOD},r=16", RECOMMENDED_METHOD, f"{RECOMMENDED_METHOD},k=512")
+    for level in (f"{FOUR_BITS},r=16", FOUR_BITS, f"{FOUR_BITS},k=512")
 )
 _FEWER = (
     "quest:page=32",
@@ -190,9 +197,12 @@ LATER: dict[str, tuple[str, ...]] = {
 }
 # What is not at a level: an index of 16 bits, fewer bits for as many rows, budgets by mass.
 LATER_OTHERS = (
-    str(parse_method(f"{RECOMMENDED_METHOD},index_bits=16")),
+    str(parse_method(f"{FOUR_BITS},index_bits=16")),
     "planes:bits=64,mean_from=1,index_bits=4",
     "sparq:mean_from=1,index_bits=2",
+    RECOMMENDED_METHOD,
+    "sparq:k=160,mean_from=1,index_bits=2",
+    "sparq:r=24,k=200,mean_from=1,index_bits=2",
     *(f"top_p:k=512,p={p},mean_from=1,index_bits=4" for p in (0.8, 0.9, 0.95)),
 )
 QUICK_METHODS = (

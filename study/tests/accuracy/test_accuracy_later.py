@@ -63,8 +63,8 @@ def test_tables():
         [cell.strip() for cell in table[name].split("|")[1:-1]]
         for name in ("KL [95 %] at so much of dense attention's bytes", later.OURS)
     )
-    assert ours_row[-1] == heads[2]  # where the recommended settings are
-    assert "more than" in table["loki"]  # it never comes as low as the recommended settings
+    assert ours_row[-1] == heads[2]  # where the middle level is
+    assert "more than" in table["loki"]  # it never comes as low as the middle level
     gaps = {row.split("|")[1].strip(): row for row in later.gap_table(lines).splitlines()}
     assert "+0.1100" in gaps["quest"] and later.OURS not in gaps
     both = later.tables([lines_of({}, "b", 8000), lines_of({}, "a", 16000), lines_of({}, "a", 4000)])
@@ -100,7 +100,7 @@ def test_bytes_for_a_kl(kl, share):
 
 
 def test_bytes_at_the_goal():
-    """The KL that is asked for is that of the recommended settings on their own model, in all rows."""
+    """The KL that is asked for is that of the middle level on its own model, in all rows."""
     goal = dict(zip(LATER_LEVELS, (0.4, 0.2, 0.1)))
     other = dict(zip(LATER_LEVELS, (0.8, 0.4, 0.1)))  # there it is reached at the second half of the way
     exact = "planes, fewer bits, exact, 4 stored"
@@ -131,7 +131,8 @@ def test_settings_that_reach_the_goal():
     """Of each index the fewest bytes that reach it, of all files of a model and length; else the nearest."""
     ours, exact = dict(zip(LATER_LEVELS, (0.4, 0.2, 0.1))), LATER["planes, fewer bits, exact, 4 stored"]
     model = {LATER["planes, fewer bits"][0]: 0.01}  # in float32: no settings
-    own = lines_of({**ours, **model, **dict(zip(exact, (0.3, 0.19, 0.1)))}, later.CHOSEN_ON, 1000)
+    two = dict(zip(LATER["SparQ, index of 2 bits"], (0.5, 0.3, 0.19)))
+    own = lines_of({**ours, **two, **model, **dict(zip(exact, (0.3, 0.19, 0.1)))}, later.CHOSEN_ON, 1000)
     other = lines_of(dict(zip(LATER_LEVELS, (0.9, 0.8, 0.21))), "b", 1000)
     more = lines_of({"sparq:k=256,mean_from=1,index_bits=4": 0.15}, "b", 1000)
     method = "sparq:k=256,mean_from=1,index_bits=4"
@@ -152,10 +153,15 @@ def test_settings_that_reach_the_goal():
         for row in later.settings_table([other, own], [more, one]).splitlines()
     ]
     assert rows[0][-1] == "at most 0.2200"
-    of = {(row[0], "index_read_bits" in row[3]): row for row in rows[2:]}
-    assert len(of) == len(rows) - 2 == 4
-    assert of[later.CHOSEN_ON, False][3] == "`rank=32, top_k=128`"
+    of = {(row[0], row[3].partition("index_")[2].strip("`")): row for row in rows[2:]}
+    assert len(of) == len(rows) - 2 == 6
+    assert of[later.CHOSEN_ON, "bits=4"][3] == "`rank=32, top_k=128, index_bits=4`"
+    two_bits = Contender(list(two)[2]).resolve(1000, 64, 3, 30)
+    assert of[later.CHOSEN_ON, "bits=2"][3] == f"`rank=32, top_k={two_bits.top_k}, index_bits=2`"
     planes = Contender(exact[1]).resolve(1000, 64, 3, 30)
-    assert of[later.CHOSEN_ON, True][3] == f"`rank=32, top_k={planes.top_k}, index_read_bits=64`"
-    assert of["b", False][3:5] == ["`rank=32, top_k=256`", "3"] and of["b", False][-1] == "yes"
-    assert of["b", True][-1] == "no" and of["b", True][6].startswith("0.5500")
+    read = "bits=4, index_read_bits=64"
+    assert of[later.CHOSEN_ON, read][3] == f"`rank=32, top_k={planes.top_k}, index_{read}`"
+    assert of["b", "bits=4"][3:5] == ["`rank=32, top_k=256, index_bits=4`", "3"]
+    assert of["b", "bits=4"][-1] == "yes"
+    (of_planes,) = (row for (model, bits), row in of.items() if model == "b" and "read" in bits)
+    assert of_planes[-1] == "no" and of_planes[6].startswith("0.5500")

@@ -98,6 +98,7 @@ STATELESS = {
     "sparq:r=4,k=20,tau=sqrt_r": without_head(oracles.sparq, temperature="sqrt_r", **SPARQ),
     "sparq:r=4,k=20,tau=none": without_head(oracles.sparq, temperature="none", **SPARQ),
     "sparq:r=4,k=20,index_bits=4": without_head(oracles.sparq, index_bits=4, **SPARQ),
+    "sparq:r=4,k=20,index_bits=2": without_head(oracles.sparq, index_bits=2, **SPARQ),
     "sparq:r=4,k=20,index_bits=8": without_head(oracles.sparq, index_bits=8, **SPARQ),
     "oracle:k=20,mean_from=1": lambda q, k, v, head: oracles.sparq(
         q, k, v, scores=oracles.exact_scores(q, k), mean_value=False, **SPARQ
