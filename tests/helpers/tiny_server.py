@@ -67,6 +67,8 @@ class Asked:
         self, engine: Engine, tokens: Any, n_new: int, sampling: Sampling | None = None, **more: Any
     ):
         self.events: list[Event] = []
+        #: when each of them came, by the engine's own thread
+        self.times: list[float] = []
         self._ended = threading.Event()
         self.begun = threading.Event()
         self.request = Request(
@@ -76,6 +78,7 @@ class Asked:
         engine.submit(self.request)
 
     def _take(self, event: Event) -> None:
+        self.times.append(time.perf_counter())
         self.events.append(event)
         self.begun.set()
         if not isinstance(event, Text):

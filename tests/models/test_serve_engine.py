@@ -322,14 +322,12 @@ def test_more_than_may_wait_are_refused() -> None:
 
 
 def test_requests_are_served_in_their_order() -> None:
+    """With one place: the first event of each comes after the last one of that before it."""
     with running_engine(n_places=1) as engine:
-        order: list[int] = []
         asked = [Asked(engine, tokens_of(20, seed=i), 2) for i in range(6)]
-        for index, one in enumerate(asked):
+        for one in asked:
             one.end()
-            order.append(index)
-            assert not any(later.events for later in asked[index + 2 :])
-    assert order == list(range(6))
+    assert all(one.times[-1] < after.times[0] for one, after in zip(asked, asked[1:]))
 
 
 class Broken:
