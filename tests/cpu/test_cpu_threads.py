@@ -147,7 +147,9 @@ assert seconds(worker) - before > alone / 4, (seconds(worker) - before, alone, c
 """
 
 
-@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="this system does not say what a thread took")
+@pytest.mark.skipif(
+    not os.path.isdir("/proc/self/task"), reason="this system does not say what a thread took"
+)
 def test_two_pairs_are_for_two_threads() -> None:
     """Although each thread asks for the pair after the one that it computes. Work is counted by the time that a
     thread had a processor, whatever else runs."""

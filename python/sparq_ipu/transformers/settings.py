@@ -147,7 +147,9 @@ def complete(
     if head_dim is not None:
         default["rank"] = min(default["rank"], head_dim // 2)
     if not published:
-        default["index_bits"] = PLANES_INDEX_BITS if said.get("index_read_bits") else RECOMMENDED["index_bits"]
+        default["index_bits"] = (
+            PLANES_INDEX_BITS if said.get("index_read_bits") else RECOMMENDED["index_bits"]
+        )
         default.update(RECOMMENDED["layers"].get(layer, {}))
         if (head_dim or 0) > checks.MAX_INDEX_HEAD_DIM:
             default["index_bits"] = 16

@@ -111,9 +111,7 @@ DIFFERENCES: dict[str, list[tuple[str, str, tuple[str, ...]]]] = {
 #: the same, of the held-out texts
 TASKS_THERE = (REPETITION, MULTIKEY, "multivalue digits", "tracking digits")
 HELD_OUT_DIFFERENCES: dict[str, list[tuple[str, str, tuple[str, ...]]]] = {
-    "held_out_dense": [
-        (method, "dense", (BPC, *TASKS_THERE)) for method in (FOUR_BITS, RECOMMENDED, TIERED)
-    ],
+    "held_out_dense": [(method, "dense", (BPC, *TASKS_THERE)) for method in (FOUR_BITS, RECOMMENDED, TIERED)],
     "held_out_settings": [
         (RECOMMENDED, FOUR_BITS, (KL, BPC, *TASKS_THERE)),
         (TIERED, FOUR_BITS, (KL, BPC, *TASKS_THERE)),

@@ -156,8 +156,7 @@ HELD_OUT_SEED = 1  # the study has 0, and 7 was tried before settings were chose
 # Methods that came after SparQ, at three budgets of bytes. Each has an index of about as many bits a position
 # as SparQ's has there (at head_dim 64), and as many rows as then fit.
 LATER_LEVELS = tuple(
-    str(parse_method(level))
-    for level in (f"{FOUR_BITS},r=16", FOUR_BITS, f"{FOUR_BITS},k=512")
+    str(parse_method(level)) for level in (f"{FOUR_BITS},r=16", FOUR_BITS, f"{FOUR_BITS},k=512")
 )
 _FEWER = (
     "quest:page=32",

@@ -245,7 +245,11 @@ MUTANTS = [
                 "for (std::size_t i = 1; i < nSplit; ++i) {",
                 "the first pair that is split is left out",
             ),
-            ("i = nSplit + thread; i < nPairs;", "i = nSplit + thread; i + 1 < nPairs;", "the last pair is left out"),
+            (
+                "i = nSplit + thread; i < nPairs;",
+                "i = nSplit + thread; i + 1 < nPairs;",
+                "the last pair is left out",
+            ),
         ],
     ),
     *of(
