@@ -29,6 +29,43 @@ static inline unsigned victim(const unsigned *held, const unsigned *stamps, unsi
   return best;
 }
 
+// The ways of an owner in the order in which misses take them, as by victim(): each worker finds of some of them how
+// many go before. Those that are selected now are last.
+class RankWays : public poplar::MultiVertex {
+public:
+  poplar::Input<unsigned> layer;
+  poplar::Input<unsigned> clock; // steps before this one
+  WordsIn held;                  // [nLayers][nWays]
+  WordsIn stamps;                // [nLayers][nWays]
+  WordsOut order;                // [nWays]
+  unsigned nWays;
+  bool byPosition; // the oldest position goes first
+
+  bool compute(unsigned worker) {
+    const unsigned now = *clock + 1, first = *layer * nWays, *const ownHeld = &held[first],
+                   *const ownStamps = &stamps[first];
+    if (byPosition)
+      rank(worker, [&](unsigned way) { return ownStamps[way] != now ? ownHeld[way] : ~0u; });
+    else
+      rank(worker, [&](unsigned way) { return ownStamps[way]; });
+    return true;
+  }
+
+private:
+  template <class Key> void rank(unsigned worker, const Key &keyOf) {
+    const unsigned n = nWays;
+    for (unsigned way = worker; way < n; way += numWorkers()) {
+      const unsigned key = keyOf(way);
+      unsigned larger = 0, smaller = 0; // of the ways before it, and of those behind it
+      for (unsigned other = 0; other != way; ++other)
+        larger += keyOf(other) > key;
+      for (unsigned other = way; other != n; ++other)
+        smaller += keyOf(other) < key;
+      order[way - larger + smaller] = way;
+    }
+  }
+};
+
 // Places of an owner for the misses that are dealt to it.
 class DealPlaces : public poplar::Vertex {
 public:
@@ -38,12 +75,12 @@ public:
   WordsIn positions;  // [topK]
   WordsIn entries;    // [topK]: of misses
   WordsIn nFree;      // [nOwners]
+  WordsIn order;      // [nWays], see RankWays
   WordsInOut held;    // [nLayers][nWays]
   WordsInOut stamps;  // [nLayers][nWays]
   WordsInOut byEntry; // [topK]: places of own misses, by entry
   WordsInOut byMiss;  // [topK]: the same, by number of the miss
   unsigned nWays, owner, nOwners, ownersShift;
-  bool byPosition; // the oldest position goes first
 
   bool compute() {
     const unsigned now = *clock + 1;
@@ -54,8 +91,9 @@ public:
       ++share;
     const unsigned end = minimum(first + minimum(nFree[owner], share), *nMisses);
     unsigned *ownHeld = &held[*layer * nWays], *ownStamps = &stamps[*layer * nWays];
+    const unsigned *next = &order[0];
     for (unsigned miss = first; miss < end; ++miss) {
-      const unsigned way = victim(ownHeld, ownStamps, nWays, now, byPosition), e = entries[miss];
+      const unsigned way = *next++, e = entries[miss];
       ownHeld[way] = positions[e] + 1;
       ownStamps[way] = now;
       const unsigned place = (way << ownersShift) + owner + 1;
