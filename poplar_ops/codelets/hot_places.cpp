@@ -5,10 +5,9 @@
 
 namespace sparq {
 
-// Which way of an owner goes first: of those that are not selected now the one with the smallest key, by
-// number where these are equal. There is one that is not selected now; its stamp is below all others' then.
-static inline unsigned victim(const unsigned *held, const unsigned *stamps, unsigned nWays,
-                              unsigned now, bool byPosition) {
+// Which way of an owner goes first: the one with the smallest key (stamp, or position), by number where these are
+// equal.
+static inline unsigned victim(const unsigned *keys, unsigned nWays) {
   unsigned best = 0, least = ~0u, way = 0;
   const auto take = [&](unsigned key) {
     if (key < least) {
@@ -17,20 +16,15 @@ static inline unsigned victim(const unsigned *held, const unsigned *stamps, unsi
     }
     ++way;
   };
-  if (byPosition) {
-    while (way != nWays)
-      take(stamps[way] != now ? held[way] : ~0u);
-    return best;
-  }
   while (way + 4 <= nWays) // four to a pass, which has a price of its own
-    take(stamps[way]), take(stamps[way]), take(stamps[way]), take(stamps[way]);
+    take(keys[way]), take(keys[way]), take(keys[way]), take(keys[way]);
   while (way != nWays)
-    take(stamps[way]);
+    take(keys[way]);
   return best;
 }
 
-// The ways of an owner in the order in which misses take them, as by victim(): each worker finds of some of them how
-// many go before. Those that are selected now are last.
+// The ways of an owner in the order in which misses take them: as victim(), but that those which are selected now are
+// last (their stamps are above all others'). Each worker finds of some of them how many go before.
 class RankWays : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> layer;
@@ -143,7 +137,7 @@ public:
     if (!*active || (*filled & (nOwners - 1)) != owner)
       return true;
     unsigned *ownHeld = &held[*layer * nWays], *ownStamps = &stamps[*layer * nWays];
-    const unsigned way = victim(ownHeld, ownStamps, nWays, ~0u, byPosition);
+    const unsigned way = victim(byPosition ? ownHeld : ownStamps, nWays);
     ownHeld[way] = *filled + 1;
     ownStamps[way] = *clock;
     *place = way * nOwners + owner + 1;

@@ -18,7 +18,8 @@ inline std::uint64_t dealPlaces(double topK, double nOwners) {
   const double mine = static_cast<double>(static_cast<unsigned>((topK + nOwners - 1) / nOwners));
   return single(20 + nOwners * (4 + repeated / 2) + 40 + mine * (15 + computed));
 }
-inline std::uint64_t dealNewest(double nWays) { return single(nWays * (7 + computed) + 16); }
+// Of a way load, compare and branch, copies, four to a pass.
+inline std::uint64_t dealNewest(double nWays) { return single(nWays * (5 + computed / 4) + 16); }
 inline std::uint64_t forgetHot(double nWays) { return multi(share(nWays) * (2 + computed) + 4); }
 
 } // namespace cycles
