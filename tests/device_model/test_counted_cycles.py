@@ -55,7 +55,6 @@ EXCEPTIONS = {
     "GroupScores#2bits": 0.43,
     "LentScores": 0.43,
     # choices without a branch, which an IPU does not have
-    "DealNewest": 1.57,
     "FillIndex": 1.4,
     "IndexBlock": 1.41,
     "QuantiseTail": 1.41,
