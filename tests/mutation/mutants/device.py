@@ -278,11 +278,6 @@ MUTANTS = [
                 "lists are longer than the cache",
             ),
             (
-                "const Tensor toAdd = apart ? groupSums[slot] : ofParts;",
-                "const Tensor toAdd = ofParts.slice(0, partsPerSum);",
-                "in three tiers the first parts count, and no others",
-            ),
-            (
                 "nLocal(std::min(wantedLocal, topK))",
                 "nLocal(0 * wantedLocal)",
                 "local positions are not taken",

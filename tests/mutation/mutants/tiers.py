@@ -166,6 +166,17 @@ MUTANTS = [
         [('{"set", i / HotRows::nPairs}', '{"set", i % 1}', "keys of the other sets are left out")],
     ),
     *of(
+        "poplar_ops/src/key_topk.cpp",
+        _PROGRAM,
+        [
+            (
+                "const Tensor toAdd = apart ? groupSums[slot] : ofParts;",
+                "const Tensor toAdd = ofParts.slice(0, partsPerSum);",
+                "in three tiers the first parts count, and no others",
+            ),
+        ],
+    ),
+    *of(
         "poplar_ops/src/stores/hot_buffer.cpp",
         f"{_PROGRAM} tests/planning/test_placement.py",
         [
