@@ -21,8 +21,8 @@ public:
   bool compute(unsigned worker) {
     // A worker has a run of the list. Copies, for a sum that is stored could be any of these.
     const unsigned n = minimum(*filled, topK), width = headDim / 4, runs = each,
-                   end = minimum((worker + 1) * runs, n), *const own = &places[0],
-                   shift = setShift, heads = groupSize,
+                   end = minimum((worker + 1) * runs, n), *const own = &places[0], shift = setShift,
+                   heads = groupSize,
                    wanted = setOf(set + 1, shift); // of what is written, a place + 1
     const half *const first = &keys[*layer * nRows * width];
     for (unsigned e = minimum(worker * runs, end); e != end; ++e) {

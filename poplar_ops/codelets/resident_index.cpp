@@ -73,7 +73,8 @@ public:
   FloatsOut coefficients; // [nBlocks][(groupSize + 1) / 2][rank][2], those of full blocks
   FloatsOut units;        // [nBlocks][groupSize]
   FloatsOut offsets;      // [nBlocks][groupSize]
-  WordsOut lent;          // [rank][nLent]: of the last block the last words of codes, which another part scores
+  WordsOut
+      lent; // [rank][nLent]: of the last block the last words of codes, which another part scores
   unsigned groupSize, rank, indexBits, firstBlock, nBlocks, nLent;
   float limit;
 
@@ -110,7 +111,8 @@ private:
                    *const last = &index[(block + 1) * recordWords(indexBits) - 1],
                    *const of = &columns[0];
     Pair unit, offset;
-    coefficientsOfTwo([&](unsigned j) { return last + of[j]; }, &selectedQuery[h * rank], &selectedQuery[other * rank], rank, limit,
+    coefficientsOfTwo([&](unsigned j) { return last + of[j]; }, &selectedQuery[h * rank],
+                      &selectedQuery[other * rank], rank, limit,
                       &coefficients[(block * nPairs + pair) * rank * pairSize], unit, offset);
     units[row + h] = unit[0];
     units[row + other] = unit[1];

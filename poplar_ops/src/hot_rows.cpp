@@ -190,24 +190,23 @@ private:
     const ComputeSet merge = context.execute("merge_dealt");
     for (unsigned slot = 0; slot != context.nSlots(); ++slot)
       for (unsigned owner = 0; owner != hot.nOwners; ++owner)
-        addVertex(
-            graph, cs, "sparq::DealPlaces", context.tile(slot, owner),
-            {{"layer", layer(slot, owner)},
-             {"clock", buffer.clock[context.task(slot)][owner]},
-             {"nMisses", toFetch[slot]},
-             {"positions", positions[slot]},
-             {"entries", entries[slot]},
-             {"nFree", nFree[slot]},
-             {"order", order[slot][owner]},
-             {"held", ofOwner(buffer.held, slot, owner)},
-             {"stamps", ofOwner(buffer.stamps, slot, owner)},
-             {"byEntry", byEntry[slot][owner]},
-             {"byMiss", byMiss[slot][owner]}},
-            {{"nWays", hot.nWays()},
-             {"owner", owner},
-             {"nOwners", hot.nOwners},
-             {"ownersShift", log2Of(hot.nOwners)}},
-            cycles::dealPlaces(topK, hot.nOwners));
+        addVertex(graph, cs, "sparq::DealPlaces", context.tile(slot, owner),
+                  {{"layer", layer(slot, owner)},
+                   {"clock", buffer.clock[context.task(slot)][owner]},
+                   {"nMisses", toFetch[slot]},
+                   {"positions", positions[slot]},
+                   {"entries", entries[slot]},
+                   {"nFree", nFree[slot]},
+                   {"order", order[slot][owner]},
+                   {"held", ofOwner(buffer.held, slot, owner)},
+                   {"stamps", ofOwner(buffer.stamps, slot, owner)},
+                   {"byEntry", byEntry[slot][owner]},
+                   {"byMiss", byMiss[slot][owner]}},
+                  {{"nWays", hot.nWays()},
+                   {"owner", owner},
+                   {"nOwners", hot.nOwners},
+                   {"ownersShift", log2Of(hot.nOwners)}},
+                  cycles::dealPlaces(topK, hot.nOwners));
     addMore(merge);
     inList = atHome({2}, "first_in_list");
     inAll = atHome({2}, "first_in_all");
@@ -379,8 +378,7 @@ private:
     bool ofAll;
   };
   std::vector<Placed> placements() const {
-    std::vector<Placed> all{
-        {onPart(home, {hot.listRows()}, "placed_misses"), home, true}};
+    std::vector<Placed> all{{onPart(home, {hot.listRows()}, "placed_misses"), home, true}};
     const unsigned other = p.parts > 1 ? home - 1 : home;
     if (hot.nLists != 1)
       all.push_back({onPart(other, {hot.listRows()}, "placed_of_lists"), other, false});

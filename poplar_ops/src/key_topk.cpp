@@ -49,9 +49,9 @@ struct GroupSums {
             (groups - 1) * rows >= nHolding)
           continue;
         // A word of a tile arrives in a cycle, and a piece takes three more. What is on the tile itself has to be copied.
-        const std::uint64_t time =
-            std::uint64_t(12) * items * rows + 3 * rows + cycles::sumRows(items, rows) +
-            (groups == 1 ? 256 * items : 0) + 15 * groups + cycles::sumCounts(1, groups);
+        const std::uint64_t time = std::uint64_t(12) * items * rows + 3 * rows +
+                                   cycles::sumRows(items, rows) + (groups == 1 ? 256 * items : 0) +
+                                   15 * groups + cycles::sumCounts(1, groups);
         if (time < least) {
           least = time;
           nGroups = groups;
@@ -347,12 +347,11 @@ private:
     for (unsigned item = piece.first; item != piece.first + piece.nItems; ++item)
       toAdd.push_back(rows.slice(item * 2, item * 2 + 2, 1).flatten());
     const unsigned nRows = piece.end - piece.begin;
-    addVertex(graph, steps.rows, "sparq::SumRows", context.tile(slot, piece.part),
-              {{"counts", concat(toAdd)}, {"sums", piece.of(groupSums[slot])}},
-              {{"nItems", piece.nItems},
-               {"nRows", nRows},
-               {"each", ceilDiv(nRows, cycles::nWorkers)}},
-              cycles::sumRows(piece.nItems, nRows));
+    addVertex(
+        graph, steps.rows, "sparq::SumRows", context.tile(slot, piece.part),
+        {{"counts", concat(toAdd)}, {"sums", piece.of(groupSums[slot])}},
+        {{"nItems", piece.nItems}, {"nRows", nRows}, {"each", ceilDiv(nRows, cycles::nWorkers)}},
+        cycles::sumRows(piece.nItems, nRows));
   }
   // Counts of the part's items, over the workers of all parts.
   void addSums(unsigned slot, unsigned part, const Tensor &ofParts) const {

@@ -176,12 +176,9 @@ void ResidentRecords::score(const Context &context, const SparqSettings &setting
                                          {"units", units[slot][part].flatten()},
                                          {"offsets", offsets[slot][part].flatten()}};
       std::vector<Setting> coefficientSettings{
-          {"groupSize", g},
-          {"rank", r},
-          {"indexBits", bits},
-          {"firstBlock", part * nBlocks},
-          {"nBlocks", nBlocks},
-          {"limit", static_cast<float>(coefficientLimit(bits, r))}};
+          {"groupSize", g},     {"rank", r},
+          {"indexBits", bits},  {"firstBlock", part * nBlocks},
+          {"nBlocks", nBlocks}, {"limit", static_cast<float>(coefficientLimit(bits, r))}};
       std::vector<Edge> scoreEdges{{"filled", context.filled(slot, part)},
                                    {"index", index},
                                    {"columns", columns[slot][part]},
@@ -216,26 +213,25 @@ void ResidentRecords::score(const Context &context, const SparqSettings &setting
       const auto lent = [&](const Tensor &perPart) { // of the owners' last blocks
         return perPart[slot].slice(owner, owner + n).slice(nBlocks - 1, nBlocks, 1).flatten();
       };
-      addVertex(
-          context.graph, score, "sparq::LentScores", context.tile(slot, helper),
-          {{"filled", context.filled(slot, helper)},
-           {"words", lentWords[slot].slice(owner, owner + n).flatten()},
-           {"coefficients", lent(coefficients)},
-           {"units", lent(units)},
-           {"offsets", lent(offsets)},
-           {"inverseTemperature", q.inverseTemperature[slot][helper]},
-           {"codes", codes[slot][helper].flatten()},
-           {"scores", scores.weights[slot][helper].flatten()},
-           {"held", heldOf(context)[slot][helper]}},
-          {{"groupSize", g},
-           {"rank", r},
-           {"nWords", lending.nWords},
-           {"wordsShift", log2Of(lending.nWords)},
-           {"nPieces", n},
-           {"firstBlock", owner * nBlocks + nBlocks - 1},
-           {"blocksOfPart", nBlocks},
-           {"partPositions", waves.partPositions()}},
-          cycles::groupScores(n * lending.nWords, g, r));
+      addVertex(context.graph, score, "sparq::LentScores", context.tile(slot, helper),
+                {{"filled", context.filled(slot, helper)},
+                 {"words", lentWords[slot].slice(owner, owner + n).flatten()},
+                 {"coefficients", lent(coefficients)},
+                 {"units", lent(units)},
+                 {"offsets", lent(offsets)},
+                 {"inverseTemperature", q.inverseTemperature[slot][helper]},
+                 {"codes", codes[slot][helper].flatten()},
+                 {"scores", scores.weights[slot][helper].flatten()},
+                 {"held", heldOf(context)[slot][helper]}},
+                {{"groupSize", g},
+                 {"rank", r},
+                 {"nWords", lending.nWords},
+                 {"wordsShift", log2Of(lending.nWords)},
+                 {"nPieces", n},
+                 {"firstBlock", owner * nBlocks + nBlocks - 1},
+                 {"blocksOfPart", nBlocks},
+                 {"partPositions", waves.partPositions()}},
+                cycles::groupScores(n * lending.nWords, g, r));
     }
   }
   open.bring();

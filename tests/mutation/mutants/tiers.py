@@ -126,7 +126,13 @@ MUTANTS = [
     *of(
         "poplar_ops/codelets/resident_components.cycles.hpp",
         "tests/device_model/test_counted_cycles.py::test_an_estimate_is_what_a_codelet_does[ListComponents]",
-        [("rank / d * (9 + (5 + counted) * g)", "rank / d * 9", "the query of all heads is listed for nothing")],
+        [
+            (
+                "rank / d * (9 + (5 + counted) * g)",
+                "rank / d * 9",
+                "the query of all heads is listed for nothing",
+            )
+        ],
     ),
     *of(
         "poplar_ops/src/resident_components.cpp",
