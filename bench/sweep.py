@@ -61,7 +61,15 @@ DOCUMENT = ROOT / "docs/device_model.md"
 ASSUMED_BYTES = {"streaming": 0, "sram": 0, "tiered": 8}
 NO_CLASH_BYTES = 24
 #: steps of a selection (poplar_ops/src/key_topk.cpp) that a clash runs again
-SELECTION = ("key_histogram", "sum_counts", "mark_keys", "rank_keys", "take_keys", "expand_marks")
+SELECTION = (
+    "key_histogram",
+    "sum_rows",
+    "sum_counts",
+    "mark_keys",
+    "rank_keys",
+    "take_keys",
+    "expand_marks",
+)
 #: positions written at once
 BLOCK = 2048
 #: of an emulated point, so many KV heads are compared with the NumPy reference; all with the CPU kernels

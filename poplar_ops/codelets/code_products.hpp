@@ -147,13 +147,25 @@ static inline void coefficientsOfTwo(const Parameters &parameters, const float *
                                      float *coefficients, Pair &unit, Pair &offset) {
   Pair largest{}, sum{};
   float *to = coefficients;
-  for (unsigned j = 0; j != rank; ++j, to += pairSize) {
-    const Pair ofBlock = load<Pair>(reinterpret_cast<const half *>(parameters(j))),
-               q{query[j], other[j]}, ofStep = q * ofBlock[0];
+  const auto add = [&](const Pair &ofBlock, const Pair &q) {
+    const Pair ofStep = q * ofBlock[0];
     store(to, ofStep);
+    to += pairSize;
     largest = larger(withoutSign(ofStep), largest);
     sum += q * ofBlock[1];
+  };
+  const auto ofBlock = [&](unsigned j) {
+    return load<Pair>(reinterpret_cast<const half *>(parameters(j)));
+  };
+  unsigned j = 0;
+  for (; j + 2 <= rank; j += 2) { // two to a pass
+    const Pair first = ofBlock(j), second = ofBlock(j + 1);
+    const Pair ofFirst{query[j], other[j]}, ofSecond{query[j + 1], other[j + 1]};
+    add(first, ofFirst);
+    add(second, ofSecond);
   }
+  if (j != rank)
+    add(ofBlock(j), Pair{query[j], other[j]});
   Pair inverse;
   for (unsigned h = 0; h != pairSize; ++h)
     inverse[h] = largest[h] == 0.0f ? 0.0f : limit / largest[h];

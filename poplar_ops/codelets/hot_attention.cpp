@@ -16,22 +16,22 @@ public:
   HalvesIn query; // [groupSize][headDim]
   HalvesIn keys;  // [nLayers][nRows][headDim / 4]
   FloatsOut sums; // [topK][groupSize][2]
-  unsigned groupSize, headDim, topK, nRows, pair, set, setShift;
+  unsigned groupSize, headDim, topK, nRows, pair, set, setShift, each;
 
   bool compute(unsigned worker) {
-    const unsigned n = minimum(*filled, topK), width = headDim / 4;
-    // Copies, for a sum that is stored could be any of these.
-    const unsigned *const own = &places[0], shift = setShift, wanted = set, heads = groupSize;
+    // A worker has a run of the list. Copies, for a sum that is stored could be any of these.
+    const unsigned n = minimum(*filled, topK), width = headDim / 4, runs = each,
+                   end = minimum((worker + 1) * runs, n), *const own = &places[0], shift = setShift,
+                   heads = groupSize,
+                   wanted = setOf(set + 1, shift); // of what is written, a place + 1
     const half *const first = &keys[*layer * nRows * width];
-    for (unsigned e = worker; e < n; e += numWorkers()) {
-      const unsigned place = own[e] - 1;
-      if (setOf(place, shift) != wanted)
+    for (unsigned e = minimum(worker * runs, end); e != end; ++e) {
+      const unsigned written = own[e];
+      if (setOf(written, shift) != wanted)
         continue;
-      const half *key = first + (place >> shift) * width;
+      const half *key = first + ((written - 1) >> shift) * width;
       unsigned h = 0;
-      for (; h + 4 <= heads; h += 4)
-        ofHeads<4>(key, h, e);
-      for (; h + 2 <= heads; h += 2)
+      for (; h + 2 <= heads; h += 2) // of more the sums were not all in registers
         ofHeads<2>(key, h, e);
       if (h != heads)
         ofHeads<1>(key, h, e);

@@ -6,7 +6,7 @@
 namespace sparq {
 namespace cycles {
 
-// Of an entry the place, and twice an even share of them is the part's own. Of four heads at once, then two, then one:
+// Of an entry load, mask, compare, branch, and twice an even share of them is the part's own. Of two heads at once, then one:
 // the pairs of every eight components (of the key an address, a load, widen; of each head load, widen, multiply,
 // add), two to a pass; then a store.
 inline std::uint64_t laneSums(double topK, double nSets, unsigned g, unsigned d) {
@@ -16,8 +16,8 @@ inline std::uint64_t laneSums(double topK, double nSets, unsigned g, unsigned d)
     return d / 16 * (sidePass(2 * (1 + 3 * n), 2 * (2 + n), repeated) + 2 * spilled(n + 2)) +
            d / 8 % 2 * (sidePass(1 + 3 * n, 2 + n, repeated) + spilled(n + 2)) + 6 + 2 * (n - 1);
   };
-  return multi(share(topK) * (5 + computed) +
-               own * (6 + g / 4 * ofHeads(4) + g % 4 / 2 * ofHeads(2) + g % 2 * ofHeads(1)));
+  return multi(10 + share(topK) * (4 + counted) +
+               own * (7 + g / 2 * ofHeads(2) + g % 2 * ofHeads(1)));
 }
 // Four loads, three additions of pairs, one of halves; scaled, compared, stored.
 inline std::uint64_t laneScores(double n, double g) { return shared(n * g, 4 + 4 + 12 + reloaded); }

@@ -138,6 +138,39 @@ public:
 };
 
 // A head's own rows of a wave, 0 where the wave has others. Each worker has a piece of the wave.
+static inline void placeRows(const OfWave &own, const unsigned *rows, unsigned *waveRow,
+                             unsigned waveRows, unsigned worker, unsigned nWorkers) {
+  const unsigned each = (waveRows + 2 * nWorkers - 1) / (2 * nWorkers) * 2;
+  const unsigned begin = minimum(worker * each, waveRows), end = minimum(begin + each, waveRows);
+  for (unsigned i = begin; i < end; i += 2) // two at a time; waveRows is even
+    store(reinterpret_cast<float *>(&waveRow[i]), Pair{});
+  const unsigned offset = static_cast<unsigned>(own.offset), place = own.begin + offset,
+                 from = place < begin ? begin : place, to = minimum(own.stop + offset, end);
+  for (unsigned at = from; at < to; ++at)
+    waveRow[at] = rows[at - offset];
+}
+
+// Of the first wave, of a list or of all: behind the misses of the heads before. Beside other work, before it is known
+// which wave that is.
+class PlaceFirst : public poplar::MultiVertex {
+public:
+  WordsIn before; // [nBefore]: misses of these heads
+  poplar::Input<unsigned> nMisses;
+  WordsIn rows;     // [topK]: of misses
+  WordsOut waveRow; // [waveRows]: a row + 1
+  unsigned nBefore, waveRows;
+
+  bool compute(unsigned worker) {
+    unsigned first[2] = {0, 0};
+    for (unsigned head = 0, n = nBefore; head != n; ++head)
+      first[0] += before[head];
+    placeRows(OfWave(0, waveRows, first, *nMisses), &rows[0], &waveRow[0], waveRows, worker,
+              numWorkers());
+    return true;
+  }
+};
+
+// Of the wave behind this one.
 class PlaceMisses : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> wave;
@@ -146,18 +179,10 @@ public:
   WordsIn rows;     // [topK]
   WordsOut waveRow; // [waveRows]
   unsigned waveRows;
-  unsigned fullRows; // of the waves before
 
   bool compute(unsigned worker) {
-    const unsigned each = (waveRows + 2 * numWorkers() - 1) / (2 * numWorkers()) * 2;
-    const unsigned begin = minimum(worker * each, waveRows), end = minimum(begin + each, waveRows);
-    for (unsigned i = begin; i < end; i += 2) // two at a time; waveRows is even
-      store(reinterpret_cast<float *>(&waveRow[i]), Pair{});
-    const OfWave own(*wave, fullRows, &first[0], *nMisses);
-    const unsigned offset = static_cast<unsigned>(own.offset), place = own.begin + offset,
-                   from = place < begin ? begin : place, to = minimum(own.stop + offset, end);
-    for (unsigned at = from; at < to; ++at)
-      waveRow[at] = rows[at - offset];
+    placeRows(OfWave(*wave + 1, waveRows, &first[0], *nMisses), &rows[0], &waveRow[0], waveRows,
+              worker, numWorkers());
     return true;
   }
 };

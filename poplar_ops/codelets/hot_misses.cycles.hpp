@@ -25,6 +25,9 @@ inline std::uint64_t placeMisses(double nRows, double nOwn) {
   const double pairs = share(nRows / 2);
   return multi(32 + pairs * (1 + computed) + std::min(2 * pairs, nOwn) * (2 + counted));
 }
+inline std::uint64_t placeFirst(double nRows, double nOwn, double nBefore) {
+  return placeMisses(nRows, nOwn) + static_cast<std::uint64_t>(nWorkers * nBefore * (2 + repeated));
+}
 inline std::uint64_t waveRows(double n, double nSlots) {
   return shared(n, nSlots * (3 + repeated) + 5 + reloaded);
 }

@@ -5,10 +5,9 @@
 
 namespace sparq {
 
-// Which way of an owner goes first: of those that are not selected now the one with the smallest key, by
-// number where these are equal. There is one that is not selected now; its stamp is below all others' then.
-static inline unsigned victim(const unsigned *held, const unsigned *stamps, unsigned nWays,
-                              unsigned now, bool byPosition) {
+// Which way of an owner goes first: the one with the smallest key (stamp, or position), by number where these are
+// equal.
+static inline unsigned victim(const unsigned *keys, unsigned nWays) {
   unsigned best = 0, least = ~0u, way = 0;
   const auto take = [&](unsigned key) {
     if (key < least) {
@@ -17,17 +16,49 @@ static inline unsigned victim(const unsigned *held, const unsigned *stamps, unsi
     }
     ++way;
   };
-  if (byPosition) {
-    while (way != nWays)
-      take(stamps[way] != now ? held[way] : ~0u);
-    return best;
-  }
   while (way + 4 <= nWays) // four to a pass, which has a price of its own
-    take(stamps[way]), take(stamps[way]), take(stamps[way]), take(stamps[way]);
+    take(keys[way]), take(keys[way]), take(keys[way]), take(keys[way]);
   while (way != nWays)
-    take(stamps[way]);
+    take(keys[way]);
   return best;
 }
+
+// The ways of an owner in the order in which misses take them: as victim(), but that those which are selected now are
+// last (their stamps are above all others'). Each worker finds of some of them how many go before.
+class RankWays : public poplar::MultiVertex {
+public:
+  poplar::Input<unsigned> layer;
+  poplar::Input<unsigned> clock; // steps before this one
+  WordsIn held;                  // [nLayers][nWays]
+  WordsIn stamps;                // [nLayers][nWays]
+  WordsOut order;                // [nWays]
+  unsigned nWays;
+  bool byPosition; // the oldest position goes first
+
+  bool compute(unsigned worker) {
+    const unsigned now = *clock + 1, first = *layer * nWays, *const ownHeld = &held[first],
+                   *const ownStamps = &stamps[first];
+    if (byPosition)
+      rank(worker, [&](unsigned way) { return ownStamps[way] != now ? ownHeld[way] : ~0u; });
+    else
+      rank(worker, [&](unsigned way) { return ownStamps[way]; });
+    return true;
+  }
+
+private:
+  template <class Key> void rank(unsigned worker, const Key &keyOf) {
+    const unsigned n = nWays;
+    for (unsigned way = worker; way < n; way += numWorkers()) {
+      const unsigned key = keyOf(way);
+      unsigned larger = 0, smaller = 0; // of the ways before it, and of those behind it
+      for (unsigned other = 0; other != way; ++other)
+        larger += keyOf(other) > key;
+      for (unsigned other = way; other != n; ++other)
+        smaller += keyOf(other) < key;
+      order[way - larger + smaller] = way;
+    }
+  }
+};
 
 // Places of an owner for the misses that are dealt to it.
 class DealPlaces : public poplar::Vertex {
@@ -38,12 +69,12 @@ public:
   WordsIn positions;  // [topK]
   WordsIn entries;    // [topK]: of misses
   WordsIn nFree;      // [nOwners]
+  WordsIn order;      // [nWays], see RankWays
   WordsInOut held;    // [nLayers][nWays]
   WordsInOut stamps;  // [nLayers][nWays]
   WordsInOut byEntry; // [topK]: places of own misses, by entry
   WordsInOut byMiss;  // [topK]: the same, by number of the miss
   unsigned nWays, owner, nOwners, ownersShift;
-  bool byPosition; // the oldest position goes first
 
   bool compute() {
     const unsigned now = *clock + 1;
@@ -54,8 +85,9 @@ public:
       ++share;
     const unsigned end = minimum(first + minimum(nFree[owner], share), *nMisses);
     unsigned *ownHeld = &held[*layer * nWays], *ownStamps = &stamps[*layer * nWays];
+    const unsigned *next = &order[0];
     for (unsigned miss = first; miss < end; ++miss) {
-      const unsigned way = victim(ownHeld, ownStamps, nWays, now, byPosition), e = entries[miss];
+      const unsigned way = *next++, e = entries[miss];
       ownHeld[way] = positions[e] + 1;
       ownStamps[way] = now;
       const unsigned place = (way << ownersShift) + owner + 1;
@@ -105,7 +137,7 @@ public:
     if (!*active || (*filled & (nOwners - 1)) != owner)
       return true;
     unsigned *ownHeld = &held[*layer * nWays], *ownStamps = &stamps[*layer * nWays];
-    const unsigned way = victim(ownHeld, ownStamps, nWays, ~0u, byPosition);
+    const unsigned way = victim(byPosition ? ownHeld : ownStamps, nWays);
     ownHeld[way] = *filled + 1;
     ownStamps[way] = *clock;
     *place = way * nOwners + owner + 1;

@@ -159,6 +159,35 @@ public:
   }
 };
 
+// The same of some of the parts, by each worker of `each` of their rows: what SumCounts adds up then.
+class SumRows : public poplar::MultiVertex {
+public:
+  FloatsIn counts; // [nItems][nRows][2][6]
+  FloatsOut sums;  // [nItems][2][6]
+  unsigned nItems, nRows, each;
+
+  bool compute(unsigned worker) {
+    constexpr unsigned nOfDigit = 6, ofRow = 2 * nOfDigit;
+    // Copies, for a sum that is stored could be any of these.
+    const unsigned n = nItems, rows = nRows, begin = minimum(worker * each, rows),
+                   own = minimum(begin + each, rows) - begin;
+    const float *ofItem = &counts[begin * ofRow];
+    float *to = &sums[worker];
+    for (unsigned item = 0; item != n; ++item, ofItem += rows * ofRow, to += ofRow) {
+      Pair first{}, second{};
+      const float *count = ofItem;
+      for (unsigned row = 0; row != own; ++row, count += ofRow)
+        for (unsigned i = 0; i != nOfDigit; i += pairSize) {
+          first += load<Pair>(count + i);
+          second += load<Pair>(count + nOfDigit + i);
+        }
+      to[0] = first[0] + first[1];
+      to[nOfDigit] = second[0] + second[1];
+    }
+    return true;
+  }
+};
+
 // After the last pass: which of this part's positions are selected for sure, and which are doubtful. The
 // last nLocal are selected, and so are all positions where there are no more than topK.
 class MarkKeys : public poplar::MultiVertex {

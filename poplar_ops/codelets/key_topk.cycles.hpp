@@ -38,6 +38,10 @@ inline double digitPairSum(double nRows) { return nRows * pass(6, 6, repeated) +
 inline std::uint64_t sumCounts(double nItems, double nRows) {
   return shared(nItems, digitPairSum(nRows));
 }
+// Of an item a worker's rows; two sums of halves, two stores, three addresses.
+inline std::uint64_t sumRows(double nItems, double nRows) {
+  return multi(nItems * (share(nRows) * pass(6, 6, repeated) + 7 + counted));
+}
 // Of a key load, compare, branch; of one in eight the bit, 4. Of a block what is where, 20, two words of
 // each kind and two doubtful keys.
 inline std::uint64_t markKeys(double n, double nPartials, double density) {

@@ -18,22 +18,18 @@ static inline unsigned nFullBlocks(unsigned filled, unsigned firstBlock, unsigne
 class ResidentCoefficients : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
-  poplar::Input<unsigned> layer;
   WordsIn index;          // [nLayers][headDim][columnWords]
-  WordsIn components;     // [rank]
+  WordsIn columns;        // [rank]: where each component's records begin
   FloatsIn selectedQuery; // [groupSize][rank]
   IntsOut coefficients;   // [nBlocks][groupSize][rank], those of full blocks
   FloatsOut units;        // [nBlocks][groupSize]
   FloatsOut offsets;      // [nBlocks][groupSize]
-  WordsOut columns;       // [rank]: where each component's records begin
-  unsigned groupSize, rank, headDim, indexBits, columnWords, firstBlock, nBlocks;
+  unsigned groupSize, rank, indexBits, firstBlock, nBlocks;
   float limit;
 
   bool compute(unsigned worker) {
-    const unsigned first = *layer * headDim * columnWords, *base = &index[first];
-    for (unsigned j = worker; j < rank; j += numWorkers())
-      columns[j] = first + components[j] * columnWords;
-    const auto column = [&](unsigned j) { return base + components[j] * columnWords; };
+    const unsigned *const base = &index[0], *const of = &columns[0];
+    const auto column = [&](unsigned j) { return base + of[j]; };
     coefficientsOfBlocks(column, &selectedQuery[0], groupSize, rank, indexBits,
                          nFullBlocks(*filled, firstBlock, nBlocks), limit, &coefficients[0],
                          &units[0], &offsets[0], worker, numWorkers());
@@ -71,55 +67,52 @@ public:
 class GroupCoefficients : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
-  poplar::Input<unsigned> layer;
   WordsIn index;          // [nLayers][headDim][columnWords]
-  WordsIn components;     // [rank]
+  WordsIn columns;        // [rank]: where each component's records begin
   FloatsIn selectedQuery; // [groupSize][rank]
   FloatsOut coefficients; // [nBlocks][(groupSize + 1) / 2][rank][2], those of full blocks
   FloatsOut units;        // [nBlocks][groupSize]
   FloatsOut offsets;      // [nBlocks][groupSize]
-  // [rank]: where each component's records begin. Then [rank][nLent]: the last words of codes of the last block,
-  // which another part scores.
-  WordsOut columns;
-  unsigned groupSize, rank, headDim, indexBits, columnWords, firstBlock, nBlocks, nLent;
+  WordsOut
+      lent; // [rank][nLent]: of the last block the last words of codes, which another part scores
+  unsigned groupSize, rank, indexBits, firstBlock, nBlocks, nLent;
   float limit;
 
   bool compute(unsigned worker) {
-    const unsigned first = *layer * headDim * columnWords, *base = &index[first];
-    for (unsigned j = worker; j < rank; j += numWorkers())
-      columns[j] = first + components[j] * columnWords;
     // Pairs of heads of all blocks are shared out.
     const unsigned n = nFullBlocks(*filled, firstBlock, nBlocks), nPairs = (groupSize + 1) / 2;
     unsigned pair = worker;
     for (unsigned block = 0; block != n; ++block, pair -= nPairs)
       for (; pair < nPairs; pair += numWorkers())
-        ofPair(base, block, pair, nPairs);
-    lend(base, worker, nBlocks * nPairs % numWorkers());
+        ofPair(block, pair, nPairs);
+    lend(worker, nBlocks * nPairs % numWorkers());
     return true;
   }
 
 private:
   // By the workers that have a pair less than others.
-  void lend(const unsigned *base, unsigned worker, unsigned firstWorker) {
+  void lend(unsigned worker, unsigned firstWorker) {
     // Copies, for a word that is stored could be any of these.
-    const unsigned n = nLent, r = rank, ofColumn = columnWords, *const of = &components[0];
+    const unsigned n = nLent, r = rank, *const of = &columns[0];
     if (n == 0 || worker < firstWorker)
       return;
-    const unsigned *const last = base + nBlocks * recordWords(4) - 1 - n;
-    unsigned *const lent = &columns[r];
+    const unsigned *const last = &index[nBlocks * recordWords(4) - 1 - n];
+    unsigned *const words = &lent[0];
     for (unsigned j = worker - firstWorker; j < r; j += numWorkers() - firstWorker) {
-      const unsigned *const from = last + of[j] * ofColumn;
-      unsigned *const to = lent + j * n;
+      const unsigned *const from = last + of[j];
+      unsigned *const to = words + j * n;
       for (unsigned i = 0; i != n; ++i)
         to[i] = from[i];
     }
   }
-  void ofPair(const unsigned *base, unsigned block, unsigned pair, unsigned nPairs) {
-    const unsigned last = (block + 1) * recordWords(indexBits) - 1, h = pair * pairSize,
-                   other = minimum(h + 1, groupSize - 1), row = block * groupSize;
+  void ofPair(unsigned block, unsigned pair, unsigned nPairs) {
+    const unsigned h = pair * pairSize, other = minimum(h + 1, groupSize - 1),
+                   row = block * groupSize,
+                   *const last = &index[(block + 1) * recordWords(indexBits) - 1],
+                   *const of = &columns[0];
     Pair unit, offset;
-    coefficientsOfTwo([&](unsigned j) { return base + components[j] * columnWords + last; },
-                      &selectedQuery[h * rank], &selectedQuery[other * rank], rank, limit,
+    coefficientsOfTwo([&](unsigned j) { return last + of[j]; }, &selectedQuery[h * rank],
+                      &selectedQuery[other * rank], rank, limit,
                       &coefficients[(block * nPairs + pair) * rank * pairSize], unit, offset);
     units[row + h] = unit[0];
     units[row + other] = unit[1];

@@ -6,9 +6,9 @@
 namespace sparq {
 namespace cycles {
 
-// The address from the number of the component: load, multiply, add. And once that, and a store.
+// The address is kept: load, add.
 inline std::uint64_t residentCoefficients(double nBlocks, double g, double rank) {
-  return blockCoefficients(nBlocks, g, rank, 3) + multi(share(rank) * (4 + reloaded)) - multi(0);
+  return blockCoefficients(nBlocks, g, rank, 2);
 }
 // The address is kept: load, add.
 inline std::uint64_t residentScores(double nBlocks, double g, double rank, unsigned bits) {
@@ -16,18 +16,18 @@ inline std::uint64_t residentScores(double nBlocks, double g, double rank, unsig
 }
 // Pairs of heads, of an odd number the last one twice.
 inline double headPairs(unsigned g) { return (g + 1) / 2; }
-// Of two heads side by side. Of each component first address (3), parameters, two loads, widen, multiply, magnitude,
-// maximum, multiply, add, store; then, two to a pass, load, multiply, round by two additions, store.
-// Workers with a pair less lend words: of each component six for where they are and go, of each word two.
+// Of two heads side by side, two components to a pass. Of each first address (2), parameters, two loads, widen,
+// multiply, magnitude, maximum, multiply, add, store; then load, multiply, round by two additions, store.
+// Workers with a pair less lend words: of each component four for where they are and go, of each word two.
 inline std::uint64_t groupCoefficients(unsigned nBlocks, unsigned g, unsigned rank,
                                        unsigned nLent) {
   const double second = (sidePass(2 * 3, 2 * 2, counted) + spilled(4)) / 2,
-               ofPair = rank * (pass(6, 3 + 3 + 1, counted) + second) + 2 * (2 * floatDivide + 9);
+               first = sidePass(2 * 6, 2 * (2 + 3 + 1), computed) / 2,
+               ofPair = rank * (first + second) + 2 * (2 * floatDivide + 9);
   const unsigned n = nBlocks * ((g + 1) / 2), others = nWorkers - n % nWorkers;
   const double components = (rank + others - 1) / others,
-               lent = nLent == 0 ? 0 : components * (6 + computed + nLent * (2 + counted));
-  return multi(std::max(share(n) * ofPair, n / nWorkers * ofPair + lent) +
-               share(rank) * (4 + reloaded));
+               lent = nLent == 0 ? 0 : components * (4 + computed + nLent * (2 + counted));
+  return multi(std::max(share(n) * ofPair, n / nWorkers * ofPair + lent));
 }
 // Sums of the products of two codes and two coefficients: of each component two loads and an outer product, four to a
 // pass.

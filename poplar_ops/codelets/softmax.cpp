@@ -85,6 +85,59 @@ private:
   }
 };
 
+// The same where every worker has a run of `each` partial results, an even number: loops that go by ones cost nothing.
+class ReduceRuns : public poplar::MultiVertex {
+public:
+  FloatsIn maxima;   // [nPartials][groupSize]
+  FloatsOut maximum; // [6][groupSize]
+  unsigned nPartials, groupSize, each;
+
+  bool compute(unsigned worker) {
+    const unsigned heads = groupSize, begin = minimum(worker * each, nPartials),
+                   n = minimum(begin + each, nPartials) - begin;
+    const float *const own = &maxima[begin * heads];
+    float *const to = &maximum[worker * heads];
+    if (heads == 1) {
+      const float of = largestOf(ofRun<Pair>(own, n / pairSize));
+      *to = n % pairSize != 0 ? larger(of, own[n - 1]) : of;
+    } else if (heads == quadSize) {
+      store(to, ofRun<Quad>(own, n));
+    } else if (heads % pairSize == 0) {
+      for (unsigned h = 0; h != heads; h += pairSize)
+        store(to + h, ofColumns(own + h, n, heads));
+    } else {
+      for (unsigned h = 0; h != heads; ++h) {
+        const float *at = own + h;
+        float largest = lowest;
+        for (unsigned left = n; left != 0; --left, at += heads)
+          largest = larger(*at, largest);
+        to[h] = largest;
+      }
+    }
+    return true;
+  }
+
+private:
+  // Of n vectors behind one another, two to a pass.
+  template <class V> static V ofRun(const float *at, unsigned n) {
+    constexpr unsigned size = sizeof(V) / sizeof(float);
+    V even = V{} + lowest, odd = even;
+    for (unsigned left = n / 2; left != 0; --left, at += 2 * size) {
+      even = larger(load<V>(at), even);
+      odd = larger(load<V>(at + size), odd);
+    }
+    if (n % 2 != 0)
+      even = larger(load<V>(at), even);
+    return larger(even, odd);
+  }
+  static Pair ofColumns(const float *at, unsigned n, unsigned step) {
+    Pair largest = Pair{} + lowest;
+    for (unsigned left = n; left != 0; --left, at += step)
+      largest = larger(load<Pair>(at), largest);
+    return largest;
+  }
+};
+
 // scores -> weights in place, 0 where there is no position.
 class SoftmaxWeights : public poplar::MultiVertex {
 public:

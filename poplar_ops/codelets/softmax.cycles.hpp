@@ -19,6 +19,17 @@ inline std::uint64_t reduceMax(double nPartials, unsigned g) {
   return g % 2 == 0 ? shared(nPartials, g / 2 * pass(1, 1, computed))
                     : shared(nPartials, g * pass(1, 2, computed));
 }
+// A worker's run. Of one head two pairs to a pass, of four heads two of their rows; of others a pair (or a number) of
+// each row, with an address.
+inline double ofRuns(double nPartials) {
+  return static_cast<double>((static_cast<unsigned>(share(nPartials)) + 1) / 2);
+}
+inline std::uint64_t reduceRuns(double nPartials, unsigned g) {
+  const double twos = ofRuns(nPartials);
+  return multi(g == 1   ? (twos + 1) / 2 * sidePass(2, 2, repeated) + 6
+               : g == 4 ? twos * sidePass(4, 4, repeated) + 8
+                        : (g % 2 == 0 ? g / 2 : g) * (2 * twos * pass(1, 2, repeated) + 4));
+}
 // Four without a position: two compares, two stores.
 inline std::uint64_t softmaxWeights(double nOwn, double nAll, double g) {
   return multi(g * largestOfSix + share(g * nOwn / 4) * (2 * weightPair + computed) +

@@ -44,7 +44,8 @@ Tensor laneSums(const Context &context, const HotBuffer &buffer, const QueryComp
                  {"nRows", hot.rowsOfSet()},
                  {"pair", i % HotRows::nPairs},
                  {"set", i / HotRows::nPairs},
-                 {"setShift", hot.setShift()}},
+                 {"setShift", hot.setShift()},
+                 {"each", ceilDiv(topK, cycles::nWorkers)}},
                 cycles::laneSums(topK, hot.nSets, g, d));
     }
   return sums;

@@ -66,16 +66,19 @@ private:
       return t;
     });
   }
-  // {slots, shape...} on the part that speaks for a task.
-  Tensor atHome(const std::vector<std::size_t> &shape, const char *name) const {
+  // {slots, shape...} on a part; on the part that speaks for a task.
+  Tensor onPart(unsigned part, const std::vector<std::size_t> &shape, const char *name) const {
     return context.once(name, [&] {
       std::vector<std::size_t> full{p.slots};
       full.insert(full.end(), shape.begin(), shape.end());
       const Tensor t = graph.addVariable(UNSIGNED_INT, full, {context.dc, name});
       for (unsigned slot = 0; slot != p.slots; ++slot)
-        graph.setTileMapping(t[slot], p.tile(slot, home));
+        graph.setTileMapping(t[slot], p.tile(slot, part));
       return t;
     });
+  }
+  Tensor atHome(const std::vector<std::size_t> &shape, const char *name) const {
+    return onPart(home, shape, name);
   }
   Tensor layer(unsigned slot, unsigned part) const { return cache.layer[slot][part]; }
   Tensor ofOwner(const Tensor &t, unsigned slot, unsigned owner) const {
@@ -161,7 +164,20 @@ private:
                  {"rowBase", static_cast<unsigned>(context.layout().keyRow(context.task(slot), 0))},
                  {"layerRows", cache.layerRows()}},
                 cycles::listMisses(topK));
+    // Beside it, what misses would take.
+    order = perOwner({hot.nWays()}, "order_of_ways");
+    for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+      for (unsigned owner = 0; owner != hot.nOwners; ++owner)
+        addVertex(graph, cs, "sparq::RankWays", context.tile(slot, owner),
+                  {{"layer", layer(slot, owner)},
+                   {"clock", buffer.clock[context.task(slot)][owner]},
+                   {"held", ofOwner(buffer.held, slot, owner)},
+                   {"stamps", ofOwner(buffer.stamps, slot, owner)},
+                   {"order", order[slot][owner]}},
+                  {{"nWays", hot.nWays()}, {"byPosition", byPosition()}},
+                  cycles::rankWays(hot.nWays(), byPosition()));
   }
+  bool byPosition() const { return hot.policy == HotPolicy::oldest; }
 
   void deal() {
     hotPlaces = perEntry("hot_slots", hitsFirst);
@@ -169,28 +185,28 @@ private:
     startWaves();
     const ComputeSet cs = context.execute("deal_slots");
     addPlan(cs);
+    addFirst(cs);
     nListWaves = context.agreed(nListWaves);
     const ComputeSet merge = context.execute("merge_dealt");
     for (unsigned slot = 0; slot != context.nSlots(); ++slot)
       for (unsigned owner = 0; owner != hot.nOwners; ++owner)
-        addVertex(
-            graph, cs, "sparq::DealPlaces", context.tile(slot, owner),
-            {{"layer", layer(slot, owner)},
-             {"clock", buffer.clock[context.task(slot)][owner]},
-             {"nMisses", nMisses[slot]},
-             {"positions", positions[slot]},
-             {"entries", entries[slot]},
-             {"nFree", nFree[slot]},
-             {"held", ofOwner(buffer.held, slot, owner)},
-             {"stamps", ofOwner(buffer.stamps, slot, owner)},
-             {"byEntry", byEntry[slot][owner]},
-             {"byMiss", byMiss[slot][owner]}},
-            {{"nWays", hot.nWays()},
-             {"owner", owner},
-             {"nOwners", hot.nOwners},
-             {"ownersShift", log2Of(hot.nOwners)},
-             {"byPosition", hot.policy == HotPolicy::oldest}},
-            cycles::dealPlaces(topK, hot.nWays(), hot.nOwners, hot.policy == HotPolicy::oldest));
+        addVertex(graph, cs, "sparq::DealPlaces", context.tile(slot, owner),
+                  {{"layer", layer(slot, owner)},
+                   {"clock", buffer.clock[context.task(slot)][owner]},
+                   {"nMisses", toFetch[slot]},
+                   {"positions", positions[slot]},
+                   {"entries", entries[slot]},
+                   {"nFree", nFree[slot]},
+                   {"order", order[slot][owner]},
+                   {"held", ofOwner(buffer.held, slot, owner)},
+                   {"stamps", ofOwner(buffer.stamps, slot, owner)},
+                   {"byEntry", byEntry[slot][owner]},
+                   {"byMiss", byMiss[slot][owner]}},
+                  {{"nWays", hot.nWays()},
+                   {"owner", owner},
+                   {"nOwners", hot.nOwners},
+                   {"ownersShift", log2Of(hot.nOwners)}},
+                  cycles::dealPlaces(topK, hot.nOwners));
     addMore(merge);
     inList = atHome({2}, "first_in_list");
     inAll = atHome({2}, "first_in_all");
@@ -244,7 +260,8 @@ private:
 
   unsigned landingTile(const MissWave &w, unsigned landing) const {
     const unsigned nTiles = graph.getTarget().getNumTiles(), n = w.nLandings();
-    return n < nTiles ? landing * (nTiles / n) : landing % nTiles;
+    // Not on the first tiles or the last ones of many slots, which have other work in a wave.
+    return n < nTiles ? landing * (nTiles / n) + nTiles / n / 2 : landing % nTiles;
   }
   // {landings, shape...}, spread over the tiles: a remote copy is fastest when it is spread wide.
   Tensor perLanding(const MissWave &w, const Type &type, const std::vector<std::size_t> &shape,
@@ -270,8 +287,12 @@ private:
     });
   }
 
-  // What says which wave comes next is on the last tile, which has the least to do.
-  unsigned controlTile() const { return graph.getTarget().getNumTiles() - 1; }
+  // What says which wave comes next is on one of the last tiles, which have the least to do, where no head has its
+  // rows of a wave.
+  unsigned controlTile() const {
+    const unsigned nTiles = graph.getTarget().getNumTiles();
+    return nTiles < 3 ? nTiles - 1 : nTiles - 3;
+  }
   Tensor control(const Type &type, const char *name,
                  const std::vector<std::size_t> &shape = {}) const {
     return context.once(name, [&] {
@@ -349,12 +370,62 @@ private:
               cycles::moreMisses(hot.nLists, ceilDiv(hot.listRows(), hot.readUnit())));
   }
 
+  // The rows of each head in the next wave of lists, and in that of all: on two parts, for they are made side by side,
+  // where it is not known yet which one it is.
+  struct Placed {
+    Tensor rows; // {slots, listRows}
+    unsigned part;
+    bool ofAll;
+  };
+  std::vector<Placed> placements() const {
+    std::vector<Placed> all{{onPart(home, {hot.listRows()}, "placed_misses"), home, true}};
+    const unsigned other = p.parts > 1 ? home - 1 : home;
+    if (hot.nLists != 1)
+      all.push_back({onPart(other, {hot.listRows()}, "placed_of_lists"), other, false});
+    return all;
+  }
+  // For the first wave.
+  void addFirst(const ComputeSet &cs) const {
+    for (const Placed &placed : placements())
+      for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
+        const unsigned first = placed.ofAll ? 0 : slot / listSlots() * listSlots(),
+                       nBefore = slot - first;
+        addVertex(graph, cs, "sparq::PlaceFirst", context.tile(slot, placed.part),
+                  {{"before", toFetch.slice(first, first + std::max(1u, nBefore))},
+                   {"nMisses", toFetch[slot]},
+                   {"rows", rows[slot]},
+                   {"waveRow", placed.rows[slot]}},
+                  {{"nBefore", nBefore}, {"waveRows", hot.listRows()}},
+                  cycles::placeFirst(hot.listRows(), mostOwn(), nBefore));
+      }
+  }
+  // For the wave behind this one.
+  void addNextRows(const ComputeSet &cs, const Placed &placed) const {
+    for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+      addVertex(graph, cs, "sparq::PlaceMisses", context.tile(slot, placed.part),
+                {{"wave", wave},
+                 {"first", placed.ofAll ? inAll[slot] : inList[slot]},
+                 {"nMisses", nMisses[slot]},
+                 {"rows", rows[slot]},
+                 {"waveRow", placed.rows[slot]}},
+                {{"waveRows", hot.listRows()}}, cycles::placeMisses(hot.listRows(), mostOwn()));
+  }
+
   void fetch() const {
     const bool ofAllOnly = hot.nLists == 1 && hot.headRows == 0;
+    const std::vector<Placed> placed = placements();
+    const auto addAll = [&](const ComputeSet &cs) {
+      addMore(cs);
+      addNextRows(cs, placed[0]);
+    };
     Switch first(ofAllOnly ? way : context.greatest(way), {context.dc, "fetch"});
     if (hot.nLists != 1) {
       Sequence ofLists({}, {context.dc, "fetch_lists"}), whether({}, {context.dc, "more_of_lists"});
-      addSharedWave(context.within(ofLists), wavesOfLists(), inList);
+      addSharedWave(context.within(ofLists), wavesOfLists(), placed[1].rows, inList,
+                    [&](const ComputeSet &cs) {
+                      addAll(cs);
+                      addNextRows(cs, placed[1]);
+                    });
       const Tensor again = context.within(whether).greatest(moreOfLists);
       first.add(1, RepeatWhileTrue(whether, again, ofLists, {context.dc, "lists"}));
     }
@@ -367,8 +438,9 @@ private:
     if (!ofAllOnly)
       context.program.add(first);
     Sequence ofAll({}, {context.dc, "fetch_all"}), few({}, {context.dc, "fetch_few"});
-    addSharedWave(context.within(ofAll), waveOfAll(), inAll);
-    addSharedWave(context.within(few), waveOfFew(), inAll);
+    addSharedWave(context.within(ofAll), waveOfAll(), placed[0].rows, inAll, addAll);
+    addSharedWave(context.within(few), waveOfFew(), placed[0].rows.slice(0, hot.fewRows, 1), inAll,
+                  [&](const ComputeSet &cs) { addMore(cs); });
     Sequence body({}, {context.dc, "misses"}), whether({}, {context.dc, "more_misses"});
     const Tensor most = context.within(body).greatest(units),
                  again = context.within(whether).greatest(more);
@@ -377,21 +449,13 @@ private:
   }
 
   // Rows of lists, of each head those that are listed in `placed`.
-  void addSharedWave(const Context &inner, const MissWave &w, const Tensor &first) const {
+  template <class AddNext>
+  void addSharedWave(const Context &inner, const MissWave &w, const Tensor &placed,
+                     const Tensor &first, const AddNext &addNext) const {
     const unsigned n = w.cutRows, nSlots = context.nSlots();
-    const Tensor placed = atHome({w.listRows}, (w.own + "placed_misses").c_str()),
-                 offsets = perLanding(w, UNSIGNED_INT, {n}, "wave_rows");
+    const Tensor offsets = perLanding(w, UNSIGNED_INT, {n}, "wave_rows");
     inner.copy(nextWave, wave, {inner.dc, "next_wave"});
-    const ComputeSet place = inner.execute("place_misses"), sum = inner.execute("wave_rows");
-    for (unsigned slot = 0; slot != nSlots; ++slot)
-      addVertex(graph, place, "sparq::PlaceMisses", context.tile(slot, home),
-                {{"wave", wave},
-                 {"first", first[slot]},
-                 {"nMisses", nMisses[slot]},
-                 {"rows", rows[slot]},
-                 {"waveRow", placed[slot]}},
-                {{"waveRows", w.listRows}, {"fullRows", w.fullRows}},
-                cycles::placeMisses(w.listRows, w.ownRows));
+    const ComputeSet sum = inner.execute("wave_rows");
     // Landings of a list without a task of this round fetch what nobody takes.
     for (unsigned i = 0; i != w.nLandings(); ++i) {
       const unsigned firstSlot = i / w.perList() * w.listSlots, row = i % w.perList() * n,
@@ -402,8 +466,7 @@ private:
                  {"offsets", offsets[i]}},
                 {{"nSlots", end - begin}, {"n", n}}, cycles::waveRows(n, end - begin));
     }
-    readAndInsert(inner, w, offsets, first, w.listRows == w.fullRows,
-                  [&](const ComputeSet &cs) { addMore(cs); });
+    readAndInsert(inner, w, offsets, first, w.listRows == w.fullRows, addNext);
   }
 
   // Of every head its own rows, as many of each.
@@ -539,7 +602,7 @@ private:
   // misses. Not on the owners' where there are enough, and apart.
   const unsigned topK, rowsPerPart, nEntryParts, hitsFirst, missesFirst;
   const unsigned home = p.parts - 1; // has less to do than the first parts
-  Tensor hits, nHits, byEntry, byMiss, nFree;
+  Tensor hits, nHits, byEntry, byMiss, nFree, order;
   Tensor entries, rows, nMisses; // of misses
   Tensor inList, inAll;          // {slots, 2}: of waves of lists, and of all
   Tensor hotPlaces, missPlaces;  // {slots, topK}

@@ -35,6 +35,33 @@ unsigned nPartialSums(unsigned nHolding, unsigned nParts) {
   return best;
 }
 
+// Where a slot has parts for it (three tiers) counts are added up twice: by all workers of a tile those of a group of
+// the parts, two digits ("item") or some more at a time; then those of the groups. So the next pass reads one sum, and no
+// worker adds up long rows. As many groups as take the fewest cycles.
+struct GroupSums {
+  unsigned nGroups = 1, nItems = nDigits / 2; // groups of parts; items of one tile
+  GroupSums(unsigned nHolding, unsigned nParts) {
+    std::uint64_t least = ~std::uint64_t(0);
+    for (unsigned groups = 1; groups <= std::min(8u, nHolding); ++groups)
+      for (unsigned items = 1; items <= nDigits / 2; items *= 2) {
+        const unsigned rows = ceilDiv(nHolding, groups);
+        if ((groups * (nDigits / 2 / items) > nParts && items != nDigits / 2) ||
+            (groups - 1) * rows >= nHolding)
+          continue;
+        // A word of a tile arrives in a cycle, and a piece takes three more. What is on the tile itself has to be copied.
+        const std::uint64_t time = std::uint64_t(12) * items * rows + 3 * rows +
+                                   cycles::sumRows(items, rows) + (groups == 1 ? 256 * items : 0) +
+                                   15 * groups + cycles::sumCounts(1, groups);
+        if (time < least) {
+          least = time;
+          nGroups = groups;
+          nItems = items;
+        }
+      }
+  }
+  unsigned perGroup() const { return nDigits / 2 / nItems; } // tiles
+};
+
 // The window of the first pass (codelets/key_topk.cpp): of its digits the first has all keys below, the last
 // all above what the wanted-th largest can be.
 struct Window {
@@ -70,9 +97,13 @@ public:
       if (waves.nOwn(part) != 0)
         holdingParts.push_back(part);
     const auto nHolding = static_cast<unsigned>(holdingParts.size());
-    nPartials = nPartialSums(nHolding, parts);
-    partsPerSum = nHolding / nPartials;
-    placeSums(holdingParts);
+    if (apart) {
+      placeGroups(holdingParts);
+    } else {
+      nPartials = nPartialSums(nHolding, parts);
+      partsPerSum = nHolding / nPartials;
+      placeSums(holdingParts);
+    }
     createTensors();
     steps = createSteps();
   }
@@ -80,10 +111,13 @@ public:
   Selected add() const {
     for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
       const Tensor ofParts = holding(counts[slot], waves); // {parts, digits, workers}
+      const Tensor toAdd = apart ? groupSums[slot] : ofParts;
+      for (const Piece &piece : pieces)
+        addGroup(slot, piece, ofParts);
       const Tensor ofBlocks = ordered(doubtful[slot]);
       for (unsigned part = 0; part != parts; ++part) {
         if (!itemsOfPart[part].empty())
-          addSums(slot, part, ofParts);
+          addSums(slot, part, toAdd);
         if (waves.nOwn(part) != 0)
           addKeys(slot, part, ofBlocks);
       }
@@ -116,7 +150,55 @@ private:
       itemsOfPart[part].push_back(item);
     }
   }
+  // Sums of counts of groups, then sums of these on parts that have none, where there are such.
+  void placeGroups(const std::vector<unsigned> &holdingParts) {
+    const auto nHolding = static_cast<unsigned>(holdingParts.size());
+    const GroupSums sums(nHolding, parts);
+    nPartials = 1;
+    partsPerSum = sums.nGroups;
+    const unsigned nRows = ceilDiv(nHolding, sums.nGroups);
+    std::vector<bool> used(parts, false);
+    for (unsigned group = 0, next = parts - 1; group != sums.nGroups; ++group) {
+      const unsigned first = std::min(group * nRows, nHolding),
+                     end = std::min(first + nRows, nHolding);
+      for (unsigned i = 0; i != sums.perGroup(); ++i) {
+        const auto isOwn = [&](unsigned part) {
+          return first != end && part >= holdingParts[first] && part <= holdingParts[end - 1];
+        };
+        // From the last part on, for those behind the others hold nothing.
+        unsigned tries = 0;
+        for (; tries != 2 * parts && (used[next] || (tries < parts && isOwn(next))); ++tries)
+          next = next == 0 ? parts - 1 : next - 1;
+        used[next] = true;
+        pieces.push_back({group, first, end, i * sums.nItems, sums.nItems, next});
+      }
+    }
+    std::vector<unsigned> left;
+    for (unsigned part = parts; part-- != 0;)
+      if (!used[part])
+        left.push_back(part);
+    constexpr unsigned fewest = 6; // else these have more than others
+    if (left.size() < fewest) {
+      left.clear();
+      for (unsigned part = parts; part-- != 0;)
+        left.push_back(part);
+    }
+    const unsigned each = ceilDiv(nDigits / 2, left.size());
+    itemsOfPart.resize(parts);
+    for (unsigned item = 0; item != nDigits / 2; ++item)
+      itemsOfPart[left[item / each]].push_back(item);
+  }
   void createTensors() {
+    if (apart)
+      groupSums = context.once("digit_sums", [&] {
+        const Tensor t = graph.addVariable(
+            FLOAT, {context.placement().slots, partsPerSum, nDigits, cycles::nWorkers},
+            {context.dc, "digit_sums"});
+        for (unsigned slot = 0; slot != context.placement().slots; ++slot)
+          for (const Piece &piece : pieces)
+            graph.setTileMapping(piece.of(t[slot]), context.tile(slot, piece.part));
+        return t;
+      });
     keys = by.scores ? context.perPart(FLOAT, {n}, "keys") : by.keys.reinterpret(FLOAT);
     states = context.perPart(UNSIGNED_INT, {cycles::nWorkers * 4}, "selection");
     totals = context.once("digit_totals", [&] {
@@ -175,7 +257,7 @@ private:
   }
 
   struct Steps {
-    ComputeSet group, sum, histogram, mark, rank, take, expand;
+    ComputeSet group, rows, sum, histogram, mark, rank, take, expand;
   };
   // The compute sets, and the order in which they run: keys that come from scores are counted in the window
   // first, and by all bits only where that is not enough.
@@ -184,6 +266,7 @@ private:
       return context.cache.lockstep->addComputeSet(graph, {context.dc, name});
     };
     const Steps cs{by.scores ? create("group_keys") : ComputeSet(),
+                   apart ? create("sum_rows") : ComputeSet(),
                    create("sum_counts"),
                    create("key_histogram"),
                    create("mark_keys"),
@@ -192,11 +275,11 @@ private:
                    create("expand_marks")};
     context.begin(counts);
     if (by.scores) {
-      execute(context.program, {{cs.group, "group_keys"},
-                                {cs.sum, "sum_counts"},
-                                {cs.histogram, "key_histogram"},
-                                {cs.sum, "sum_counts"},
-                                {cs.mark, "mark_keys"},
+      execute(context.program, {{cs.group, "group_keys"}});
+      executeSums(context.program, cs);
+      execute(context.program, {{cs.histogram, "key_histogram"}});
+      executeSums(context.program, cs);
+      execute(context.program, {{cs.mark, "mark_keys"},
                                 {cs.rank, "rank_keys"},
                                 {cs.take, "take_keys"},
                                 {cs.expand, "expand_marks"}});
@@ -214,6 +297,11 @@ private:
     for (const auto &[cs, name] : steps)
       program.add(Execute(cs, {context.dc, name}));
   }
+  void executeSums(Sequence &program, const Steps &cs) const {
+    if (apart)
+      execute(program, {{cs.rows, "sum_rows"}});
+    execute(program, {{cs.sum, "sum_counts"}});
+  }
   // The selection by all bits, from the start.
   void addAllBits(Sequence &program, const Steps &cs) const {
     const Tensor none = context.once(
@@ -222,7 +310,8 @@ private:
         none.expand({2}).broadcast(static_cast<unsigned>(states.dim(2)), 2), states,
         {context.dc, "start_selection"});
     Sequence pass({}, {context.dc, "pass"});
-    execute(pass, {{cs.histogram, "key_histogram"}, {cs.sum, "sum_counts"}});
+    execute(pass, {{cs.histogram, "key_histogram"}});
+    executeSums(pass, cs);
     program.add(Repeat(nPasses + by.morePasses, pass, {context.dc, "radix_passes"}));
     execute(program, {{cs.mark, "mark_keys"},
                       {cs.rank, "rank_keys"},
@@ -243,6 +332,26 @@ private:
   Tensor ofItems(const Tensor &totalsOfSlot, unsigned part) const {
     const std::vector<unsigned> &items = itemsOfPart[part];
     return totalsOfSlot.slice(items.front() * 2, (items.back() + 1) * 2);
+  }
+  // Sums of a group of parts: items from `first` on, the parts [begin, end) of those that hold positions.
+  struct Piece {
+    unsigned group, begin, end, first, nItems, part;
+    // Of {groups, digits, workers}.
+    Tensor of(const Tensor &sums) const {
+      return sums[group].slice(first * 2, (first + nItems) * 2).flatten();
+    }
+  };
+  void addGroup(unsigned slot, const Piece &piece, const Tensor &ofParts) const {
+    const Tensor rows = ofParts.slice(piece.begin, piece.end);
+    std::vector<Tensor> toAdd;
+    for (unsigned item = piece.first; item != piece.first + piece.nItems; ++item)
+      toAdd.push_back(rows.slice(item * 2, item * 2 + 2, 1).flatten());
+    const unsigned nRows = piece.end - piece.begin;
+    addVertex(
+        graph, steps.rows, "sparq::SumRows", context.tile(slot, piece.part),
+        {{"counts", concat(toAdd)}, {"sums", piece.of(groupSums[slot])}},
+        {{"nItems", piece.nItems}, {"nRows", nRows}, {"each", ceilDiv(nRows, cycles::nWorkers)}},
+        cycles::sumRows(piece.nItems, nRows));
   }
   // Counts of the part's items, over the workers of all parts.
   void addSums(unsigned slot, unsigned part, const Tensor &ofParts) const {
@@ -381,6 +490,8 @@ private:
   unsigned nPartials = 0, partsPerSum = 0; // partial sums of a count, and the parts of each
   // Two digits of a partial sum each: those that a part adds up.
   std::vector<std::vector<unsigned>> itemsOfPart;
+  std::vector<Piece> pieces; // of sums of groups
+  Tensor groupSums;          // {slots, groups, digits, workers}
   const Tensor counts = context.perPart(FLOAT, {nDigits, cycles::nWorkers}, "digit_counts");
   unsigned nBlocks = 0; // of a slot
   Tensor keys, states, totals, marks, doubts, doubtful, before, selectedCounts, selectedSums;

@@ -13,17 +13,23 @@ Tensor createQuery(const Context &context) {
   return context.perPart(HALF, {std::size_t(context.groupSize()) * context.headDim()}, "query");
 }
 
+Tensor queryOfParts(const Context &context, const Tensor &query) {
+  const std::size_t first = context.task(0), n = context.nSlots(),
+                    each = std::size_t(context.groupSize()) * context.headDim();
+  return query.reshape({context.plan().shape.nTasks(), each})
+      .slice(first, first + n, 0)
+      .expand({1})
+      .broadcast(context.parts(), 1);
+}
+
 void loadQuery(const Context &context, const Tensor &query, const Tensor &perPart) {
   const std::size_t first = context.task(0), n = context.nSlots();
-  const Tensor tasks =
-      query.reshape({context.plan().shape.nTasks(), perPart.dim(2)}).slice(first, first + n, 0);
   // The lengths too: nearly every step asks for them, and would wait for an exchange.
   const Tensor filled = context.perPart(UNSIGNED_INT, {}, "filled");
   context.copy(
       context.cache.filled.slice(first, first + n, 0).expand({1}).broadcast(context.parts(), 1),
       context.active(filled), {context.dc, "lengths"});
-  context.copy(tasks.expand({1}).broadcast(context.parts(), 1), context.active(perPart),
-               {context.dc, "query"});
+  context.copy(queryOfParts(context, query), context.active(perPart), {context.dc, "query"});
 }
 
 // Of n numbers, those that one part ranks: no fewer than it has workers, so that parts are left for the
@@ -41,16 +47,19 @@ Tensor createRanks(const Context &context, unsigned n, const char *name) {
   return context.sliced(UNSIGNED_INT, n, ranksPerPart(context, n), 1, name).squeeze({2});
 }
 
-QueryComponents createQueryComponents(const Context &context, const SparqSettings &settings) {
+QueryComponents createQueryComponents(const Context &context, const SparqSettings &settings,
+                                      bool everywhere) {
   const std::size_t d = context.headDim(), g = context.groupSize(), r = settings.rank;
   QueryComponents q;
   q.query = createQuery(context);
-  q.magnitudes = context.perPart(FLOAT, {d}, "magnitudes");
   q.selected = createRanks(context, context.headDim(), "selected");
   q.magnitudeSums = context.perPart(FLOAT, {g}, "magnitude_sums");
   q.components = context.perPart(UNSIGNED_INT, {r}, "components");
   q.selectedQuery = context.perPart(FLOAT, {g * r}, "selected_query");
-  q.inverseTemperature = context.perPart(FLOAT, {g}, "inverse_temperature");
+  if (everywhere) {
+    q.magnitudes = context.perPart(FLOAT, {d}, "magnitudes");
+    q.inverseTemperature = context.perPart(FLOAT, {g}, "inverse_temperature");
+  }
   return q;
 }
 

@@ -9,6 +9,9 @@ namespace sparq {
 
 // {slots, parts, groupSize * headDim} HALF: the query on every part.
 poplar::Tensor createQuery(const Context &context);
+// {slots, parts, groupSize * headDim}: of the op's query what goes to each part.
+poplar::Tensor queryOfParts(const Context &context, const poplar::Tensor &query);
+// That, and the lengths.
 void loadQuery(const Context &context, const poplar::Tensor &query, const poplar::Tensor &perPart);
 struct QueryComponents {
   poplar::Tensor query;              // {slots, parts, groupSize * headDim} HALF
@@ -19,7 +22,9 @@ struct QueryComponents {
   poplar::Tensor selectedQuery;      // {slots, parts, groupSize * rank} FLOAT
   poplar::Tensor inverseTemperature; // {slots, parts, groupSize} FLOAT
 };
-QueryComponents createQueryComponents(const Context &context, const SparqSettings &settings);
+// everywhere: with magnitudes and temperatures of each part's own.
+QueryComponents createQueryComponents(const Context &context, const SparqSettings &settings,
+                                      bool everywhere = true);
 void selectComponents(const Context &context, const SparqSettings &settings,
                       const QueryComponents &q);
 

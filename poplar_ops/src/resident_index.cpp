@@ -22,13 +22,7 @@ public:
       : ofAll(tailIn), context(contextIn), waves(wavesIn), last(contextIn.parts() - 1),
         helped(waves.nWaveParts() <= last),
         nIdle(helped ? context.parts() - waves.nWaveParts() - lending.nHelper : 1),
-        nPieces(std::min(lending.nHelper != 0 ? nIdle - 1 : nIdle, block / four)) {}
-
-  // The keys {headDim, positions} of each piece, to the parts that score them.
-  void gather() {
-    const unsigned first = context.task(0), nSlots = context.nSlots();
-    const Tensor tail = ofAll.slice(first, first + nSlots, 0);
-    std::vector<Tensor> from, to;
+        nPieces(std::min(lending.nHelper != 0 ? nIdle - 1 : nIdle, block / four)) {
     for (unsigned i = 0; i != nPieces; ++i) {
       const std::string name = "open_" + std::to_string(i);
       pieces.push_back(context.once(name, [&] {
@@ -39,16 +33,23 @@ public:
           context.graph.setTileMapping(t[slot], p.tile(slot, part(i)));
         return t;
       }));
-      from.push_back(tail.slice(begin(i), end(i), 2).flatten());
-      to.push_back(context.active(pieces[i]).flatten());
     }
-    context.copy(concat(from), concat(to), {context.dc, "gather_open_block"});
   }
 
-  // Adds the vertices that score it: beside those of full blocks where no part has both, else before them,
-  // for they write to one tensor.
-  void score(const ComputeSet &before, const ComputeSet &beside, unsigned slot,
-             const QueryComponents &q, const Tensor &scores) {
+  // The keys {headDim, positions} of each piece, to the parts that score them: to what is copied.
+  void gather(std::vector<Tensor> &fromWhere, std::vector<Tensor> &toWhere) const {
+    const unsigned first = context.task(0), nSlots = context.nSlots();
+    const Tensor tail = ofAll.slice(first, first + nSlots, 0);
+    for (unsigned i = 0; i != nPieces; ++i) {
+      fromWhere.push_back(tail.slice(begin(i), end(i), 2).flatten());
+      toWhere.push_back(context.active(pieces[i]).flatten());
+    }
+  }
+
+  // Whether it is scored before full blocks, and not beside them: where a part has both, which write to one tensor.
+  bool isBefore() const { return !helped; }
+  // Adds the vertices that score it.
+  void score(const ComputeSet &cs, unsigned slot, const QueryComponents &q, const Tensor &scores) {
     const unsigned g = context.groupSize(), r = static_cast<unsigned>(q.components.dim(2)),
                    tailBegin = waves.nWaves * waves.length;
     const Tensor ofTail = scores[slot][last].slice(tailBegin, tailBegin + block, 1);
@@ -68,8 +69,7 @@ public:
         scored.push_back(made.flatten());
         to.push_back(ofPiece.flatten());
       }
-      addVertex(context.graph, helped ? beside : before, "sparq::TailScores",
-                context.tile(slot, part(i)),
+      addVertex(context.graph, cs, "sparq::TailScores", context.tile(slot, part(i)),
                 {{"tail", pieces[i][slot].flatten()},
                  {"components", q.components[slot][part(i)]},
                  {"selectedQuery", q.selectedQuery[slot][part(i)]},
@@ -130,13 +130,20 @@ Lending::Lending(const Plan &plan, const Waves &waves) {
   nOwners = owners;
 }
 
+void ResidentRecords::loadQuery(const Context &context, const Waves &waves, const Tensor &query,
+                                const QueryComponents &q) const {
+  std::vector<Tensor> from{queryOfParts(context, query).flatten()},
+      to{context.active(q.query).flatten()};
+  OpenBlock(context, tail(), waves, Lending(context.plan(), waves)).gather(from, to);
+  context.copy(concat(from), concat(to), {context.dc, "query"});
+}
+
 void ResidentRecords::score(const Context &context, const SparqSettings &settings,
                             const Waves &waves, const QueryComponents &q,
                             const Scores &scores) const {
   const CacheLayout &layout = context.layout();
   const unsigned g = context.groupSize(), r = settings.rank, bits = layout.indexBits,
-                 d = context.headDim(), nBlocks = waves.length / block,
-                 columnWords = static_cast<unsigned>(layout.columnElements(waves.length));
+                 nBlocks = waves.length / block;
   const bool byGroup = scoredByGroup(context.plan());
   const Lending lending(context.plan(), waves);
   const unsigned nPieces = nBlocks * (block / 8) - lending.nWords; // of eight positions
@@ -145,37 +152,33 @@ void ResidentRecords::score(const Context &context, const SparqSettings &setting
                            : context.perPart(INT, {nBlocks, g, r}, "coefficients"),
                units = context.perPart(FLOAT, {nBlocks, g}, "units"),
                offsets = context.perPart(FLOAT, {nBlocks, g}, "offsets"),
-               columns = context.perPart(UNSIGNED_INT, {r * (1 + lending.nWords)}, "columns");
-  Tensor codes;
-  if (byGroup)
+               columns = columnsOf(context, r);
+  Tensor codes, lentWords;
+  if (byGroup) {
     codes = context.perPart(FLOAT, {cycles::nWorkers, r, 8}, "codes");
+    lentWords = context.perPart(UNSIGNED_INT, {std::max(1u, r * lending.nWords)}, "lent_words");
+  }
   OpenBlock open(context, tail(), waves, lending);
-  open.gather();
   const ComputeSet coefficient = context.execute("block_coefficients"),
+                   before = open.isBefore() ? context.execute("tail_scores") : ComputeSet(),
                    score = context.execute("approx_scores");
+  addTemperatures(context, coefficient, q);
   for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
-    open.score(coefficient, score, slot, q, scores.weights);
+    open.score(open.isBefore() ? before : score, slot, q, scores.weights);
     for (unsigned part = 0; part != waves.nWaveParts(); ++part) {
       const unsigned tile = context.tile(slot, part);
       const Tensor index = index_[context.task(slot)][part].flatten();
       std::vector<Edge> coefficientEdges{{"filled", context.filled(slot, part)},
-                                         {"layer", context.cache.layer[slot][part]},
                                          {"index", index},
-                                         {"components", q.components[slot][part]},
+                                         {"columns", columns[slot][part]},
                                          {"selectedQuery", q.selectedQuery[slot][part]},
                                          {"coefficients", coefficients[slot][part].flatten()},
                                          {"units", units[slot][part].flatten()},
-                                         {"offsets", offsets[slot][part].flatten()},
-                                         {"columns", columns[slot][part]}};
+                                         {"offsets", offsets[slot][part].flatten()}};
       std::vector<Setting> coefficientSettings{
-          {"groupSize", g},
-          {"rank", r},
-          {"headDim", d},
-          {"indexBits", bits},
-          {"columnWords", columnWords},
-          {"firstBlock", part * nBlocks},
-          {"nBlocks", nBlocks},
-          {"limit", static_cast<float>(coefficientLimit(bits, r))}};
+          {"groupSize", g},     {"rank", r},
+          {"indexBits", bits},  {"firstBlock", part * nBlocks},
+          {"nBlocks", nBlocks}, {"limit", static_cast<float>(coefficientLimit(bits, r))}};
       std::vector<Edge> scoreEdges{{"filled", context.filled(slot, part)},
                                    {"index", index},
                                    {"columns", columns[slot][part]},
@@ -190,6 +193,7 @@ void ResidentRecords::score(const Context &context, const SparqSettings &setting
           {"nBlocks", nBlocks}, {"partPositions", waves.partPositions()}};
       if (byGroup) {
         scoreEdges.push_back({"codes", codes[slot][part].flatten()});
+        coefficientEdges.push_back({"lent", lentWords[slot][part]});
         coefficientSettings.push_back({"nLent", lending.nWords});
         scoreSettings.push_back({"nPieces", nPieces});
       }
@@ -209,27 +213,25 @@ void ResidentRecords::score(const Context &context, const SparqSettings &setting
       const auto lent = [&](const Tensor &perPart) { // of the owners' last blocks
         return perPart[slot].slice(owner, owner + n).slice(nBlocks - 1, nBlocks, 1).flatten();
       };
-      addVertex(
-          context.graph, score, "sparq::LentScores", context.tile(slot, helper),
-          {{"filled", context.filled(slot, helper)},
-           {"words",
-            columns[slot].slice(owner, owner + n).slice(r, r + r * lending.nWords, 1).flatten()},
-           {"coefficients", lent(coefficients)},
-           {"units", lent(units)},
-           {"offsets", lent(offsets)},
-           {"inverseTemperature", q.inverseTemperature[slot][helper]},
-           {"codes", codes[slot][helper].flatten()},
-           {"scores", scores.weights[slot][helper].flatten()},
-           {"held", heldOf(context)[slot][helper]}},
-          {{"groupSize", g},
-           {"rank", r},
-           {"nWords", lending.nWords},
-           {"wordsShift", log2Of(lending.nWords)},
-           {"nPieces", n},
-           {"firstBlock", owner * nBlocks + nBlocks - 1},
-           {"blocksOfPart", nBlocks},
-           {"partPositions", waves.partPositions()}},
-          cycles::groupScores(n * lending.nWords, g, r));
+      addVertex(context.graph, score, "sparq::LentScores", context.tile(slot, helper),
+                {{"filled", context.filled(slot, helper)},
+                 {"words", lentWords[slot].slice(owner, owner + n).flatten()},
+                 {"coefficients", lent(coefficients)},
+                 {"units", lent(units)},
+                 {"offsets", lent(offsets)},
+                 {"inverseTemperature", q.inverseTemperature[slot][helper]},
+                 {"codes", codes[slot][helper].flatten()},
+                 {"scores", scores.weights[slot][helper].flatten()},
+                 {"held", heldOf(context)[slot][helper]}},
+                {{"groupSize", g},
+                 {"rank", r},
+                 {"nWords", lending.nWords},
+                 {"wordsShift", log2Of(lending.nWords)},
+                 {"nPieces", n},
+                 {"firstBlock", owner * nBlocks + nBlocks - 1},
+                 {"blocksOfPart", nBlocks},
+                 {"partPositions", waves.partPositions()}},
+                cycles::groupScores(n * lending.nWords, g, r));
     }
   }
   open.bring();

@@ -63,6 +63,9 @@ std::vector<Setting> positionSettings(const Waves &waves, unsigned part) {
       {"chunk", waves.chunk}};
 }
 
+// In three tiers a step's time is work on chip.
+static bool inRuns(const Context &context) { return context.plan().hot.nPlaces != 0; }
+
 // Partial maxima of a part's scores of one head: as many as take the fewest cycles until every part has the
 // largest of all.
 static unsigned nMaxPieces(const Context &context, const Waves &waves) {
@@ -74,7 +77,8 @@ static unsigned nMaxPieces(const Context &context, const Waves &waves) {
   }
   const auto cycles = [&](unsigned n) { // a word of a tile arrives in a cycle
     return cycles::partialMax(nOwn, g, n) + std::uint64_t(nHolding) * n * g +
-           cycles::reduceMax(nHolding * n, g);
+           (inRuns(context) ? cycles::reduceRuns(nHolding * n, g)
+                            : cycles::reduceMax(nHolding * n, g));
   };
   unsigned best = cycles::nWorkers;
   for (const unsigned n : {3u, 2u, 1u})
@@ -102,10 +106,18 @@ void reduceMax(const Context &context, const std::vector<Tensor> &maxima, const 
   for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
     const Tensor all = maxima[slot].flatten();
     const unsigned nPartials = static_cast<unsigned>(all.numElements()) / g;
-    for (unsigned part = 0; part != context.parts(); ++part)
-      addVertex(context.graph, cs, "sparq::ReduceMax", context.tile(slot, part),
-                {{"maxima", all}, {"maximum", maximum[slot][part]}},
-                {{"nPartials", nPartials}, {"groupSize", g}}, cycles::reduceMax(nPartials, g));
+    const unsigned each = roundUp(ceilDiv(nPartials, cycles::nWorkers), 2); // of a run
+    for (unsigned part = 0; part != context.parts(); ++part) {
+      const unsigned tile = context.tile(slot, part);
+      const std::vector<Edge> edges{{"maxima", all}, {"maximum", maximum[slot][part]}};
+      if (inRuns(context))
+        addVertex(context.graph, cs, "sparq::ReduceRuns", tile, edges,
+                  {{"nPartials", nPartials}, {"groupSize", g}, {"each", each}},
+                  cycles::reduceRuns(nPartials, g));
+      else
+        addVertex(context.graph, cs, "sparq::ReduceMax", tile, edges,
+                  {{"nPartials", nPartials}, {"groupSize", g}}, cycles::reduceMax(nPartials, g));
+    }
   }
 }
 

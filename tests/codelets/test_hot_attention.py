@@ -60,6 +60,7 @@ class Problem(NamedTuple):
                     pair=pair,
                     set=of_set,
                     setShift=shift,
+                    each=-(-self.top_k // 6),
                 )["sums"]
         return sums
 

@@ -241,10 +241,33 @@ class Dealt(NamedTuple):
     after: Buffer
 
 
+def order_of_ways(buffer: Buffer, owner: int, by_position: bool) -> np.ndarray:
+    """RankWays of an owner."""
+    n_ways = buffer.held.shape[2]
+    fields = dict(layer=word(LAYER), clock=word(buffer.clock), order=words(n_ways))
+    fields.update(held=buffer.held[owner], stamps=buffer.stamps[owner])
+    return run("RankWays", fields, nWays=n_ways, byPosition=by_position)["order"]
+
+
+@pytest.mark.parametrize("by_position", [False, True])
+@pytest.mark.parametrize("n_ways", [1, 2, 6, 7, 16, 40])
+@pytest.mark.parametrize("seed", range(3))
+def test_ways_in_order(n_ways: int, by_position: bool, seed: int) -> None:
+    """The smallest key first, equal ones by number; ways that are selected now are last."""
+    rng = np.random.default_rng(seed)
+    buffer = some_buffer(rng, 1, n_ways, 99, n_ways - n_ways // 4)
+    stamps, now = buffer.stamps.copy(), buffer.clock + 1
+    stamps[0, LAYER, rng.random(n_ways) < 0.3] = now
+    held, own = buffer.held[0, LAYER].astype(np.int64), stamps[0, LAYER]
+    keys = np.where(own == now, 2**32 - 1, held) if by_position else own
+    order = order_of_ways(buffer._replace(stamps=stamps), 0, by_position)
+    assert order.tolist() == np.argsort(keys, kind="stable").tolist()
+
+
 def deal(
     buffer: Buffer, positions: np.ndarray, misses: Misses, n_free: np.ndarray, by_position: bool
 ) -> Dealt:
-    """DealPlaces of every owner."""
+    """DealPlaces of every owner, by the order that RankWays finds."""
     n_owners, top_k = len(buffer.held), len(positions)
     outs = [
         run(
@@ -256,6 +279,7 @@ def deal(
                 positions=positions,
                 entries=misses.entries,
                 nFree=n_free.astype(np.uint32),
+                order=order_of_ways(buffer, owner, by_position),
                 held=buffer.held[owner],
                 stamps=buffer.stamps[owner],
                 byEntry=np.zeros(top_k, np.uint32),
@@ -263,7 +287,6 @@ def deal(
             ),
             **buffer.settings(owner),
             ownersShift=n_owners.bit_length() - 1,
-            byPosition=by_position,
         )
         for owner in range(n_owners)
     ]
@@ -542,20 +565,39 @@ def first_of(misses: ManyMisses, slot: int, n_waves: int) -> dict[str, np.ndarra
 def check_wave(
     misses: ManyMisses, expected: np.ndarray, wave: int, size: int, top_k: int, firsts: dict[int, np.ndarray]
 ) -> None:
-    """Of a wave of `size` rows, what the slots of `firsts` place, and what is read."""
-    placed = []
+    """Of a wave of `size` rows, what the slots of `firsts` place behind the wave before, and what is read."""
+    placed, before = [], word((wave - 1) % 2**32)
     for slot, first in firsts.items():
         rows = words(top_k)  # behind the last miss, which nobody takes
         rows[: misses.counts[slot]] = misses.rows[slot]
         fields = dict(
-            wave=word(wave), first=first, nMisses=word(misses.counts[slot]), rows=rows, waveRow=words(size)
+            first=first, nMisses=word(misses.counts[slot]), rows=rows, waveRow=words(misses.wave_rows)
         )
-        placed.append(run("PlaceMisses", fields, waveRows=size, fullRows=misses.wave_rows)["waveRow"])
+        row = run("PlaceMisses", dict(fields, wave=before), waveRows=misses.wave_rows)["waveRow"]
+        assert not row[size:].any()
+        placed.append(row[:size])
     read = np.concatenate([expected, np.zeros(size, np.uint32)])[:size]
     assert ((np.stack(placed) != 0).sum(axis=0) <= 1).all()
     np.testing.assert_array_equal(np.stack(placed).max(axis=0), read)
     offsets = run("WaveRows", dict(ofSlots=np.stack(placed), offsets=words(size)), nSlots=len(placed), n=size)
     np.testing.assert_array_equal(offsets["offsets"], np.where(read == 0, 0, read - 1))
+
+
+@pytest.mark.parametrize(("counts", "list_slots", "n"), WAVES)
+@pytest.mark.parametrize("of_all", [False, True])
+def test_rows_of_the_first_wave(counts: list[int], list_slots: int, n: int, of_all: bool) -> None:
+    """Of a list, or of all: as PlaceMisses of the wave behind the number before 0."""
+    misses = some_misses(n, counts, list_slots, n)
+    for slot, count in enumerate(counts):
+        begin = 0 if of_all else slot // list_slots * list_slots
+        before = np.array(counts[begin : max(slot, begin + 1)], np.uint32)
+        rows = words(40)
+        rows[:count] = misses.rows[slot]
+        fields = dict(nMisses=word(count), rows=rows, waveRow=words(n))
+        first = first_of(misses, slot, 0)["inAll" if of_all else "inList"]
+        expected = run("PlaceMisses", dict(fields, wave=word(2**32 - 1), first=first), waveRows=n)
+        out = run("PlaceFirst", dict(fields, before=before), nBefore=slot - begin, waveRows=n)
+        np.testing.assert_array_equal(out["waveRow"], expected["waveRow"])
 
 
 def test_a_wave_of_lists_is_planned_where_it_costs_less() -> None:

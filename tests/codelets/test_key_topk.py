@@ -83,6 +83,18 @@ def test_sum_counts(n_items: int) -> None:
     assert out["totals"].tolist() == counts.sum(axis=(1, 3)).tolist()
 
 
+@pytest.mark.parametrize("n_items", [1, 2, 7])
+@pytest.mark.parametrize("n_rows", [1, 5, 6, 26])
+def test_sum_rows(n_items: int, n_rows: int) -> None:
+    """Of each digit, by workers that have some of the rows each: as many in all."""
+    counts = np.arange(n_items * n_rows * 2 * 6, dtype=np.float32).reshape(n_items, n_rows, 2, 6)
+    each = -(-n_rows // 6)
+    fields = dict(counts=counts, sums=floats(n_items, 2, 6))
+    out = run("SumRows", fields, nItems=n_items, nRows=n_rows, each=each)["sums"]
+    expected = [counts[:, w * each : (w + 1) * each].sum(axis=(1, 3)) for w in range(6)]
+    np.testing.assert_array_equal(out, np.stack(expected, axis=2))
+
+
 class Selection:
     """The vertices driven step by step, over all parts."""
 

@@ -50,27 +50,19 @@ def test_scores(bits: int, kind: str, rank: int, n_full: int, behind: int, seed:
     filled = (FIRST_BLOCK + n_full) * 64 + behind
     if n_full == N_BLOCKS:
         filled += 640  # positions of other parts
-    shared = dict(filled=word(filled), index=index)
+    shared = dict(
+        filled=word(filled), index=index, columns=(LAYER * HEAD_DIM + components) * np.uint32(column_words)
+    )
     sizes = dict(groupSize=GROUP, rank=rank, indexBits=bits, firstBlock=FIRST_BLOCK, nBlocks=N_BLOCKS)
     out = run(
         "ResidentCoefficients",
-        dict(
-            shared,
-            layer=word(LAYER),
-            components=components,
-            selectedQuery=x.query,
-            columns=words(rank),
-            **coefficients(N_BLOCKS, rank),
-        ),
+        dict(shared, selectedQuery=x.query, **coefficients(N_BLOCKS, rank)),
         **sizes,
-        headDim=HEAD_DIM,
-        columnWords=column_words,
         limit=x.limit,
     )
-    assert out["columns"].tolist() == [(LAYER * HEAD_DIM + int(c)) * column_words for c in components]
     assert np.abs(out["coefficients"][:n_full]).max(initial=0) <= x.limit
     assert (out["coefficients"][n_full:] == INT_POISON).all()
-    n_local, names = N_BLOCKS * 64 + 64, ("columns", "coefficients", "units", "offsets")
+    n_local, names = N_BLOCKS * 64 + 64, ("coefficients", "units", "offsets")
     scored = run(
         "ResidentScores",
         dict(
@@ -104,7 +96,8 @@ def test_scores_of_a_group(
     components = np.sort(np.random.default_rng(seed).permutation(HEAD_DIM)[:rank]).astype(np.uint32)
     index = some_words(seed, N_LAYERS, HEAD_DIM, column_words)
     index[LAYER, components] = records(x.columns, bits)
-    shared = dict(filled=word((FIRST_BLOCK + n_full) * 64 + 5), index=index)
+    columns = (LAYER * HEAD_DIM + components) * np.uint32(column_words)
+    shared = dict(filled=word((FIRST_BLOCK + n_full) * 64 + 5), index=index, columns=columns)
     sizes = dict(groupSize=group, rank=rank, indexBits=bits, firstBlock=FIRST_BLOCK, nBlocks=N_BLOCKS)
     of_rows = {name: floats(N_BLOCKS, group) for name in ("units", "offsets")}
     n_pairs = (group + 1) // 2
@@ -112,23 +105,18 @@ def test_scores_of_a_group(
         "GroupCoefficients",
         dict(
             shared,
-            layer=word(LAYER),
-            components=components,
             selectedQuery=x.query,
-            columns=words(rank * (1 + n_lent)),
+            lent=words(rank * n_lent or 1),
             coefficients=floats(N_BLOCKS, n_pairs, rank, 2),
             **of_rows,
         ),
         **sizes,
-        headDim=HEAD_DIM,
-        columnWords=column_words,
         nLent=n_lent,
         limit=x.limit,
     )
-    columns, of_others = np.split(out["columns"], [rank])
-    assert columns.tolist() == [(LAYER * HEAD_DIM + int(c)) * column_words for c in components]
     last = column_words - 1
-    np.testing.assert_array_equal(of_others, index[LAYER, components, last - n_lent : last].reshape(-1))
+    expected = index[LAYER, components, last - n_lent : last] if n_lent else words(1)
+    np.testing.assert_array_equal(out["lent"], expected.reshape(-1))
     made = out["coefficients"]
     assert np.abs(made[:n_full]).max(initial=0) <= x.limit
     np.testing.assert_array_equal(made[:n_full], np.round(made[:n_full]))
@@ -138,7 +126,7 @@ def test_scores_of_a_group(
         "GroupScores",
         dict(
             shared,
-            **{name: out[name] for name in ("columns", "coefficients", *of_rows)},
+            **{name: out[name] for name in ("coefficients", *of_rows)},
             inverseTemperature=x.inverse_temperature,
             codes=floats(6, rank, 8),
             scores=floats(group, n_local),
@@ -176,16 +164,13 @@ def test_scores_of_lent_words(
         dict(
             filled=word(n_pieces * 64),
             index=index.reshape(1, rank, -1),
-            layer=word(0),
-            components=np.arange(rank, dtype=np.uint32),
+            columns=np.arange(rank, dtype=np.uint32) * np.uint32(index[0].size),
             selectedQuery=x.query,
-            columns=words(rank),
+            lent=words(1),
             coefficients=floats(n_pieces, (group + 1) // 2, rank, 2),
             **{name: floats(n_pieces, group) for name in ("units", "offsets")},
         ),
         **dict(groupSize=group, rank=rank, indexBits=4, firstBlock=0, nBlocks=n_pieces, nLent=0),
-        headDim=rank,
-        columnWords=n_pieces * record_words(4),
         limit=x.limit,
     )
     out = run(
@@ -221,20 +206,18 @@ def test_the_largest_sums_are_exact(bits: int) -> None:
     columns[:, 1] = np.arange(rank) % (most + 1)
     ones = np.ones((2, rank), np.float32)
     x = Problem(columns, ones * np.array([[1], [-1]], np.float32), np.ones(2, np.float32), 127.0, bits)
-    shared = dict(filled=word(64), index=records(columns, bits)[None])
+    of_columns = np.arange(rank, dtype=np.uint32) * np.uint32(record_words(bits))
+    shared = dict(filled=word(64), index=records(columns, bits)[None], columns=of_columns)
     sizes = dict(groupSize=2, rank=rank, indexBits=bits, firstBlock=0, nBlocks=1)
     made = dict(
-        columns=words(rank),
         coefficients=floats(1, 1, rank, 2),
         **{name: floats(1, 2) for name in ("units", "offsets")},
     )
-    fields = dict(shared, layer=word(0), components=np.arange(rank, dtype=np.uint32), selectedQuery=x.query)
+    fields = dict(shared, lent=words(1), selectedQuery=x.query)
     out = run(
         "GroupCoefficients",
         dict(fields, **made),
         **sizes,
-        headDim=rank,
-        columnWords=record_words(bits),
         nLent=0,
         limit=127.0,
     )

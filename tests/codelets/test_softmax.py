@@ -56,18 +56,21 @@ def test_maximum_over_parts(layout: Layout, n_pieces: int) -> None:
     assert_bits(out["maximum"].max(axis=0), scores.max(axis=1))
 
 
-@pytest.mark.parametrize("group", [1, 2, 3, 4, 8])
-@pytest.mark.parametrize("n_partials", [1, 2, 5, 12, 13, 144])
-def test_reduce_max(group: int, n_partials: int) -> None:
+@pytest.mark.parametrize("vertex", ["ReduceMax", "ReduceRuns"])
+@pytest.mark.parametrize("group", [1, 2, 3, 4, 6, 8])
+@pytest.mark.parametrize("n_partials", [1, 2, 5, 12, 13, 39, 144])
+def test_reduce_max(vertex: str, group: int, n_partials: int) -> None:
     """Wherever the largest number is, for every head."""
     rng = np.random.default_rng(n_partials)
+    runs = {"each": -(-n_partials // 12) * 2} if vertex == "ReduceRuns" else {}  # an even number
     for _ in range(20):
         partial = -rng.random((n_partials, group)).astype(np.float32)
         out = run(
-            "ReduceMax",
+            vertex,
             dict(maxima=partial, maximum=floats(6, group)),
             nPartials=n_partials,
             groupSize=group,
+            **runs,
         )
         assert_bits(out["maximum"].max(axis=0), partial.max(axis=0))
 

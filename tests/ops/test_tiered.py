@@ -364,7 +364,7 @@ def test_a_plan_takes_a_hit_rate() -> None:
     few = sparq_ipu.plan(**shape, kernel="sparq-tiered", n_tiles=64, hit_rate=0.6)  # 52 misses of 128
     steps = [[stage.name.split("/")[-1] for stage in planned.stages] for planned in (cold, few, hot)]
     assert ["head_rows" in names for names in steps] == [True, False, False]
-    assert ["place_misses" in names for names in steps] == [False, True, False]
+    assert ["wave_rows" in names for names in steps] == [False, True, False]
     for hit_rate in (-0.1, 1.1, "1", True):
         with pytest.raises(ValueError, match=r"^plan: hit_rate must be in \[0, 1\], got "):
             sparq_ipu.plan(**shape, kernel="sparq-tiered", hit_rate=hit_rate)  # type: ignore[arg-type]

@@ -151,7 +151,7 @@ def test_weights_in_streaming_memory_are_read_at_every_step() -> None:
 
 
 def test_where_three_tiers_pay_layers_are_in_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(whole_model, "PRODUCTS_TILE_BYTES", 184 * 1024)
+    monkeypatch.setattr(whole_model, "PRODUCTS_TILE_BYTES", 192 * 1024)
     wide = ModelShape("wide", 40, 4, 4, 64, 256, 512, 1000)
     settings = dict(seq_len=16384, rank=32, top_k=32, hit_rate=0.9)
     best, published = (plan_model(wide, attention=a, **settings) for a in ("best", "published"))
@@ -167,7 +167,7 @@ def test_where_three_tiers_pay_layers_are_in_them(monkeypatch: pytest.MonkeyPatc
 
 def test_an_index_of_fewer_bits_is_that_of_the_best_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     """More layers fit in three tiers with it; SparQ as published has 16 bits, whatever is asked for."""
-    monkeypatch.setattr(whole_model, "PRODUCTS_TILE_BYTES", 184 * 1024)
+    monkeypatch.setattr(whole_model, "PRODUCTS_TILE_BYTES", 192 * 1024)
     wide = ModelShape("wide", 40, 4, 4, 64, 256, 512, 1000)
     settings = dict(seq_len=16384, rank=32, top_k=32, hit_rate=0.9)
     four, two = (plan_model(wide, index_bits=bits, **settings) for bits in (4, 2))

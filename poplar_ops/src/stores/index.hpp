@@ -21,8 +21,15 @@ public:
   const poplar::Tensor &tail() const { return tail_.state; }
   const poplar::Tensor &records() const { return tail_.words; }
 
-  // The components of the query that it goes by (E6.1), then approximate scores of all positions (docs/exactness.md
-  // E6.2).
+  // The query and the lengths to the parts, the components of the query that it goes by (E6.1), then approximate
+  // scores of all positions (docs/exactness.md E6.2).
+  virtual QueryComponents components(const Context &context, const SparqSettings &settings) const {
+    return createQueryComponents(context, settings);
+  }
+  virtual void loadQuery(const Context &context, const Waves &, const poplar::Tensor &query,
+                         const QueryComponents &q) const {
+    sparq::loadQuery(context, query, q.query);
+  }
   virtual void selectComponents(const Context &context, const SparqSettings &settings,
                                 const QueryComponents &q) const {
     sparq::selectComponents(context, settings, q);

@@ -18,9 +18,16 @@ public:
   static unsigned partPositions(const Plan &plan) {
     return partLength(plan.layout.capacity, plan.placement.parts);
   }
-  // Of full blocks from the index, of the others from the tail.
+  // resident_components.cpp
+  QueryComponents components(const Context &context, const SparqSettings &settings) const override;
+  void selectComponents(const Context &context, const SparqSettings &settings,
+                        const QueryComponents &q) const override;
+  // resident_index.cpp: with the query the block that is being filled; lengths come with the components
+  void loadQuery(const Context &context, const Waves &waves, const poplar::Tensor &query,
+                 const QueryComponents &q) const override;
+  // Scores of full blocks from the index, of the others from the tail.
   void score(const Context &context, const SparqSettings &settings, const Waves &waves,
-             const QueryComponents &q, const Scores &scores) const override; // resident_index.cpp
+             const QueryComponents &q, const Scores &scores) const override;
 
   bool lengthsApart() const override { return true; }
   void appended(const Append &step, const poplar::Tensor &full) const override;
@@ -31,6 +38,14 @@ public:
   void addRebuild(const Steps &steps) const;
 
 private:
+  // {slots, parts, rank} UNSIGNED_INT: where the records of each component begin.
+  static poplar::Tensor columnsOf(const Context &context, unsigned rank) {
+    return context.perPart(poplar::UNSIGNED_INT, {rank}, "columns");
+  }
+  // Adds the vertices that make the inverse temperatures, on the last part.
+  void addTemperatures(const Context &context, const poplar::ComputeSet &cs,
+                       const QueryComponents &q) const;
+
   poplar::Tensor index_;
 };
 

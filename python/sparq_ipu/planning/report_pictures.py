@@ -43,7 +43,6 @@ STAGES = (
             "tail_middles",
             "block_coefficients",
             "approx_scores",
-            "gather_open_block",
             "open_scores",
             "tail_coefficients",
             "tail_scores",
@@ -59,6 +58,7 @@ STAGES = (
         (
             "group_keys",
             "key_histogram",
+            "sum_rows",
             "sum_counts",
             "mark_keys",
             "rank_keys",

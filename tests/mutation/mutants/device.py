@@ -395,8 +395,8 @@ MUTANTS = [
         _ATTENTION,
         [
             (
-                "std::size_t first = context.task(0), n",
-                "std::size_t first = 0, n",
+                "std::size_t first = context.task(0), n = context.nSlots(),",
+                "std::size_t first = 0, n = context.nSlots(),",
                 "every round has the queries of the first",
             )
         ],
@@ -439,7 +439,7 @@ MUTANTS = [
     *of(
         "poplar_ops/codelets/hot_places.cycles.hpp",
         _COUNTED,
-        [("mine * (nWays * way", "std::min(mine, 1.0) * (nWays * way", "one miss is dealt")],
+        [("mine * (15 + computed)", "std::min(mine, 1.0) * (15 + computed)", "one miss is dealt")],
     ),
     *of(
         "poplar_ops/codelets/key_topk.cycles.hpp",

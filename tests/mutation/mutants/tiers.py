@@ -8,6 +8,7 @@ from . import of
 _HOT_ROWS = "tests/codelets/test_hot_rows.py"
 _HOT_ATTENTION = "tests/codelets/test_hot_attention.py"
 _INDEX = "tests/codelets/test_resident_index.py"
+_COMPONENTS = "tests/codelets/test_resident_components.py"
 _PROGRAM = "tests/ops/test_tiered_program.py"
 _CYCLES = "tests/device_model/test_cycles.py::test_steps_of_a_query"
 
@@ -25,7 +26,16 @@ MUTANTS = [
         "poplar_ops/codelets/hot_places.cpp",
         _HOT_ROWS,
         [
-            ("stamps[way] != now ? held[way] : ~0u", "held[way]", "a row that is selected now makes room"),
+            (
+                "ownStamps[way] != now ? ownHeld[way] : ~0u",
+                "ownHeld[way]",
+                "a row that is selected now makes room",
+            ),
+            (
+                "larger += keyOf(other) > key",
+                "larger += keyOf(other) >= key",
+                "ways that are as old take one place in the order",
+            ),
             (
                 "    while (!isEnough(share, now, first))\n",
                 "    if (!isEnough(share, now, first))\n",
@@ -44,6 +54,7 @@ MUTANTS = [
         _HOT_ROWS,
         [
             ("minimum(own.stop + offset, end)", "own.stop + offset", "workers write the rows of others"),
+            ("OfWave(*wave + 1, waveRows", "OfWave(*wave, waveRows", "a wave has the rows of the one before"),
             ("first + i < *nMisses", "first + i <= *nMisses", "a row behind the last miss is read"),
             ("rows != 0 ? cost + fewCost : cost", "cost", "a wave of the last few rows costs nothing"),
             (
@@ -100,8 +111,43 @@ MUTANTS = [
                 "a block that is not full is indexed",
             ),
             ("(*filled & ~(blockSize - 1))", "*filled", "the open block begins at the next token"),
-            ("recordWords(4) - 1 - n;", "recordWords(4) - 1;", "other words are lent"),
+            ("recordWords(4) - 1 - n];", "recordWords(4) - 1];", "other words are lent"),
             ("block += blocksOfPart", "++block", "a lent piece counts as full that is not"),
+        ],
+    ),
+    *of(
+        "poplar_ops/codelets/resident_components.cpp",
+        _COMPONENTS,
+        [
+            ("(base + c) * ofColumn", "c * ofColumn", "records of another layer are scored"),
+            ("rank - count(first, headDim)", "rank", "later workers list behind the end"),
+        ],
+    ),
+    *of(
+        "poplar_ops/codelets/resident_components.cycles.hpp",
+        "tests/device_model/test_counted_cycles.py::test_an_estimate_is_what_a_codelet_does[ListComponents]",
+        [
+            (
+                "rank / d * (9 + (5 + counted) * g)",
+                "rank / d * 9",
+                "the query of all heads is listed for nothing",
+            )
+        ],
+    ),
+    *of(
+        "poplar_ops/src/resident_components.cpp",
+        f"{_PROGRAM} tests/ops/test_tiered.py",
+        [
+            (
+                '{"first", first}, {"n", n}',
+                '{"first", 0u * first}, {"n", n}',
+                "every piece has the first magnitudes",
+            ),
+            (
+                "context.cache.filled[context.task(slot)]}",
+                "context.cache.filled[0]}",
+                "every element is as long as the first",
+            ),
         ],
     ),
     *of(
@@ -124,6 +170,17 @@ MUTANTS = [
         "poplar_ops/src/hot_attention.cpp",
         _PROGRAM,
         [('{"set", i / HotRows::nPairs}', '{"set", i % 1}', "keys of the other sets are left out")],
+    ),
+    *of(
+        "poplar_ops/src/key_topk.cpp",
+        _PROGRAM,
+        [
+            (
+                "const Tensor toAdd = apart ? groupSums[slot] : ofParts;",
+                "const Tensor toAdd = ofParts.slice(0, partsPerSum);",
+                "in three tiers the first parts count, and no others",
+            ),
+        ],
     ),
     *of(
         "poplar_ops/src/stores/hot_buffer.cpp",
@@ -152,8 +209,8 @@ MUTANTS = [
         _PROGRAM,
         [
             (
-                "helped ? beside : before",
-                "beside",
+                "open.isBefore() ? before : score, slot",
+                "score, slot",
                 "two vertices write to one tensor at once",
             )
         ],
@@ -188,6 +245,22 @@ MUTANTS = [
                 "addMerge(merge, byEntry, hits, hotPlaces, hitsFirst);",
                 "addMerge(merge, byEntry, noPlaces(hitsFirst), hotPlaces, hitsFirst);",
                 "rows that were hot have no slot",
+            ),
+        ],
+    ),
+    *of(
+        "poplar_ops/src/hot_rows.cpp",
+        "tests/ops/test_misses.py",
+        [
+            (
+                "placed.ofAll ? 0 : slot / listSlots() * listSlots()",
+                "0",
+                "in the first wave of lists rows are behind those of other lists",
+            ),
+            (
+                "                      addNextRows(cs, placed[1]);\n",
+                "",
+                "every wave of lists has the rows of the first",
             ),
         ],
     ),

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""resident_components.cpp: the components of the query over a key index that stays on the tiles."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import KINDS, tensors
+from vertex import assert_bits, floats, run, word, words
+
+from sparq_reference import exact, numerics
+
+MASK = np.uint32(0x7FFFFFFF)
+LAYER, COLUMN_WORDS, LENGTH = 2, 18, 1234
+
+
+def listed(query: np.ndarray, selected: np.ndarray, rank: int) -> dict[str, np.ndarray]:
+    group, head_dim = query.shape
+    return run(
+        "ListComponents",
+        dict(
+            length=word(LENGTH),
+            filled=word(77),
+            layer=word(LAYER),
+            query=query,
+            selected=selected,
+            components=words(rank),
+            columns=words(rank),
+            selectedQuery=floats(group, rank),
+        ),
+        groupSize=group,
+        headDim=head_dim,
+        rank=rank,
+        columnWords=COLUMN_WORDS,
+    )
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    kind=st.sampled_from(KINDS),
+    group=st.sampled_from((1, 3, 4)),
+    head_dim=st.sampled_from((8, 24, 64, 80, 128)),
+    piece=st.sampled_from((4, 24)),
+    data=st.data(),
+)
+def test_components_and_temperature(
+    seed: int, kind: str, group: int, head_dim: int, piece: int, data: st.DataObject
+) -> None:
+    """From magnitudes piece by piece, the list, and temperatures from the masks of the list."""
+    rank = data.draw(st.sampled_from(sorted({1, head_dim // 4, head_dim})))
+    query = tensors(kind, (1, group, head_dim), np.random.default_rng(seed))
+    magnitudes = []
+    for first in range(0, head_dim, piece):
+        n = min(piece, head_dim - first)
+        fields = dict(query=query[0], magnitudes=floats(n))
+        out = run("PieceMagnitude", fields, groupSize=group, headDim=head_dim, first=first, n=n)
+        magnitudes.append(out["magnitudes"])
+    assert_bits(np.concatenate(magnitudes), numerics.group_sum(np.abs(query), 1)[0, 0])
+    expected = exact.query_components(query, rank=rank, n_kv_heads=1)
+    selected = np.zeros(head_dim, np.uint32)
+    selected[expected[0, 0]] = MASK
+    out = listed(query[0], selected, rank)
+    assert out["filled"] == LENGTH
+    np.testing.assert_array_equal(out["components"], expected[0, 0])
+    assert out["columns"].tolist() == [(LAYER * head_dim + int(c)) * COLUMN_WORDS for c in expected[0, 0]]
+    assert_bits(out["selectedQuery"], query[0][:, expected[0, 0]].astype(np.float32))
+    out = run(
+        "HeadTemperatures",
+        dict(
+            query=query[0],
+            selected=selected,
+            magnitudeSums=numerics.lane_sum(np.abs(query[0]).astype(np.float32)),
+            inverseTemperature=floats(group),
+        ),
+        groupSize=group,
+        headDim=head_dim,
+        scale=float(numerics.scale(head_dim)),
+    )
+    assert_bits(out["inverseTemperature"], exact.inverse_temperature(query, expected)[0])
+
+
+def test_zero_query_has_the_plain_scale() -> None:
+    fields = dict(query=np.zeros((2, 64), np.float16), selected=np.full(64, MASK))
+    out = run(
+        "HeadTemperatures",
+        dict(fields, magnitudeSums=np.zeros(2, np.float32), inverseTemperature=floats(2)),
+        groupSize=2,
+        headDim=64,
+        scale=0.125,
+    )
+    assert out["inverseTemperature"].tolist() == [0.125, 0.125]
+
+
+@pytest.mark.parametrize("number", [np.nan, -np.inf])
+def test_bad_numbers_are_the_largest(number: float) -> None:
+    """So that as many components are selected as there is room for."""
+    query = np.ones((2, 24), np.float16)
+    query[1, 5] = number
+    fields = dict(query=query, magnitudes=floats(24))
+    out = run("PieceMagnitude", fields, groupSize=2, headDim=24, first=0, n=24)["magnitudes"]
+    expected = np.full(24, 2, np.float32)
+    expected[5] = np.finfo(np.float32).max
+    assert_bits(out, expected)
+
+
+@pytest.mark.parametrize("n_selected", [16, 40])
+def test_each_worker_lists_its_own(n_selected: int) -> None:
+    """Whoever is selected: nothing is written behind the list."""
+    rng, head_dim = np.random.default_rng(n_selected), 64
+    selected = np.zeros(head_dim, np.uint32)
+    selected[rng.permutation(head_dim)[:n_selected]] = MASK
+    query = rng.normal(size=(3, head_dim)).astype(np.float16)
+    out = listed(query, selected, n_selected)
+    np.testing.assert_array_equal(out["components"], np.flatnonzero(selected))
+    assert_bits(out["selectedQuery"], query[:, np.flatnonzero(selected)].astype(np.float32))
