@@ -214,6 +214,26 @@ def settings_table(files: Sequence[list[dict[str, Any]]], more: Sequence[list[di
     return markdown_table([*header, f"at most {goal:.{KL.digits}f}"], rows)
 
 
+def tasks_table(lines: list[dict[str, Any]]) -> str:
+    """Repetition and retrieval of each method of a file less dense attention's; the questions are decoded too."""
+    wanted = ("repetition", "multikey", "multivalue", "tracking")
+    rows = []
+    for method in (m for m in lines[0]["plan"]["methods"] if m != "dense"):
+        cells = []
+        for task in wanted:
+            metric, found = TASKS[task].metrics[0], report.select(lines, task, TASKS[task].questions[-1])
+            difference = report.difference(found[method], found["dense"], metric)
+            assert difference is not None
+            text = report.interval(difference, metric.digits, "+")
+            cells.append(f"**{text}**" if report.clear(difference) else text)
+        share = 100 / report.compression(
+            report.select(lines, wanted[0], TASKS[wanted[0]].questions[-1])[method]
+        )
+        rows.append([f"`{method}`", f"{share:.1f} %", *cells])
+    header = ["less dense attention's", "of its bytes", *wanted]
+    return markdown_table(header, rows)
+
+
 def tables(files: Sequence[list[dict[str, Any]]]) -> str:
     """The tables of every file, by model and length."""
     return "\n\n".join(

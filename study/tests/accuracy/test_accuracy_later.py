@@ -7,6 +7,7 @@ import pytest
 
 from sparq_study.accuracy import later
 from sparq_study.accuracy.plan import LATER, LATER_LEVELS, LATER_OTHERS, Contender, later_plan
+from sparq_study.accuracy.tasks import TASKS
 
 
 @pytest.mark.parametrize("seq_len", [3584, 16000, 32000])
@@ -165,3 +166,23 @@ def test_settings_that_reach_the_goal():
     assert of["b", "bits=4"][-1] == "yes"
     (of_planes,) = (row for (model, bits), row in of.items() if model == "b" and "read" in bits)
     assert of_planes[-1] == "no" and of_planes[6].startswith("0.5500")
+
+
+def test_tasks_beside_dense_attention():
+    """Each method in its row and each task in its column; bold where the difference is clear."""
+    tasks, methods = ("repetition", "multikey", "multivalue", "tracking"), ("dense", "sparq", "sparq:k=256")
+    plan = {"tasks": {task: {"items": 6} for task in tasks}, "methods": list(methods)}
+    lines = [{"kind": "header", "plan": plan}]
+    for i, task in enumerate(tasks):
+        metric, question = TASKS[task].metrics[0], TASKS[task].questions[-1]
+        for item in range(6):
+            for method, less in zip(methods, (0, 1 + i, item % 2)):
+                sums = {metric.under: 100, metric.over: 90 - less}
+                line = dict(kind="result", task=task, question=question, method=method, item=item)
+                lines.append({**line, "sums": sums, "compression": {"sparq": 4.0}.get(method, 8.0)})
+    first, second = (
+        [cell.strip() for cell in row.split("|")[1:-1]] for row in later.tasks_table(lines).splitlines()[2:]
+    )
+    assert first[:2] == ["`sparq`", "25.0 %"] and second[:2] == ["`sparq:k=256`", "12.5 %"]
+    assert [cell.split(" ")[0].strip("*") for cell in first[2:]] == ["-0.010", "-0.020", "-0.030", "-0.040"]
+    assert all(cell.startswith("-0.005 [") for cell in second[2:])  # in half of the contexts: not clear
