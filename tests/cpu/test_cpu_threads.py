@@ -151,8 +151,8 @@ assert seconds(worker) - before > alone / 4, (seconds(worker) - before, alone, c
     not os.path.isdir("/proc/self/task"), reason="this system does not say what a thread took"
 )
 def test_two_pairs_are_for_two_threads() -> None:
-    """Although each thread asks for the pair after the one that it computes. Work is counted by the time that a
-    thread had a processor, whatever else runs."""
+    """Although each thread asks for the pair after the one that it computes. Work is counted by the time that
+    a thread had a processor, whatever else runs."""
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path), OPENBLAS_NUM_THREADS="1")
     done = subprocess.run([sys.executable, "-c", SHARES], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -24,7 +24,8 @@ SETTINGS_HELP = {
     "rank": "query components that score positions (paper: r; default 32, or half of a smaller head_dim)",
     "top_k": "positions attended to (paper: k; default 256, as published 128)",
     "n_local": "of these, the most recent ones (paper: l; default a quarter of top_k)",
-    "index_bits": "of a number of the key index, from which positions are scored: 16, 8, 4 or 2 (default 2, or 4 with index_read_bits)",
+    "index_bits": "of a number of the key index, from which positions are scored: 16, 8, 4 or 2 "
+    "(default 2, or 4 with index_read_bits)",
     "index_read_bits": "of a position's bits in that index read only so many, which the query needs most "
     "(default: all of rank components; what 64 are worth: docs/accuracy_later.md)",
     "min_seq_len": "decode densely below this length (default: where SparQ would read more)",

@@ -80,7 +80,7 @@ def points_of(found: dict[str, Items], methods: Sequence[str]) -> list[tuple[flo
 
 
 def kl_table(lines: list[dict[str, Any]]) -> str:
-    """KL of each method at each level, and the bytes at which it would be as near as SparQ at the middle one."""
+    """KL of each method at each level, and the bytes for the KL of SparQ at the middle one."""
     found = report.select(lines, "lm", "sparse")
     levels, methods_run = run(found)
     shares = [1 / report.compression(found[level]) for level in levels]
@@ -136,7 +136,7 @@ def in_order(files: Sequence[list[dict[str, Any]]]) -> list[list[dict[str, Any]]
 
 
 def goal_table(files: Sequence[list[dict[str, Any]]]) -> str:
-    """The bytes a token at which each method of GOAL_METHODS is as near as the middle level is on CHOSEN_ON."""
+    """The bytes a token for which each method of GOAL_METHODS has the KL of the middle level on CHOSEN_ON."""
     goal, rows = goal_of(files), []
     for lines in in_order(files):
         found = report.select(lines, "lm", "sparse")
@@ -215,7 +215,7 @@ def settings_table(files: Sequence[list[dict[str, Any]]], more: Sequence[list[di
 
 
 def tasks_table(lines: list[dict[str, Any]]) -> str:
-    """Repetition and retrieval of each method of a file less dense attention's; the questions are decoded too."""
+    """Repetition and retrieval of each method less dense attention's; the questions are decoded too."""
     wanted = ("repetition", "multikey", "multivalue", "tracking")
     rows = []
     for method in (m for m in lines[0]["plan"]["methods"] if m != "dense"):
