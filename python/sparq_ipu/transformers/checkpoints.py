@@ -179,8 +179,8 @@ class Checkpoint:
         )
         options[dtype_name] = getattr(torch, dtype)
         if self.path.is_file() and hasattr(transformers, "GgufConfig"):
-            # Since 5.24 weights would stay packed where the package `kernels` is installed, and their products
-            # be fetched from a hub.
+            # Since 5.24 weights would stay packed where the package `kernels` is installed, and their
+            # products be fetched from a hub.
             options["quantization_config"] = transformers.GgufConfig(dequantize=True)
         model = transformers.AutoModelForCausalLM.from_pretrained(
             self._source, attn_implementation=attn_implementation, **options
