@@ -74,12 +74,12 @@ struct Context {
     cache.lockstep->copy(from, to, program, name);
   }
   // What the program can branch by: see Lockstep.
-  poplar::Tensor greatest(const poplar::Tensor &predicate) const {
-    return cache.lockstep->greatest(graph, predicate, program, dc);
+  poplar::Tensor greatest(const poplar::Tensor &predicate, unsigned behind = 0) const {
+    return cache.lockstep->greatest(graph, predicate, program, dc, behind);
   }
   // What its vertices go by.
-  poplar::Tensor agreed(const poplar::Tensor &number) const {
-    return cache.lockstep->agreed(graph, number, program, dc);
+  poplar::Tensor agreed(const poplar::Tensor &number, unsigned behind = 0) const {
+    return cache.lockstep->agreed(graph, number, program, dc, behind);
   }
   Context within(poplar::program::Sequence &body) const {
     return {graph, cache, round, body, dc, variables};

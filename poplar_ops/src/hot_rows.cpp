@@ -186,7 +186,7 @@ private:
     const ComputeSet cs = context.execute("deal_slots");
     addPlan(cs);
     addFirst(cs);
-    nListWaves = context.agreed(nListWaves);
+    nListWaves = context.agreed(nListWaves, behindControl());
     const ComputeSet merge = context.execute("merge_dealt");
     for (unsigned slot = 0; slot != context.nSlots(); ++slot)
       for (unsigned owner = 0; owner != hot.nOwners; ++owner)
@@ -289,10 +289,8 @@ private:
 
   // What says which wave comes next is on one of the last tiles, which have the least to do, where no head has its
   // rows of a wave.
-  unsigned controlTile() const {
-    const unsigned nTiles = graph.getTarget().getNumTiles();
-    return nTiles < 3 ? nTiles - 1 : nTiles - 3;
-  }
+  unsigned controlTile() const { return graph.getTarget().getNumTiles() - 1 - behindControl(); }
+  unsigned behindControl() const { return graph.getTarget().getNumTiles() < 3 ? 0 : 2; }
   Tensor control(const Type &type, const char *name,
                  const std::vector<std::size_t> &shape = {}) const {
     return context.once(name, [&] {
@@ -418,7 +416,7 @@ private:
       addMore(cs);
       addNextRows(cs, placed[0]);
     };
-    Switch first(ofAllOnly ? way : context.greatest(way), {context.dc, "fetch"});
+    Switch first(ofAllOnly ? way : context.greatest(way, behindControl()), {context.dc, "fetch"});
     if (hot.nLists != 1) {
       Sequence ofLists({}, {context.dc, "fetch_lists"}), whether({}, {context.dc, "more_of_lists"});
       addSharedWave(context.within(ofLists), wavesOfLists(), placed[1].rows, inList,
@@ -426,7 +424,7 @@ private:
                       addAll(cs);
                       addNextRows(cs, placed[1]);
                     });
-      const Tensor again = context.within(whether).greatest(moreOfLists);
+      const Tensor again = context.within(whether).greatest(moreOfLists, behindControl());
       first.add(1, RepeatWhileTrue(whether, again, ofLists, {context.dc, "lists"}));
     }
     if (hot.headRows != 0) {
@@ -442,8 +440,8 @@ private:
     addSharedWave(context.within(few), waveOfFew(), placed[0].rows.slice(0, hot.fewRows, 1), inAll,
                   [&](const ComputeSet &cs) { addMore(cs); });
     Sequence body({}, {context.dc, "misses"}), whether({}, {context.dc, "more_misses"});
-    const Tensor most = context.within(body).greatest(units),
-                 again = context.within(whether).greatest(more);
+    const Tensor most = context.within(body).greatest(units, behindControl()),
+                 again = context.within(whether).greatest(more, behindControl());
     body.add(Switch(most, {{0, few}}, ofAll, {context.dc, "few_misses"}));
     context.program.add(RepeatWhileTrue(whether, again, body, {context.dc, "misses"}));
   }
@@ -526,7 +524,7 @@ private:
       inner.begin(landing);
       Sequence all({}, {context.dc, "read_all"});
       read(w.perList(), all);
-      Switch some(inner.greatest(units), all, {context.dc, "read_some"});
+      Switch some(inner.greatest(units, behindControl()), all, {context.dc, "read_some"});
       for (unsigned i = 1; i * unit < w.perList(); ++i) {
         Sequence part({}, {context.dc, "read_part"});
         read(i * unit, part);

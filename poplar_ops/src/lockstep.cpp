@@ -84,14 +84,14 @@ void Lockstep::write(const RemoteBuffer &buffer, const Tensor &tensor, const Ten
 }
 
 Tensor Lockstep::greatest(Graph &graph, const Tensor &predicate, Sequence &program,
-                          const DebugContext &dc) {
+                          const DebugContext &dc, unsigned behind) {
   if (nIpus_ == 1)
     return predicate;
   Step &all = step("predicate");
   all.from.push_back(predicate.flatten());
   if (!complete())
     return predicate;
-  const unsigned tile = graph.getTarget().getNumTiles() - 1; // has the least to do
+  const unsigned tile = graph.getTarget().getNumTiles() - 1 - behind; // has little to do
   const Type type = predicate.elementType();
   const Tensor greatest = graph.addVariable(type, {}, {dc, "of_all_ipus"});
   graph.setTileMapping(greatest, tile);
@@ -104,12 +104,12 @@ Tensor Lockstep::greatest(Graph &graph, const Tensor &predicate, Sequence &progr
 }
 
 Tensor Lockstep::agreed(Graph &graph, const Tensor &number, Sequence &program,
-                        const DebugContext &dc) {
+                        const DebugContext &dc, unsigned behind) {
   if (nIpus_ == 1)
     return number;
   const Tensor own = graph.addVariable(number.elementType(), {}, {dc, "agreed"}),
-               most = greatest(graph, number, program, {dc, "agreed"});
-  graph.setTileMapping(own, graph.getTarget().getNumTiles() - 1);
+               most = greatest(graph, number, program, {dc, "agreed"}, behind);
+  graph.setTileMapping(own, graph.getTarget().getNumTiles() - 1 - behind);
   Step &all = step("agreed");
   all.to.push_back(own.reshape({1}));
   if (complete())

@@ -39,12 +39,15 @@ public:
              const poplar::Tensor &rows, poplar::program::Sequence &program,
              const poplar::DebugContext &dc);
   // What all IPUs branch by, {} BOOL or INT: the greatest of theirs, so true where it is true of any. What a
-  // branch or another pass does where an IPU did not ask for it must do no harm there.
+  // branch or another pass does where an IPU did not ask for it must do no harm there. `behind`: tiles behind the one
+  // that it is on.
   poplar::Tensor greatest(poplar::Graph &graph, const poplar::Tensor &predicate,
-                          poplar::program::Sequence &program, const poplar::DebugContext &dc);
-  // The greatest of a number {} of each, which vertices of all read: on the last tile of each.
+                          poplar::program::Sequence &program, const poplar::DebugContext &dc,
+                          unsigned behind = 0);
+  // The greatest of a number {} of each, which vertices of all read: on such a tile of each.
   poplar::Tensor agreed(poplar::Graph &graph, const poplar::Tensor &number,
-                        poplar::program::Sequence &program, const poplar::DebugContext &dc);
+                        poplar::program::Sequence &program, const poplar::DebugContext &dc,
+                        unsigned behind = 0);
   // Functions are of the program of all.
   poplar::Function addFunction(poplar::Graph &graph, const poplar::program::Program &body) const;
   void call(const poplar::Function &function, poplar::program::Sequence &program,

@@ -536,9 +536,13 @@ MUTANTS = [
         "poplar_ops/src/hot_rows.cpp",
         "tests/pod/test_lockstep.py",
         [
-            ("context.agreed(nListWaves)", "nListWaves", "each IPU has as many waves as it needs"),
             (
-                "Switch some(inner.greatest(units)",
+                "context.agreed(nListWaves, behindControl())",
+                "nListWaves",
+                "each IPU has as many waves as it needs",
+            ),
+            (
+                "Switch some(inner.greatest(units, behindControl())",
                 "Switch some(units",
                 "rows are read that the last IPU needs",
             ),
