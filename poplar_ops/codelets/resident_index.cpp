@@ -73,8 +73,8 @@ public:
   FloatsOut coefficients; // [nBlocks][(groupSize + 1) / 2][rank][2], those of full blocks
   FloatsOut units;        // [nBlocks][groupSize]
   FloatsOut offsets;      // [nBlocks][groupSize]
-  WordsOut
-      lent; // [rank][nLent]: of the last block the last words of codes, which another part scores
+  // Of the last block the last words of codes, which another part scores.
+  WordsOut lent; // [rank][nLent]
   unsigned groupSize, rank, indexBits, firstBlock, nBlocks, nLent;
   float limit;
 

@@ -179,10 +179,9 @@ def settings_table(files: Sequence[list[dict[str, Any]]], more: Sequence[list[di
             if type(method) not in (SparQ, Planes) or not report.has_interval(report.estimate(items, KL)):
                 continue
             assert isinstance(method, SparQ)
-            if method.index_bits in (4, 2):
-                texts = TEXTS[lines[0]["plan"]["tasks"]["lm"].get("texts", "study")]
-                key = (lines[0]["model"], f"{first['seq_len']:,}", texts)
-                groups.setdefault(key, {})[method] = items
+            texts = TEXTS[lines[0]["plan"]["tasks"]["lm"].get("texts", "study")]
+            key = (lines[0]["model"], f"{first['seq_len']:,}", texts)
+            groups.setdefault(key, {})[method] = items
     for key, found in groups.items():
         for kind, bits in ((SparQ, 4), (SparQ, 2), (Planes, 4)):
             kl = {

@@ -204,7 +204,7 @@ MUTANTS = [
             ('if lines[0]["model"] == CHOSEN_ON', "", "the goal is that of any model"),
             ("share * dense / 1e6", "dense / 1e6", "each method moves all bytes"),
             ("max(reach, key=", "min(reach, key=", "the settings of most bytes are shown"),
-            ("if method.index_bits == 4:", "if True:", "a model in float32 counts as settings"),
+            ("is kind and method.index_bits == bits", "is kind", "a model in float32 counts as settings"),
             ("or not report.has_interval(report.estimate(items, KL))", "", "one context is enough"),
         ],
     ),
