@@ -331,10 +331,18 @@ def test_no_product_of_a_file_is_looked_for(file: Path, monkeypatch: Any) -> Non
     from sparq_ipu.transformers.checkpoints import Checkpoint
 
     quantizer = pytest.importorskip("transformers.quantizers.quantizer_gguf")
-    asked = []
+    asked, options = [], []
     monkeypatch.setattr(quantizer, "get_gguf_kernel", lambda: asked.append(1))
+    of_file = quantizer.GgufHfQuantizer.__init__
+
+    def seen(self: Any, config: Any, *arguments: Any, **given: Any) -> None:
+        options.append(config.dequantize)
+        of_file(self, config, *arguments, **given)
+
+    monkeypatch.setattr(quantizer.GgufHfQuantizer, "__init__", seen)
     assert type(Checkpoint(file).model("float32").model.layers[0].self_attn.q_proj) is torch.nn.Linear
     assert asked == []
+    assert options == [True]  # only some kinds of models would ask by now
 
 
 def test_a_file_of_another_model_is_not_taken(file: Path) -> None:
