@@ -16,7 +16,7 @@ from . import report
 from .methods import SparQ, parse_method
 from .methods.planes import Planes
 from .plan import LATER, LATER_LEVELS, LATER_OTHERS
-from .tasks import TASKS
+from .tasks import TASKS, Metric
 
 Items = Dict[int, Dict[str, Any]]
 KL = TASKS["lm"].metrics[0]
@@ -96,11 +96,11 @@ def kl_table(lines: list[dict[str, Any]]) -> str:
     return markdown_table([*header, "bytes at the KL of 4 bits, k=128"], rows)
 
 
-def gap(items: Items, base: Items) -> str:
-    """The KL of one method less another's, in pairs of contexts; bold if it is clear."""
-    difference = report.difference(items, base, KL)
+def gap(items: Items, base: Items, metric: Metric = KL) -> str:
+    """A metric of one method less another's, in pairs of contexts; bold if it is clear."""
+    difference = report.difference(items, base, metric)
     assert difference is not None
-    text = report.interval(difference, KL.digits, "+")
+    text = report.interval(difference, metric.digits, "+")
     return f"**{text}**" if report.clear(difference) else text
 
 
@@ -216,21 +216,13 @@ def settings_table(files: Sequence[list[dict[str, Any]]], more: Sequence[list[di
 def tasks_table(lines: list[dict[str, Any]]) -> str:
     """Repetition and retrieval of each method less dense attention's; the questions are decoded too."""
     wanted = ("repetition", "multikey", "multivalue", "tracking")
+    by_task = {task: report.select(lines, task, TASKS[task].questions[-1]) for task in wanted}
     rows = []
-    for method in (m for m in lines[0]["plan"]["methods"] if m != "dense"):
-        cells = []
-        for task in wanted:
-            metric, found = TASKS[task].metrics[0], report.select(lines, task, TASKS[task].questions[-1])
-            difference = report.difference(found[method], found["dense"], metric)
-            assert difference is not None
-            text = report.interval(difference, metric.digits, "+")
-            cells.append(f"**{text}**" if report.clear(difference) else text)
-        share = 100 / report.compression(
-            report.select(lines, wanted[0], TASKS[wanted[0]].questions[-1])[method]
-        )
-        rows.append([f"`{method}`", f"{share:.1f} %", *cells])
-    header = ["less dense attention's", "of its bytes", *wanted]
-    return markdown_table(header, rows)
+    for method, items in by_task[wanted[0]].items():
+        if method != "dense":
+            cells = [gap(of[method], of["dense"], TASKS[task].metrics[0]) for task, of in by_task.items()]
+            rows.append([f"`{method}`", f"{100 / report.compression(items):.1f} %", *cells])
+    return markdown_table(["less dense attention's", "of its bytes", *wanted], rows)
 
 
 def tables(files: Sequence[list[dict[str, Any]]]) -> str:

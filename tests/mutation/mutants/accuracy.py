@@ -195,8 +195,8 @@ MUTANTS = [
                 "the goal is the smallest budget's KL",
             ),
             (
-                "report.difference(items, base, KL)",
-                "report.difference(base, items, KL)",
+                "report.difference(items, base, metric)",
+                "report.difference(base, items, metric)",
                 "ours less theirs",
             ),
             ("(more / less) ** part", "(more / less) * part", "bytes between two levels follow no power law"),
