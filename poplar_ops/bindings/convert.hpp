@@ -53,6 +53,7 @@ template <> struct type_caster<sparq::CacheSpec> {
     from.read("index_bits", value.indexBits);
     from.read("row_bits", value.rowBits);
     from.read("index_read_bits", value.indexReadBits);
+    from.read("index_components", value.indexComponents);
     return from.complete();
   }
 };

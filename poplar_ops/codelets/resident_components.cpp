@@ -38,23 +38,25 @@ public:
   poplar::Output<unsigned> filled;
   poplar::Input<unsigned> layer;
   HalvesIn query;          // [groupSize][headDim]
-  WordsIn selected;        // [headDim], 0 or 2^31 - 1
+  WordsIn selected;        // [nComponents], 0 or 2^31 - 1
   WordsOut components;     // [rank]
   WordsOut columns;        // [rank]: where each component's records begin
   FloatsOut selectedQuery; // [groupSize][rank]
-  unsigned groupSize, headDim, rank, columnWords;
+  unsigned groupSize, headDim, nComponents, rank,
+      columnWords; // of the index nComponents, the first ones
 
   bool compute(unsigned worker) {
     if (worker == 0)
       *filled = *length;
     // Even, for pairs.
-    const unsigned perWorker = ((headDim + numWorkers() - 1) / numWorkers() + 1) / 2 * 2,
-                   first = minimum(worker * perWorker, headDim),
-                   end = minimum(first + perWorker, headDim);
-    unsigned index = first <= headDim - first ? count(0, first) : rank - count(first, headDim);
+    const unsigned perWorker = ((nComponents + numWorkers() - 1) / numWorkers() + 1) / 2 * 2,
+                   first = minimum(worker * perWorker, nComponents),
+                   end = minimum(first + perWorker, nComponents);
+    unsigned index =
+        first <= nComponents - first ? count(0, first) : rank - count(first, nComponents);
     // Copies, for what is stored could be any of these.
     const unsigned heads = groupSize, ofHead = headDim, ofSelected = rank, ofColumn = columnWords,
-                   base = *layer * ofHead, *const mask = &selected[0];
+                   base = *layer * nComponents, *const mask = &selected[0];
     for (unsigned c = first; c != end; ++c) {
       if (mask[c] == 0)
         continue;
@@ -82,17 +84,17 @@ private:
 // The inverse temperature of each head, heads shared out over the workers.
 class HeadTemperatures : public poplar::MultiVertex {
 public:
-  HalvesIn query;               // [groupSize][headDim]
-  WordsIn selected;             // [headDim], 0 or 2^31 - 1
-  FloatsIn magnitudeSums;       // [groupSize], of all components
-  FloatsOut inverseTemperature; // [groupSize]
-  unsigned groupSize, headDim;
-  float scale; // 1 / sqrt(headDim)
+  HalvesIn query;                           // [groupSize][headDim]
+  WordsIn selected;                         // [nComponents], 0 or 2^31 - 1
+  FloatsIn magnitudeSums;                   // [groupSize], of all components
+  FloatsOut inverseTemperature;             // [groupSize]
+  unsigned groupSize, headDim, nComponents; // of the index nComponents, the first ones
+  float scale;                              // 1 / sqrt(headDim)
 
   bool compute(unsigned worker) {
     for (unsigned h = worker; h < groupSize; h += numWorkers()) {
       Lanes kept{};
-      for (unsigned c = 0; c != headDim; c += nLanes) {
+      for (unsigned c = 0; c != nComponents; c += nLanes) {
         Lanes mask;
         __builtin_memcpy(&mask, aligned<sizeof(mask)>(&selected[c]), sizeof(mask));
         kept += keepBits(loadLanes(&query[h * headDim + c]), mask);

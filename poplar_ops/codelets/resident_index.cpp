@@ -18,7 +18,7 @@ static inline unsigned nFullBlocks(unsigned filled, unsigned firstBlock, unsigne
 class ResidentCoefficients : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
-  WordsIn index;          // [nLayers][headDim][columnWords]
+  WordsIn index;          // [nLayers][nComponents][columnWords]
   WordsIn columns;        // [rank]: where each component's records begin
   FloatsIn selectedQuery; // [groupSize][rank]
   IntsOut coefficients;   // [nBlocks][groupSize][rank], those of full blocks
@@ -41,7 +41,7 @@ public:
 class ResidentScores : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
-  WordsIn index;               // [nLayers][headDim][columnWords]
+  WordsIn index;               // [nLayers][nComponents][columnWords]
   WordsIn columns;             // [rank]: where each component's records begin
   IntsIn coefficients;         // [nBlocks][groupSize][rank]
   FloatsIn units;              // [nBlocks][groupSize]
@@ -67,7 +67,7 @@ public:
 class GroupCoefficients : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
-  WordsIn index;          // [nLayers][headDim][columnWords]
+  WordsIn index;          // [nLayers][nComponents][columnWords]
   WordsIn columns;        // [rank]: where each component's records begin
   FloatsIn selectedQuery; // [groupSize][rank]
   FloatsOut coefficients; // [nBlocks][(groupSize + 1) / 2][rank][2], those of full blocks
@@ -124,7 +124,7 @@ private:
 class GroupScores : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
-  WordsIn index;               // [nLayers][headDim][columnWords]
+  WordsIn index;               // [nLayers][nComponents][columnWords]
   WordsIn columns;             // [rank]: where each component's records begin
   FloatsIn coefficients;       // [nBlocks][(groupSize + 1) / 2][rank][2]
   FloatsIn units;              // [nBlocks][groupSize]
@@ -209,17 +209,17 @@ public:
   poplar::Input<unsigned> filled; // behind the block's last position
   poplar::Input<unsigned> full;   // whether there is such a block
   poplar::Input<unsigned> layer;
-  WordsIn records;  // [headDim][recordWords]
-  WordsInOut index; // [nLayers][headDim][columnWords]
-  unsigned headDim, indexBits, columnWords, firstBlock, nBlocks;
+  WordsIn records;  // [nComponents][recordWords]
+  WordsInOut index; // [nLayers][nComponents][columnWords]
+  unsigned nComponents, indexBits, columnWords, firstBlock, nBlocks;
 
   bool compute(unsigned worker) {
     const unsigned block = *filled / blockSize - 1 - firstBlock; // wraps around if before
     if (!*full || block >= nBlocks)
       return true;
     const unsigned n = recordWords(indexBits);
-    unsigned *base = &index[*layer * headDim * columnWords + block * n];
-    const unsigned end = headDim, stride = columnWords, *const from = &records[0];
+    unsigned *base = &index[*layer * nComponents * columnWords + block * n];
+    const unsigned end = nComponents, stride = columnWords, *const from = &records[0];
     for (unsigned c = worker; c < end; c += numWorkers())
       for (unsigned i = 0; i != n; ++i)
         base[c * stride + i] = from[c * n + i];
@@ -274,11 +274,11 @@ public:
 class RowColumns : public poplar::MultiVertex {
 public:
   HalvesIn rows;     // [64][2][headDim]: keys, values
-  HalvesOut columns; // [headDim][64]
-  unsigned headDim;
+  HalvesOut columns; // [nComponents][64]: the first ones
+  unsigned headDim, nComponents;
 
   bool compute(unsigned worker) {
-    for (unsigned c = worker * quadSize; c < headDim; c += numWorkers() * quadSize)
+    for (unsigned c = worker * quadSize; c < nComponents; c += numWorkers() * quadSize)
       for (unsigned i = 0; i != blockSize; i += quadSize)
         transposeFour(&rows[i * 2 * headDim + c], 2 * headDim, &columns[c * blockSize + i],
                       blockSize);
@@ -292,15 +292,15 @@ public:
   poplar::Input<unsigned> filled;
   poplar::Input<unsigned> layer;
   poplar::Input<unsigned> block; // of the part
-  HalvesIn columns;              // [headDim][64]
-  WordsInOut index;              // [nLayers][headDim][columnWords]
-  unsigned headDim, indexBits, columnWords, firstBlock, nBlocks;
+  HalvesIn columns;              // [nComponents][64]
+  WordsInOut index;              // [nLayers][nComponents][columnWords]
+  unsigned nComponents, indexBits, columnWords, firstBlock, nBlocks;
 
   bool compute(unsigned worker) {
     if (*block >= nFullBlocks(*filled, firstBlock, nBlocks))
       return true;
-    unsigned *base = &index[*layer * headDim * columnWords + *block * recordWords(indexBits)];
-    for (unsigned c = worker; c < headDim; c += numWorkers())
+    unsigned *base = &index[*layer * nComponents * columnWords + *block * recordWords(indexBits)];
+    for (unsigned c = worker; c < nComponents; c += numWorkers())
       quantiseBlock(&columns[c * blockSize], indexBits, base + c * columnWords);
     return true;
   }

@@ -122,11 +122,11 @@ public:
 class CodeColumns : public poplar::MultiVertex {
 public:
   HalvesIn rows;     // [64][codedRow(headDim)]
-  HalvesOut columns; // [headDim][64]
-  unsigned headDim;
+  HalvesOut columns; // [nComponents][64]: the first ones
+  unsigned headDim, nComponents;
 
   bool compute(unsigned worker) {
-    for (unsigned c = worker * nLanes; c < headDim; c += numWorkers() * nLanes)
+    for (unsigned c = worker * nLanes; c < nComponents; c += numWorkers() * nLanes)
       for (unsigned i = 0; i != blockSize; i += 2) {
         const Octet even = octet(i, c), odd = octet(i + 1, c);
         half *to = &columns[c * blockSize + i];

@@ -38,7 +38,7 @@ constexpr unsigned firstPosition(unsigned bits, unsigned L, unsigned r, unsigned
 }
 
 struct CellLayout {
-  unsigned bits, headDim;
+  unsigned bits, nComponents;
   std::size_t blocks; // that the capacity has room for
 
   constexpr std::size_t blockBytes() const { return blockSize * bits / 8; }
@@ -61,7 +61,7 @@ struct CellLayout {
     return group < last / cellsTogether ? cellsTogether * wholeCellBytes()
                                         : last % cellsTogether * wholeCellBytes() + cellBytes(last);
   }
-  std::size_t groupBytes() const { return headDim * cellsTogether * wholeCellBytes(); }
+  std::size_t groupBytes() const { return nComponents * cellsTogether * wholeCellBytes(); }
   // From the start of the index to a cell of a component.
   std::size_t cellAt(std::size_t component, std::size_t cell) const {
     const std::size_t group = cell / cellsTogether;
@@ -72,7 +72,7 @@ struct CellLayout {
     if (blocks == 0)
       return 0;
     const std::size_t group = (nCells() - 1) / cellsTogether;
-    return group * groupBytes() + headDim * rowBytes(group);
+    return group * groupBytes() + nComponents * rowBytes(group);
   }
 };
 

@@ -35,20 +35,20 @@ void transpose8(const Half *rows, std::size_t rowStride, Half *columns, std::siz
 
 } // namespace
 
-void writeColumns(const Half *rows, std::size_t headDim, Half *columns, std::size_t columnStride,
-                  std::size_t begin, std::size_t end) {
+void writeColumns(const Half *rows, std::size_t headDim, std::size_t nComponents, Half *columns,
+                  std::size_t columnStride, std::size_t begin, std::size_t end) {
   for (std::size_t p = begin; p < end;) {
     const bool whole = p % 8 == 0 && p + 8 <= end;
     if (!whole) {
       const Half *row = rows + p * headDim;
-      for (std::size_t c = 0; c < headDim; ++c)
+      for (std::size_t c = 0; c < nComponents; ++c)
         columns[c * columnStride + p] = row[c];
       ++p;
       continue;
     }
     const std::size_t line = p / linePositions * linePositions + linePositions;
     const std::size_t stop = line < end ? line : end / 8 * 8;
-    for (std::size_t c = 0; c < headDim; c += 8)
+    for (std::size_t c = 0; c < nComponents; c += 8)
       for (std::size_t at = p; at < stop; at += 8)
         transpose8(rows + at * headDim + c, headDim, columns + c * columnStride + at, columnStride);
     p = stop;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What approximate scores are computed from, for all pairs (batch element, KV head) of a cache: the
-// keys once more by component, in fp16 ("key columns") or quantised to 8, 4 or 2 bits (contract E9), perhaps in planes of bits (E12).
+// keys' first nComponents once more by component, in fp16 ("key columns") or quantised to 8, 4 or 2 bits (contract E9), perhaps in planes of bits (E12).
 //
 // A quantised index holds the full blocks of 64 positions. The open block, which has fewer, is in
 // fp16 columns until its 64th position arrives.
@@ -23,13 +23,13 @@ public:
   const bool inPlanes;            // of bits
   const std::size_t columnStride; // positions from one column to the next
 
-  // Of pair `at` (by bank). Columns (headDim, columnStride): of all positions, or of the open block
+  // Of pair `at` (by bank). Columns (nComponents, columnStride): of all positions, or of the open block
   // where the index is quantised.
   Half *columns(std::size_t at) const {
-    return columnMemory.as<Half>() + at * headDim * columnStride;
+    return columnMemory.as<Half>() + at * nComponents * columnStride;
   }
   KeyCells cells(std::size_t at) const {
-    return {cellMemory.as<unsigned char>() + at * cellBytes, bits, headDim, blocks, inPlanes};
+    return {cellMemory.as<unsigned char>() + at * cellBytes, bits, nComponents, blocks, inPlanes};
   }
   // In planes: the largest step of each component's full blocks (headDim,). Without any: unspecified.
   Half *widest(std::size_t at) const { return widestMemory.as<Half>() + at * widestStride; }
@@ -45,14 +45,14 @@ public:
 
   // Memory of one pair.
   std::size_t pairBytes() const {
-    return (headDim * columnStride + widestStride) * sizeof(Half) + cellBytes;
+    return (nComponents * columnStride + widestStride) * sizeof(Half) + cellBytes;
   }
 
 private:
   void copyPlanes(std::size_t from, std::size_t to, std::size_t length) const;
 
   const Kernels &kernels;
-  const unsigned bits, headDim;
+  const unsigned bits, headDim, nComponents;
   const std::size_t blocks;    // full ones that the capacity has room for; quantised only
   const std::size_t cellBytes; // of one pair
   const std::size_t widestStride;

@@ -27,7 +27,7 @@
 namespace sparq {
 
 struct PlaneLayout {
-  unsigned bits, headDim;
+  unsigned bits, nComponents;
   std::size_t blocks; // that the capacity has room for
 
   static constexpr std::size_t line = 64, lineBlocks = 8;
@@ -46,7 +46,7 @@ struct PlaneLayout {
     return (cellsOf(group) * (scaleBytes + bits * planeBytes)) | line;
   }
   std::size_t groupBytes() const {
-    return headDim * ((cellsTogether * (scaleBytes + bits * planeBytes)) | line);
+    return nComponents * ((cellsTogether * (scaleBytes + bits * planeBytes)) | line);
   }
   // A cell: from the start of the index to the scales of component 0 and to its first plane, and from
   // there to the next component and to the next plane.
@@ -64,7 +64,7 @@ struct PlaneLayout {
     if (blocks == 0)
       return 0;
     const std::size_t last = nGroups() - 1;
-    return last * groupBytes() + headDim * rowBytes(last);
+    return last * groupBytes() + nComponents * rowBytes(last);
   }
 };
 

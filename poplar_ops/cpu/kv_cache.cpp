@@ -334,7 +334,7 @@ void KVCache::attention(const Query &query, std::int64_t nHeads, const SparqSett
   else
     checkTokens(op, query.nTokens);
   if (settings)
-    check(op, *settings, spec.headDim);
+    check(op, *settings, spec);
   attend(*this, query, static_cast<std::size_t>(nHeads), settings, output);
 }
 

@@ -94,7 +94,7 @@ private:
     if (depths)
       weighComponents(d);
     std::memcpy(bits, magnitude, d * sizeof(float)); // bits of numbers >= +0 order as they do
-    best(bits, d, rank, work, workIndex, components);
+    best(bits, call->cache.spec.nIndexed(), rank, work, workIndex, components);
     if (depths)
       choosePlanes();
     const float scale = attentionScale(d);

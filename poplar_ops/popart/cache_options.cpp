@@ -17,6 +17,7 @@ template <class Options, class F> void forEachOption(Options &&all, const F &f) 
   f(Option{"index_bits"}, all.spec.indexBits);
   f(Option{"row_bits"}, all.spec.rowBits);
   f(Option{"index_read_bits"}, all.spec.indexReadBits);
+  f(Option{"index_components"}, all.spec.indexComponents);
   f(Option{"memory"}, all.memory);
   f(Option{"hot_rows", true, sparq::TierOptions::maxRows}, all.tiers.hotRows);
   f(Option{"hot_policy"}, all.tiers.policy);
@@ -75,6 +76,10 @@ void CacheOptions::check(const char *op, const sparq::CacheSpec &shape) const {
     throw sparq::Error(std::string(op) + ": row_bits must be 16 unless memory is 'tiered', got " +
                        text(shape.rowBits));
   sparq::refuseIndexPlanes(op, shape);
+  if (shape.indexComponents != 0 && memory != sparq::Memory::tiered)
+    throw sparq::Error(std::string(op) +
+                       ": index_components must be 0 unless memory is 'tiered', got " +
+                       text(shape.indexComponents));
   CacheOptions without = *this;
   without.tiers = {};
   if (memory == sparq::Memory::tiered)

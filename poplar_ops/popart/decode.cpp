@@ -41,9 +41,11 @@ public:
           opid.type + ": n_kv_heads must be that of key=" + std::to_string(sizes.at("n_kv_heads")) +
           ", got " + std::to_string(nKvHeads_));
     const sparq::Attention wanted = attention();
-    if (wanted.kernel->takes == sparq::Takes::sparq)
-      sparq::check(opid.type.c_str(), wanted.settings,
-                   sparq::toUnsigned(opid.type.c_str(), "head_dim", sizes.at("head_dim")));
+    if (wanted.kernel->takes == sparq::Takes::sparq) {
+      sparq::CacheSpec spec = options().spec;
+      spec.headDim = sparq::toUnsigned(opid.type.c_str(), "head_dim", sizes.at("head_dim"));
+      sparq::check(opid.type.c_str(), wanted.settings, spec);
+    }
     if (wanted.kernel->memory == sparq::Memory::tiered)
       sparq::checkTiers(opid.type.c_str(), options().spec, options().tiers, wanted.topK());
     join(sizes);

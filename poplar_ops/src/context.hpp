@@ -128,7 +128,7 @@ struct TailSlice {
   unsigned begin, end;
   TailSlice(const CacheLayout &layout, unsigned slice)
       : begin(slice * layout.tailComponents),
-        end(std::min(begin + layout.tailComponents, layout.headDim)) {}
+        end(std::min(begin + layout.tailComponents, layout.indexDim)) {}
   unsigned n() const { return end - begin; }
   // Of a tensor whose first dimension is headDim.
   poplar::Tensor of(const poplar::Tensor &tensor) const { return tensor.slice(begin, end, 0); }

@@ -18,6 +18,7 @@ CacheLayout makeLayout(const Request &request, const std::vector<const StoreKind
   layout.nTasks = request.shape.nTasks();
   layout.nLayers = request.programs.nLayers;
   layout.headDim = request.shape.headDim;
+  layout.indexDim = request.shape.nIndexed();
   layout.indexBits = request.shape.indexBits;
   layout.capacity = roundUp(request.shape.capacity, block);
   for (const StoreKind *const store : stores)
@@ -111,7 +112,7 @@ Plan makePlan(const poplar::Target &target, const Shape &shape, const Programs &
                 std::to_string(programs.nLayers));
   for (const Attention &attention : programs.attention)
     if (attention.kernel->takes == Takes::sparq)
-      check("plan", attention.settings, shape.headDim);
+      check("plan", attention.settings, shape);
     else if (attention.kernel->takes == Takes::window)
       check("plan", attention.window, shape.nHeads);
   const Request request{shape, programs, target.getNumTiles(), target.getBytesPerTile()};

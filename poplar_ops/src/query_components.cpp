@@ -52,7 +52,7 @@ QueryComponents createQueryComponents(const Context &context, const SparqSetting
   const std::size_t d = context.headDim(), g = context.groupSize(), r = settings.rank;
   QueryComponents q;
   q.query = createQuery(context);
-  q.selected = createRanks(context, context.headDim(), "selected");
+  q.selected = createRanks(context, context.layout().indexDim, "selected");
   q.magnitudeSums = context.perPart(FLOAT, {g}, "magnitude_sums");
   q.components = context.perPart(UNSIGNED_INT, {r}, "components");
   q.selectedQuery = context.perPart(FLOAT, {g * r}, "selected_query");

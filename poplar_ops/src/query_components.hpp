@@ -16,7 +16,7 @@ void loadQuery(const Context &context, const poplar::Tensor &query, const poplar
 struct QueryComponents {
   poplar::Tensor query;              // {slots, parts, groupSize * headDim} HALF
   poplar::Tensor magnitudes;         // {slots, parts, headDim} FLOAT
-  poplar::Tensor selected;           // {slots, headDim} UNSIGNED_INT, spread over the parts
+  poplar::Tensor selected;           // {slots, indexDim} UNSIGNED_INT, spread over the parts
   poplar::Tensor magnitudeSums;      // {slots, parts, groupSize} FLOAT, the last part's in use
   poplar::Tensor components;         // {slots, parts, rank} UNSIGNED_INT
   poplar::Tensor selectedQuery;      // {slots, parts, groupSize * rank} FLOAT

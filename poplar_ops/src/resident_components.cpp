@@ -17,8 +17,8 @@ QueryComponents ResidentRecords::components(const Context &context,
   const auto everywhere = [&](const Tensor &t) {
     return t.expand({1}).broadcast(context.parts(), 1);
   };
-  q.magnitudes =
-      everywhere(context.sliced(FLOAT, context.headDim(), perPiece, 1, "magnitudes").squeeze({2}));
+  q.magnitudes = everywhere(
+      context.sliced(FLOAT, context.layout().indexDim, perPiece, 1, "magnitudes").squeeze({2}));
   const Tensor temperature = context.once("inverse_temperature", [&] {
     const Placement &p = context.placement();
     const Tensor t = context.graph.addVariable(FLOAT, {p.slots, context.groupSize()},
@@ -33,16 +33,17 @@ QueryComponents ResidentRecords::components(const Context &context,
 
 void ResidentRecords::selectComponents(const Context &context, const SparqSettings &settings,
                                        const QueryComponents &q) const {
-  const unsigned d = context.headDim(), g = context.groupSize(), r = settings.rank;
+  const unsigned d = context.headDim(), n = context.layout().indexDim, g = context.groupSize(),
+                 r = settings.rank;
   const ComputeSet magnitude = context.execute("group_magnitude");
   for (unsigned slot = 0; slot != context.nSlots(); ++slot)
-    for (unsigned first = 0, i = 0; first < d; first += perPiece, ++i) {
-      const unsigned n = std::min(perPiece, d - first), part = i % context.parts();
+    for (unsigned first = 0, i = 0; first < n; first += perPiece, ++i) {
+      const unsigned own = std::min(perPiece, n - first), part = i % context.parts();
       addVertex(context.graph, magnitude, "sparq::PieceMagnitude", context.tile(slot, part),
                 {{"query", q.query[slot][part]},
-                 {"magnitudes", q.magnitudes[slot][part].slice(first, first + n)}},
-                {{"groupSize", g}, {"headDim", d}, {"first", first}, {"n", n}},
-                cycles::pieceMagnitude(n, g));
+                 {"magnitudes", q.magnitudes[slot][part].slice(first, first + own)}},
+                {{"groupSize", g}, {"headDim", d}, {"first", first}, {"n", own}},
+                cycles::pieceMagnitude(own, g));
     }
   rankComponents(context, settings, q);
   const ComputeSet list = context.execute("component_list");
@@ -61,22 +62,24 @@ void ResidentRecords::selectComponents(const Context &context, const SparqSettin
                  {"selectedQuery", q.selectedQuery[slot][part]}},
                 {{"groupSize", g},
                  {"headDim", d},
+                 {"nComponents", n},
                  {"rank", r},
                  {"columnWords", static_cast<unsigned>(index_.dim(4))}},
-                cycles::listComponents(d, g, r));
+                cycles::listComponents(n, g, r));
 }
 
 void ResidentRecords::addTemperatures(const Context &context, const ComputeSet &cs,
                                       const QueryComponents &q) const {
-  const unsigned d = context.headDim(), g = context.groupSize(), last = context.parts() - 1;
+  const unsigned d = context.headDim(), n = context.layout().indexDim, g = context.groupSize(),
+                 last = context.parts() - 1;
   for (unsigned slot = 0; slot != context.nSlots(); ++slot)
     addVertex(context.graph, cs, "sparq::HeadTemperatures", context.tile(slot, last),
               {{"query", q.query[slot][last]},
                {"selected", q.selected[slot]},
                {"magnitudeSums", q.magnitudeSums[slot][last]},
                {"inverseTemperature", q.inverseTemperature[slot][last]}},
-              {{"groupSize", g}, {"headDim", d}, {"scale", attentionScale(d)}},
-              cycles::headTemperatures(d, g));
+              {{"groupSize", g}, {"headDim", d}, {"nComponents", n}, {"scale", attentionScale(d)}},
+              cycles::headTemperatures(n, g));
 }
 
 } // namespace sparq

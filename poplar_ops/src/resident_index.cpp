@@ -28,7 +28,7 @@ public:
       pieces.push_back(context.once(name, [&] {
         const Placement &p = context.placement();
         const Tensor t = context.graph.addVariable(
-            HALF, {p.slots, context.headDim(), end(i) - begin(i)}, {context.dc, name});
+            HALF, {p.slots, context.layout().indexDim, end(i) - begin(i)}, {context.dc, name});
         for (unsigned slot = 0; slot != p.slots; ++slot)
           context.graph.setTileMapping(t[slot], p.tile(slot, part(i)));
         return t;

@@ -45,6 +45,11 @@ void check(const char *op, const CacheSpec &spec) {
          "be in [0, " + std::to_string(most) +
              "] with index_bits=" + std::to_string(spec.indexBits),
          spec.indexReadBits);
+  if (spec.indexReadBits != 0 && spec.indexComponents != 0)
+    fail(op, "index_components", "be in [0, 0] with index_read_bits", spec.indexComponents);
+  checkRange(op, "index_components", spec.indexComponents, 0, spec.headDim, "head_dim=");
+  if (spec.indexComponents % 8 != 0)
+    fail(op, "index_components", "be a multiple of 8", spec.indexComponents);
 }
 
 void refuseIndexPlanes(const char *op, const CacheSpec &spec) {
@@ -62,8 +67,9 @@ void check(const char *op, const Shape &shape) {
   checkHeads(op, shape, shape.nHeads);
 }
 
-void check(const char *op, const SparqSettings &settings, unsigned headDim) {
-  checkRange(op, "rank", settings.rank, 1, headDim, "head_dim=");
+void check(const char *op, const SparqSettings &settings, const CacheSpec &spec) {
+  checkRange(op, "rank", settings.rank, 1, spec.nIndexed(),
+             spec.indexComponents == 0 ? "head_dim=" : "index_components=");
   checkRange(op, "top_k", settings.topK, 1, maxCapacity);
   checkRange(op, "n_local", settings.nLocal, 0, settings.topK, "top_k=");
 }

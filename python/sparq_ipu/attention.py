@@ -109,7 +109,7 @@ def attention(query: np.ndarray, cache: KVCache, settings: Settings = None) -> n
             return output
     check_call(op, query, cache)
     if settings is not None:
-        settings.check(op, cache.head_dim)
+        settings.check(op, cache.head_dim, cache.index_components)
     return cache.one_layer(op).attention(query, settings)
 
 

@@ -41,7 +41,9 @@ class KVCache(HasSpec):
             16 (the default) or 8, of a number of the rows of keys and values (E10), 8 on "ipu" and "emulator"
             only with `memory="tiered"`; `index_read_bits`, 0 (the default) or how many bits of a position a
             query reads of a key index in planes (E12), on "ipu" and "emulator" only with
-            `memory="streaming"`. And of the device's backend:
+            `memory="streaming"`; `index_components`, 0 (the default) or how many components the key index
+            has, the first ones (E13; `component_order`), on "ipu" and "emulator" only with
+            `memory="tiered"`. And of the device's backend:
             on "cpu" `n_threads` and `isa` (docs/cpu.md);
             on "ipu" and "emulator" `memory`, "streaming" (the default), "tiered" (with `index_bits` below 16)
             or "sram"; with "tiered" `hot_rows`, `hot_policy` and `wave_rows`; `n_ipus` and `split`; `n_tiles`
@@ -139,7 +141,7 @@ class KVCache(HasSpec):
             ValueError: `<op>: <argument> must <rule>, got <value>`.
         """
         if settings is not None:
-            settings.check(op, self.head_dim)
+            settings.check(op, self.head_dim, self.index_components)
         self._backends[0].check_settings(op, settings)
 
     def append(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray | None = None) -> None:
@@ -269,6 +271,7 @@ class KVCache(HasSpec):
             f"KVCache(batch={self.batch}, n_kv_heads={self.n_kv_heads}, head_dim={self.head_dim}, "
             f"capacity={self.capacity}, index_bits={self.index_bits}"
             + (f", index_read_bits={self.index_read_bits}" if self.index_read_bits else "")
+            + (f", index_components={self.index_components}" if self.index_components else "")
             + (f", row_bits={self.row_bits}" if self.row_bits != 16 else "")
             + (f", n_layers={self.n_layers}" if self.n_layers != 1 else "")
             + f", device={self.device!r}"

@@ -119,6 +119,8 @@ class DeviceOptions:
         """
         if spec.index_read_bits and self.memory != "streaming":
             checks.fail(op, "index_read_bits", "be 0 unless memory is 'streaming'", spec.index_read_bits)
+        if spec.index_components and self.memory != "tiered":
+            checks.fail(op, "index_components", "be 0 unless memory is 'tiered'", spec.index_components)
         if self.memory == "tiered":
             if spec.index_bits == 16:  # the keys themselves are no index
                 checks.fail(op, "index_bits", "be 8, 4 or 2 where memory is 'tiered'", spec.index_bits)

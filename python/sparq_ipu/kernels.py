@@ -65,7 +65,7 @@ class Kernel:
             return [rows]
         # of a key index of few bits full blocks alone: what is behind them is on chip anyway
         behind = 0 if cache.index_bits == 16 else cache.capacity % BLOCK
-        index = transfers.index_bytes(cache.capacity - behind, cache.head_dim, cache.index_bits)
+        index = transfers.index_bytes(cache.capacity - behind, cache.n_indexed, cache.index_bits)
         return [rows, Buffer("cache/key_columns", is_tiered, cache.n_tasks * index)]
 
     def streaming_bytes(self, cache: CacheSpec) -> dict[str, int]:

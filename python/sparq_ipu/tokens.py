@@ -80,7 +80,7 @@ def _check(
     for index in range(n_tokens):
         check_call(op, query[:, :, index], cache, n_new=1)
     if settings is not None:
-        settings.check(op, cache.head_dim)
+        settings.check(op, cache.head_dim, cache.index_components)
         settings.check_heads(op, query.shape[1])
     cache.one_layer(op).check_settings(op, settings)
     checks.check_append(op, key, value, cache.spec, cache.lengths, check_finite=cache.check_finite)

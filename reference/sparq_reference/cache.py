@@ -167,7 +167,7 @@ class KVCache(HasSpec):
         checks.check_not_empty(op, self._lengths)
         if settings is None:
             return exact.dense_unchecked(query, self.key, self.value, self._lengths)
-        settings.check(op, self.spec.head_dim)
+        settings.check(op, self.spec.head_dim, self.spec.index_components)
         if settings.kind == "window":
             return self._window_attention(op, query, settings)
         return exact.sparq_steps(
@@ -177,6 +177,7 @@ class KVCache(HasSpec):
             settings,
             index_bits=self.spec.index_bits,
             index_read_bits=self.spec.index_read_bits,
+            index_components=self.spec.index_components,
             lengths=self._lengths,
             value_sum=self._value_sum,
         ).output

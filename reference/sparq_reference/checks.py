@@ -93,6 +93,24 @@ def check_index_read_bits(op: str, value: object, index_bits: int, head_dim: int
     return check_integer(op, "index_read_bits", value, 0, most, interval)
 
 
+def check_index_components(op: str, value: object, head_dim: int, index_read_bits: int) -> int:
+    """`value` as an int: 0, or a multiple of HEAD_DIM_MULTIPLE up to head_dim; 0 where the index is in
+    planes of bits."""
+    if index_read_bits:
+        return check_integer(op, "index_components", value, 0, 0, "[0, 0] with index_read_bits")
+    number = check_integer(op, "index_components", value, 0, head_dim, f"[0, head_dim={head_dim}]")
+    if number % HEAD_DIM_MULTIPLE:
+        fail(op, "index_components", f"be a multiple of {HEAD_DIM_MULTIPLE}", number)
+    return number
+
+
+def check_rank(op: str, rank: object, head_dim: int, index_components: int = 0) -> int:
+    """`rank` as an int: at most as many components as there are in the key index."""
+    name = "index_components" if index_components else "head_dim"
+    most = index_components or head_dim
+    return check_integer(op, "rank", rank, 1, most, f"[1, {name}={most}]")
+
+
 def refuse_index_planes(op: str, index_read_bits: int) -> None:
     """Of a device that has no kernel for a key index in planes of bits (E12)."""
     if index_read_bits:

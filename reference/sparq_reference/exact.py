@@ -18,13 +18,16 @@ from sparq_reference.numerics import to_half, widen
 from sparq_reference.settings import SparqSettings, WindowSettings
 
 
-def query_components(query: np.ndarray, *, rank: int, n_kv_heads: int) -> np.ndarray:
+def query_components(
+    query: np.ndarray, *, rank: int, n_kv_heads: int, index_components: int = 0
+) -> np.ndarray:
     """i1 of Algorithm 1: the `rank` components largest in |q|, equal values by lower index.
 
-    For grouped queries, |q| is summed over the group first (section 4 of the paper).
+    For grouped queries, |q| is summed over the group first (section 4 of the paper). With index_components
+    above 0, of the first so many components (E13).
     query (batch, n_heads, head_dim) -> (batch, n_kv_heads, rank) int64, ascending.
     """
-    magnitude = numerics.group_sum(np.abs(widen(query)), n_kv_heads)
+    magnitude = numerics.group_sum(np.abs(widen(query)), n_kv_heads)[..., : index_components or None]
     largest = np.argsort(-magnitude, axis=-1, kind="stable")[..., :rank]
     return np.sort(largest, axis=-1).astype(np.int64)
 
@@ -285,6 +288,7 @@ def sparq_attention(
     mean_value: bool = True,
     index_bits: int = 16,
     index_read_bits: int = 0,
+    index_components: int = 0,
     lengths: np.ndarray | None = None,
     value_sum: np.ndarray | None = None,
     check_finite: bool = True,
@@ -302,6 +306,8 @@ def sparq_attention(
         index_bits: 16, or 8, 4 or 2: positions are scored from a key index of so few bits (E9).
         index_read_bits: above 0, the key index is in planes of bits, of which so many are read a position, in
             [1, index_bits * head_dim] (E12); 0: all bits of `rank` components.
+        index_components: above 0, the query chooses among the first so many components alone, a multiple of 8
+            and at least `rank` (E13); `component_order.by_prompt` says which should be first.
         lengths: (batch,) integers in [1, seq_len]; None means seq_len. Positions beyond are not read.
         value_sum: (batch, n_kv_heads, head_dim) float32, the running sum of value rows (`sum_values`), if the
             caller keeps it.
@@ -320,7 +326,11 @@ def sparq_attention(
     index_read_bits = checks.check_index_read_bits(
         "sparq_attention", index_read_bits, index_bits, query.shape[-1]
     )
+    index_components = checks.check_index_components(
+        "sparq_attention", index_components, query.shape[-1], index_read_bits
+    )
     settings = SparqSettings(rank, top_k, n_local, mean_value, op="sparq_attention", head_dim=query.shape[-1])
+    settings.check("sparq_attention", query.shape[-1], index_components)
     return sparq_steps(
         query,
         key,
@@ -328,6 +338,7 @@ def sparq_attention(
         settings,
         index_bits=index_bits,
         index_read_bits=index_read_bits,
+        index_components=index_components,
         lengths=lengths,
         value_sum=value_sum,
     ).output
@@ -341,6 +352,7 @@ def sparq_steps(
     *,
     index_bits: int = 16,
     index_read_bits: int = 0,
+    index_components: int = 0,
     lengths: np.ndarray | None = None,
     value_sum: np.ndarray | None = None,
 ) -> Steps:
@@ -349,7 +361,9 @@ def sparq_steps(
     n_kv_heads = key.shape[1]
     depths = None
     if index_read_bits == 0:
-        components = query_components(query, rank=settings.rank, n_kv_heads=n_kv_heads)
+        components = query_components(
+            query, rank=settings.rank, n_kv_heads=n_kv_heads, index_components=index_components
+        )
     else:
         depths = plane_depths(
             query,

@@ -27,13 +27,16 @@ def _group_sum(x: np.ndarray, n_kv_heads: int) -> np.ndarray:
     return total
 
 
-def query_components(query: np.ndarray, *, rank: int, n_kv_heads: int) -> np.ndarray:
+def query_components(
+    query: np.ndarray, *, rank: int, n_kv_heads: int, index_components: int = 0
+) -> np.ndarray:
     """i1 of Algorithm 1: the `rank` components largest in |q|, equal values by lower index.
 
-    For grouped queries, |q| is summed over the group first (section 4 of the paper).
+    For grouped queries, |q| is summed over the group first (section 4 of the paper). With index_components
+    above 0, of the first so many components (E13).
     query (batch, n_heads, head_dim) -> (batch, n_kv_heads, rank) int64, ascending.
     """
-    magnitude = _group_sum(np.abs(_double(query)), n_kv_heads)
+    magnitude = _group_sum(np.abs(_double(query)), n_kv_heads)[..., : index_components or None]
     largest = np.argsort(-magnitude, axis=-1, kind="stable")[..., :rank]
     return np.sort(largest, axis=-1).astype(np.int64)
 
@@ -263,6 +266,7 @@ def sparq_attention(
     mean_value: bool = True,
     index_bits: int = 16,
     index_read_bits: int = 0,
+    index_components: int = 0,
     lengths: np.ndarray | None = None,
     value_sum: np.ndarray | None = None,
     check_finite: bool = True,
@@ -291,7 +295,11 @@ def sparq_attention(
     )
     if index_bits != 16 and key.dtype != np.float16:
         checks.fail("sparq_attention", "key", f"be float16 with index_bits={index_bits}", key.dtype)
+    index_components = checks.check_index_components(
+        "sparq_attention", index_components, query.shape[-1], index_read_bits
+    )
     settings = SparqSettings(rank, top_k, n_local, mean_value, op="sparq_attention", head_dim=query.shape[-1])
+    settings.check("sparq_attention", query.shape[-1], index_components)
     return sparq_steps(
         query,
         key,
@@ -299,6 +307,7 @@ def sparq_attention(
         settings,
         index_bits=index_bits,
         index_read_bits=index_read_bits,
+        index_components=index_components,
         lengths=lengths,
         value_sum=value_sum,
     ).output
@@ -312,6 +321,7 @@ def sparq_steps(
     *,
     index_bits: int = 16,
     index_read_bits: int = 0,
+    index_components: int = 0,
     lengths: np.ndarray | None = None,
     value_sum: np.ndarray | None = None,
 ) -> Steps:
@@ -320,7 +330,9 @@ def sparq_steps(
     n_kv_heads = key.shape[1]
     depths = None
     if index_read_bits == 0:
-        components = query_components(query, rank=settings.rank, n_kv_heads=n_kv_heads)
+        components = query_components(
+            query, rank=settings.rank, n_kv_heads=n_kv_heads, index_components=index_components
+        )
     else:
         depths = plane_depths(
             query,

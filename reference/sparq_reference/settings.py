@@ -15,8 +15,10 @@ from sparq_reference.checks import (
     MAX_CAPACITY,
     check_bool,
     check_index_bits,
+    check_index_components,
     check_index_read_bits,
     check_integer,
+    check_rank,
     check_row_bits,
     fail,
 )
@@ -47,8 +49,9 @@ class _AttentionSettings:
         """Whether it selects by the weights of earlier steps."""
         return self.n_remembered > 0
 
-    def check(self, op: str, head_dim: int) -> None:
-        """Raise ValueError unless these settings are for heads of so many components."""
+    def check(self, op: str, head_dim: int, index_components: int = 0) -> None:
+        """Raise ValueError unless these settings are for heads of so many components, of which so many are in
+        the key index (0: all)."""
 
     def check_heads(self, op: str, n_heads: int) -> None:
         """Raise ValueError unless these settings are for so many query heads."""
@@ -93,7 +96,7 @@ class SparqSettings(_AttentionSettings):
         if head_dim is None:
             rank = check_integer(op, "rank", self.rank, 1, MAX_CAPACITY)
         else:
-            rank = check_integer(op, "rank", self.rank, 1, head_dim, f"[1, head_dim={head_dim}]")
+            rank = check_rank(op, self.rank, head_dim)
         top_k = check_integer(op, "top_k", self.top_k, 1, MAX_CAPACITY)
         n_local = check_integer(op, "n_local", self.n_local, 0, top_k, f"[0, top_k={top_k}]")
         mean_value = check_bool(op, "mean_value", self.mean_value)
@@ -121,8 +124,8 @@ class SparqSettings(_AttentionSettings):
                 fail(op, field.name, "be given", "nothing")
         return cls(**arguments, op=op, head_dim=head_dim)
 
-    def check(self, op: str, head_dim: int) -> None:
-        check_integer(op, "rank", self.rank, 1, head_dim, f"[1, head_dim={head_dim}]")
+    def check(self, op: str, head_dim: int, index_components: int = 0) -> None:
+        check_rank(op, self.rank, head_dim, index_components)
 
     def __str__(self) -> str:
         mean_value = "" if self.mean_value else ", without the mean value"
@@ -224,6 +227,8 @@ class CacheSpec:
         index_read_bits: of the key index, how many bits of a position a query reads, in [1, index_bits *
             head_dim]: it is in planes of bits then, with index_bits 8 or 4 (docs/exactness.md E12). 0: all
             bits of the components that are selected.
+        index_components: how many components the key index has, the first ones: a multiple of 8, at least the
+            rank (docs/exactness.md E13). 0: all.
         op: what messages begin with.
 
     Raises:
@@ -237,6 +242,7 @@ class CacheSpec:
     index_bits: int = 16
     row_bits: int = 16
     index_read_bits: int = 0
+    index_components: int = 0
     op: dataclasses.InitVar[str] = "CacheSpec"
 
     def __post_init__(self, op: str) -> None:
@@ -251,11 +257,18 @@ class CacheSpec:
         object.__setattr__(self, "row_bits", check_row_bits(op, self.row_bits))
         read_bits = check_index_read_bits(op, self.index_read_bits, self.index_bits, self.head_dim)
         object.__setattr__(self, "index_read_bits", read_bits)
+        components = check_index_components(op, self.index_components, self.head_dim, read_bits)
+        object.__setattr__(self, "index_components", components)
 
     @property
     def n_tasks(self) -> int:
         """Independent problems: one KV head of one batch element."""
         return self.batch * self.n_kv_heads
+
+    @property
+    def n_indexed(self) -> int:
+        """Components that the key index has."""
+        return self.index_components or self.head_dim
 
     @classmethod
     def options(cls) -> list[str]:
@@ -316,3 +329,8 @@ class HasSpec:
     def index_read_bits(self) -> int:
         """Bits of the key index that a query reads of a position; 0: of selected components all."""
         return self.spec.index_read_bits
+
+    @property
+    def index_components(self) -> int:
+        """Components that the key index has, the first ones; 0: all."""
+        return self.spec.index_components

@@ -10,8 +10,8 @@ class Cell {
 public:
   Cell() = default;
   Cell(const CellRange &rangeIn, std::size_t cellIn)
-      : range(&rangeIn), layout{rangeIn.cells.bits, rangeIn.cells.headDim, rangeIn.cells.blocks},
-        cell(cellIn) {}
+      : range(&rangeIn),
+        layout{rangeIn.cells.bits, rangeIn.cells.nComponents, rangeIn.cells.blocks}, cell(cellIn) {}
   const unsigned char *row(unsigned j) const {
     return range->cells.start + layout.cellAt(range->components[j], cell);
   }

@@ -72,7 +72,7 @@ private:
   static constexpr unsigned cellLines = cellBlocks / PlaneLayout::lineBlocks;
   static_assert(cellLines == 2, "a first and a last one");
   static PlaneLayout::Place placeOf(const CellRange &range, std::size_t cell) {
-    return PlaneLayout{bits, range.cells.headDim, range.cells.blocks}.place(cell);
+    return PlaneLayout{bits, range.cells.nComponents, range.cells.blocks}.place(cell);
   }
   static unsigned lineOf(unsigned block) {
     return block / static_cast<unsigned>(PlaneLayout::lineBlocks);

@@ -35,7 +35,7 @@ inline void putScales(unsigned char *steps, Half step, Half low) {
 
 inline void putInCell(const QuantiseBlock &a, unsigned c, const std::uint32_t *codes, std::size_t n,
                       Half step, Half low) {
-  const CellLayout layout{a.cells.bits, a.cells.headDim, a.cells.blocks};
+  const CellLayout layout{a.cells.bits, a.cells.nComponents, a.cells.blocks};
   const std::size_t cell = a.block / cellBlocks, inCell = a.block % cellBlocks;
   unsigned char *const to = a.cells.start + layout.cellAt(c, cell);
   __builtin_memcpy(to + inCell * n, codes, n);
@@ -45,7 +45,7 @@ inline void putInCell(const QuantiseBlock &a, unsigned c, const std::uint32_t *c
 template <unsigned bits>
 inline void putInPlanes(const QuantiseBlock &a, unsigned c, const std::uint32_t *words, Half step,
                         Half low) {
-  const PlaneLayout layout{bits, a.cells.headDim, a.cells.blocks};
+  const PlaneLayout layout{bits, a.cells.nComponents, a.cells.blocks};
   const std::size_t cell = a.block / cellBlocks, inCell = a.block % cellBlocks;
   unsigned char codes[blockSize * bits / 8];
   __builtin_memcpy(codes, words, sizeof(codes));
@@ -64,7 +64,7 @@ inline void quantiseComponents(const QuantiseBlock &a, unsigned c, unsigned n) {
   constexpr unsigned nWords = codeWords(bits);
   Half block[blockSize][width] = {};
   for (unsigned p = 0; p < blockSize; ++p)
-    __builtin_memcpy(block[p], a.rows + p * a.cells.headDim + c, n * sizeof(Half));
+    __builtin_memcpy(block[p], a.rows + p * a.headDim + c, n * sizeof(Half));
   Vec low = loadHalf(block[0]), high = low;
   for (unsigned p = 1; p < blockSize; ++p) {
     const Vec x = loadHalf(block[p]);
@@ -99,8 +99,8 @@ inline void quantiseComponents(const QuantiseBlock &a, unsigned c, unsigned n) {
 }
 
 inline void quantiseBlock(const QuantiseBlock &a) {
-  for (unsigned c = 0; c < a.cells.headDim; c += width) {
-    const unsigned left = a.cells.headDim - c, n = left < width ? left : width;
+  for (unsigned c = 0; c < a.cells.nComponents; c += width) {
+    const unsigned left = a.cells.nComponents - c, n = left < width ? left : width;
     if (a.cells.bits == 8)
       quantiseComponents<8>(a, c, n);
     else if (a.cells.bits == 2)

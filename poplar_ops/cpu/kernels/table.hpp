@@ -50,9 +50,9 @@ struct ApproxScores {
 // a number is, or ../key_planes.hpp if it is in planes.
 struct KeyCells {
   unsigned char *start;
-  unsigned bits, headDim; // 8, 4 or 2; components
-  std::size_t blocks;     // of 64 positions that there is room for
-  bool inPlanes;          // of bits (contract E12); 8 or 4 then
+  unsigned bits, nComponents; // 8, 4 or 2; of a key those that are indexed, the first ones
+  std::size_t blocks;         // of 64 positions that there is room for
+  bool inPlanes;              // of bits (contract E12); 8 or 4 then
 };
 
 // Blocks [begin, end) of the components of a pair that are read.
@@ -90,6 +90,7 @@ struct IndexScores {
 // One block of 64 keys into the quantised index.
 struct QuantiseBlock {
   const Half *rows; // (64, headDim)
+  unsigned headDim;
   KeyCells cells;
   std::size_t block;
   Half *

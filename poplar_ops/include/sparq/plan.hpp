@@ -49,6 +49,7 @@ struct Placement {
 // positions, on the last parts of the slot.
 struct CacheLayout {
   unsigned nTasks, headDim;
+  unsigned indexDim;        // components that have key columns, the first ones
   unsigned nLayers;         // all of one shape; below, rows are those of layer 0
   unsigned capacity;        // of the request, rounded up to whole chunks
   unsigned positionsPerRow; // 1, or as many as fill a packet where rows are only read in sequence
@@ -76,10 +77,11 @@ struct CacheLayout {
     return tailComponents * (tailWidth() * std::size_t(2) + (quantised() ? columnBytes(chunk) : 0));
   }
   std::size_t scoredBytes() const {
-    return headDim * (scoredWidth() * std::size_t(2) + (quantised() ? columnBytes(tailLength) : 0));
+    return indexDim *
+           (scoredWidth() * std::size_t(2) + (quantised() ? columnBytes(tailLength) : 0));
   }
   // Parts that keep some of the tail.
-  unsigned nTailSlices() const { return (headDim + tailComponents - 1) / tailComponents; }
+  unsigned nTailSlices() const { return (indexDim + tailComponents - 1) / tailComponents; }
   unsigned nTailParts() const { return (chunk + tailLength - 1) / tailLength; }
   unsigned nChunks() const { return chunk ? capacity / chunk : 0; }
   std::size_t rowsPerTask() const { return capacity / positionsPerRow; }

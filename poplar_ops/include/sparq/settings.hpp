@@ -46,7 +46,10 @@ struct CacheSpec {
   // Of the key index, how many bits of a position a query reads: it is in planes of bits then
   // (docs/exactness.md E12). 0: all bits of the components that are selected.
   unsigned indexReadBits = 0;
+  // How many components the key index has, the first ones (docs/exactness.md E13). 0: all.
+  unsigned indexComponents = 0;
 
+  unsigned nIndexed() const { return indexComponents == 0 ? headDim : indexComponents; }
   // How many planes of `rank` components that is.
   unsigned planesRead(unsigned rank) const {
     const std::uint64_t all = std::uint64_t(indexBits) * rank;
@@ -105,7 +108,7 @@ void check(const char *op, const CacheSpec &spec);
 void refuseIndexPlanes(const char *op, const CacheSpec &spec);
 void checkHeads(const char *op, const CacheSpec &spec, std::int64_t nHeads);
 void check(const char *op, const Shape &shape);
-void check(const char *op, const SparqSettings &settings, unsigned headDim);
+void check(const char *op, const SparqSettings &settings, const CacheSpec &spec);
 void check(const char *op, const WindowSettings &settings, std::int64_t nHeads);
 
 // `value` as the descriptions above hold it. Throws Error where it is not in [0, most].

@@ -81,9 +81,10 @@ public:
               cycles::cutCodes(n, headDim, width));
   }
   void addColumns(Graph &graph, const ComputeSet &cs, unsigned tile, const Tensor &rows,
-                  const Tensor &columns, unsigned headDim) const override {
+                  const Tensor &columns, const CacheLayout &layout) const override {
     addVertex(graph, cs, "sparq::CodeColumns", tile, {{"rows", rows}, {"columns", columns}},
-              {{"headDim", headDim}}, cycles::codeColumns(headDim));
+              {{"headDim", layout.headDim}, {"nComponents", layout.indexDim}},
+              cycles::codeColumns(layout.indexDim));
   }
 
 protected:

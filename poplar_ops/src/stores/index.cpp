@@ -10,7 +10,7 @@ using namespace poplar::program;
 
 Index::Index(Graph &graph, const Cache &cache) {
   const CacheLayout &layout = cache.layout();
-  const unsigned d = layout.headDim, n = layout.tailComponents;
+  const unsigned d = layout.indexDim, n = layout.tailComponents;
   tail_ = addLayered(graph, cache, HALF, d, n, layout.tailWidth(), "tail");
   if (!layout.quantised())
     return;
@@ -71,7 +71,7 @@ void IndexKind::arrange(const Request &, Plan &plan) const {
   CacheLayout &layout = plan.layout;
   layout.tailLength = partLength(layout.chunk, plan.placement.parts);
   layout.tailFirst = plan.placement.parts - layout.nTailParts();
-  layout.tailComponents = roundUp(ceilDiv(layout.headDim, plan.placement.parts), 4);
+  layout.tailComponents = roundUp(ceilDiv(layout.indexDim, plan.placement.parts), 4);
 }
 
 TileNeed IndexKind::need(const Plan &plan) const {

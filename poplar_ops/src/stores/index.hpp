@@ -16,8 +16,8 @@ public:
   static constexpr const char *what = "a key index";
   Index(poplar::Graph &graph, const Cache &cache);
 
-  // {nTasks, headDim, tailWidth} HALF: columns of the unfilled chunk. With an index of few bits, of its
-  // unfilled block, and {nTasks, headDim, ...} UNSIGNED_INT: records of its full blocks.
+  // {nTasks, indexDim, tailWidth} HALF: columns of the unfilled chunk. With an index of few bits, of its
+  // unfilled block, and {nTasks, indexDim, ...} UNSIGNED_INT: records of its full blocks.
   const poplar::Tensor &tail() const { return tail_.state; }
   const poplar::Tensor &records() const { return tail_.words; }
 

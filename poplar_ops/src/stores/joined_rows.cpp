@@ -80,9 +80,10 @@ void JoinedRows::addCut(Graph &graph, const ComputeSet &cs, unsigned tile, const
 }
 
 void JoinedRows::addColumns(Graph &graph, const ComputeSet &cs, unsigned tile, const Tensor &rows,
-                            const Tensor &columns, unsigned headDim) const {
+                            const Tensor &columns, const CacheLayout &layout) const {
   addVertex(graph, cs, "sparq::RowColumns", tile, {{"rows", rows}, {"columns", columns}},
-            {{"headDim", headDim}}, cycles::fillColumns(headDim, block));
+            {{"headDim", layout.headDim}, {"nComponents", layout.indexDim}},
+            cycles::fillColumns(layout.indexDim, block));
 }
 
 void HostJoinedRows::write(Engine &engine, HostTokens &tokens) {

@@ -32,7 +32,7 @@ public:
   TileNeed need(const Plan &plan) const override {
     const CacheLayout &layout = plan.layout;
     return {IndexKind::need(plan).working,
-            std::uint64_t(plan.placement.nRounds) * layout.nLayers * layout.headDim *
+            std::uint64_t(plan.placement.nRounds) * layout.nLayers * layout.indexDim *
                 layout.columnBytes(ResidentRecords::partPositions(plan))};
   }
 };
@@ -56,12 +56,12 @@ Sequence storeRecords(const Append &step, const ResidentRecords &store, const Te
                  {"layer", cache.layer[slot][part]},
                  {"records", store.records()[task].flatten()},
                  {"index", store.index()[task][part].flatten()}},
-                {{"headDim", plan.shape.headDim},
+                {{"nComponents", layout.indexDim},
                  {"indexBits", layout.indexBits},
                  {"columnWords", static_cast<unsigned>(store.index().dim(4))},
                  {"firstBlock", part * nBlocks},
                  {"nBlocks", nBlocks}},
-                cycles::storeRecords(plan.shape.headDim, layout.columnElements(block)));
+                cycles::storeRecords(layout.indexDim, layout.columnElements(block)));
     }
   return Sequence({Execute(cs, {step.dc, "store_records"})}, {step.dc, "store_records"});
 }
@@ -84,7 +84,7 @@ public:
   // Block `number` of each part, a counter, into the index.
   Sequence indexBlocks(const Tensor &number) const {
     Sequence program({}, {dc, "index_block"});
-    const unsigned d = plan.shape.headDim, length = ResidentRecords::partPositions(plan),
+    const unsigned d = plan.layout.indexDim, length = ResidentRecords::partPositions(plan),
                    nBlocks = length / block;
     const ComputeSet offsets = cache.lockstep->addComputeSet(graph, {dc, "block_offsets"}),
                      index = cache.lockstep->addComputeSet(graph, {dc, "index_block"});
@@ -107,7 +107,7 @@ public:
                    {"block", number},
                    {"columns", staging.columns[slot][part].flatten()},
                    {"index", store.index()[task][part].flatten()}},
-                  {{"headDim", d},
+                  {{"nComponents", d},
                    {"indexBits", plan.layout.indexBits},
                    {"columnWords", static_cast<unsigned>(store.index().dim(4))},
                    {"firstBlock", part * nBlocks},
@@ -145,11 +145,11 @@ private:
     unsigned nBlocks, firstPart;
     Tensor offsets; // {slots, blocks, 64} UNSIGNED_INT
     Tensor rows;    // {slots, blocks, 64, row} HALF
-    Tensor columns; // {slots, blocks, headDim, 64} HALF
+    Tensor columns; // {slots, blocks, indexDim, 64} HALF
 
     Staging(const BlockReader &readerIn, unsigned n, unsigned first)
         : reader(readerIn), nBlocks(n), firstPart(first) {
-      const std::size_t d = reader.plan.shape.headDim;
+      const std::size_t d = reader.plan.layout.indexDim;
       offsets = add(UNSIGNED_INT, {block}, "block_rows");
       rows = add(HALF, {block, reader.plan.layout.rowElements}, "rows_of_block");
       columns = add(HALF, {d, block}, "columns_of_block");
@@ -165,7 +165,6 @@ private:
     }
     // Reads the rows and cuts them into columns.
     void read(Sequence &program) const {
-      const unsigned d = reader.plan.shape.headDim;
       const Tensor active = offsets.slice(0, reader.nSlots);
       const CacheLayout &layout = reader.plan.layout;
       readRemote(*reader.cache.lockstep, reader.source.buffer(),
@@ -176,7 +175,7 @@ private:
       for (unsigned slot = 0; slot != reader.nSlots; ++slot)
         for (unsigned i = 0; i != nBlocks; ++i)
           reader.source.addColumns(reader.graph, cs, reader.p.tile(slot, firstPart + i),
-                                   rows[slot][i].flatten(), columns[slot][i].flatten(), d);
+                                   rows[slot][i].flatten(), columns[slot][i].flatten(), layout);
       program.add(Execute(cs, {reader.dc, "row_columns"}));
     }
   };
@@ -220,7 +219,7 @@ const StoreKind &residentRecords = residentRecordsKind;
 ResidentRecords::ResidentRecords(Graph &graph, const Cache &cache, bool)
     : Index(graph, cache),
       index_(addOnParts(graph, cache.plan.placement, UNSIGNED_INT, nIndexParts(cache.plan),
-                        {cache.layout().nLayers, cache.layout().headDim,
+                        {cache.layout().nLayers, cache.layout().indexDim,
                          cache.layout().columnElements(partPositions(cache.plan))},
                         cache.name + "/index")) {}
 

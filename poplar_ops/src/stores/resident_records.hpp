@@ -12,7 +12,7 @@ public:
   static constexpr const char *what = "a key index in SRAM";
   ResidentRecords(poplar::Graph &graph, const Cache &cache, bool);
 
-  // {nTasks, parts, nLayers, headDim, ...} UNSIGNED_INT: of the full blocks among the positions of each
+  // {nTasks, parts, nLayers, indexDim, ...} UNSIGNED_INT: of the full blocks among the positions of each
   // part. The parts of a slot take positions in order, so many.
   const poplar::Tensor &index() const { return index_; }
   static unsigned partPositions(const Plan &plan) {

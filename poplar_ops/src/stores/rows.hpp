@@ -85,13 +85,13 @@ public:
   std::unique_ptr<HostStore> host(poplar::Graph &graph, const Cache &cache) const override;
 
   // Adds the vertices that cut n rows into `pieces`, by pairs of lanes and by `width` components of the
-  // value; and that turn the keys of a block of rows into columns.
+  // value; and that turn the keys of a block of rows into columns, of the components that are indexed.
   virtual void addCut(poplar::Graph &graph, const poplar::ComputeSet &cs, unsigned tile,
                       const poplar::Tensor &rows, const poplar::Tensor &pieces, unsigned n,
                       unsigned headDim, unsigned width) const;
   virtual void addColumns(poplar::Graph &graph, const poplar::ComputeSet &cs, unsigned tile,
                           const poplar::Tensor &rows, const poplar::Tensor &columns,
-                          unsigned headDim) const;
+                          const CacheLayout &layout) const;
 
 protected:
   // Which tile works on component `component` of the row at a place; components of a value follow those of

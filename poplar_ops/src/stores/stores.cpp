@@ -32,6 +32,9 @@ std::vector<const StoreKind *> makeStores(const Shape &shape, const Programs &pr
   if (shape.indexReadBits != 0 && memory != Memory::streaming)
     throw Error("plan: index_read_bits must be 0 unless memory is 'streaming', got " +
                 std::to_string(shape.indexReadBits));
+  if (shape.indexComponents != 0 && memory != Memory::tiered)
+    throw Error("plan: index_components must be 0 unless memory is 'tiered', got " +
+                std::to_string(shape.indexComponents));
   const bool tiered = memory == Memory::tiered;
   std::vector<const StoreKind *> all;
   all.push_back(memory == Memory::sram ? &residentRows

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which components of a head should be in a key index that has some of them (docs/exactness.md, E13).
+
+Such an index has the first components. A dot product does not care in which order its components are, so
+keys and queries are put in the order that is wanted before they come to the cache; values stay as they are.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def by_prompt(query: np.ndarray, key: np.ndarray) -> np.ndarray:
+    """The components that matter most to the queries of a prompt come first.
+
+    That is by the mean of |q|, summed over the heads of a group, times the standard deviation of the keys:
+    what a component adds to the differences between scores.
+
+    Args:
+        query: (batch, n_heads, n_tokens, head_dim), of any tokens of the prompt; the last few hundred do.
+        key: (batch, n_kv_heads, seq_len, head_dim), of all positions.
+
+    Returns:
+        (batch, n_kv_heads, head_dim) int64, of each head its components in the new order; equal ones by
+        lower index.
+    """
+    batch, n_kv_heads, _, head_dim = key.shape
+    magnitude = np.abs(query.astype(np.float64)).mean(axis=2)
+    magnitude = magnitude.reshape(batch, n_kv_heads, -1, head_dim).sum(axis=2)
+    spread = key.astype(np.float64).std(axis=2)
+    return np.argsort(-magnitude * spread, axis=-1, kind="stable").astype(np.int64)
+
+
+def reorder(rows: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """Keys or queries with their components in that order.
+
+    Args:
+        rows: (batch, heads, ..., head_dim); heads a multiple of n_kv_heads.
+        order: (batch, n_kv_heads, head_dim), as `by_prompt`.
+    """
+    order = np.repeat(order, rows.shape[1] // order.shape[1], axis=1)
+    shape = (*order.shape[:2], *(1,) * (rows.ndim - 3), order.shape[2])
+    return np.take_along_axis(rows, order.reshape(shape), axis=-1)
