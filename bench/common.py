@@ -28,6 +28,7 @@ for _room, _package in (("reference", "sparq_reference"), ("python", "sparq_ipu"
 
 from json_lines import SCHEMA, JsonLines  # noqa: E402
 
+from sparq_ipu.commands.tables import kernel_label
 from sparq_ipu.commands import command_line  # noqa: E402
 from sparq_ipu.commands.command_line import Parser as Parser  # noqa: E402
 from sparq_ipu.commands.command_line import guarded as guarded  # noqa: E402
@@ -80,10 +81,18 @@ SETTINGS_FLAGS = (
         "of a position's bits in a key index of 8 or 4, read so many, which the query needs most; 0: all of "
         "--r components",
     ),
+    Flag(
+        "--index-components",
+        "index_components",
+        0,
+        "of a cache in three tiers: components that the key index has, the first ones; 0: all",
+    ),
     Flag("--row-bits", "row_bits", 16, "of keys and values: 16, or of a cache in three tiers 8"),
 )
 FLAGS = (*SHAPE_FLAGS, *SETTINGS_FLAGS)
 ARGUMENTS = tuple(f.argument for f in FLAGS)
+#: rows are older than these: they have them where they are not 0
+NEWER_OPTIONS = ("index_read_bits", "index_components")
 #: where rows have another name for an argument
 COLUMN_OF = {"capacity": "seq_len"}
 _FLAG_OF = {name: f.flag for f in FLAGS for name in (f.argument, COLUMN_OF.get(f.argument, f.argument))}
@@ -125,8 +134,8 @@ class Workload:
         """The same for this kernel: without settings if it takes none, and then with a plain cache."""
         same = self.with_plain_cache() if kernel.is_dense else self
         spec = same.spec
-        if kernel.memory != "tiered":  # which alone has rows of 8 bits
-            spec = dataclasses.replace(spec, row_bits=16)
+        if kernel.memory != "tiered":  # which alone has rows of 8 bits, and fewer components
+            spec = dataclasses.replace(spec, row_bits=16, index_components=0)
         if kernel.memory != "streaming":  # which alone reads planes of bits
             spec = dataclasses.replace(spec, index_read_bits=0)
         return dataclasses.replace(same, spec=spec, settings=kernel.settings(self.settings))
@@ -137,8 +146,9 @@ class Workload:
 
     def _shape(self) -> dict[str, Any]:
         spec = {name: value for name, value in dataclasses.asdict(self.spec).items() if name in ARGUMENTS}
-        if not spec.get("index_read_bits"):  # rows are older than it: those without it read all bits
-            spec.pop("index_read_bits", None)
+        for name in NEWER_OPTIONS:
+            if not spec.get(name):
+                spec.pop(name, None)
         first = {"batch": spec.pop("batch"), "n_heads": self.n_heads, "n_kv_heads": spec.pop("n_kv_heads")}
         return {**first, "head_dim": spec.pop("head_dim"), "seq_len": spec.pop("capacity"), **spec}
 
@@ -156,7 +166,7 @@ class Workload:
         given.update(self.settings.arguments() if self.settings else {})
         words = []
         for f in FLAGS if self.settings else SHAPE_FLAGS:
-            if f.argument == "index_read_bits" and not given[f.argument]:
+            if f.argument in NEWER_OPTIONS and not given[f.argument]:
                 continue  # as rows have it
             if f.argument in given and not isinstance(f.default, bool):
                 words += [f.flag, str(given[f.argument])]
@@ -170,6 +180,12 @@ class Workload:
         heads = f"{shape.pop('n_heads')} heads, {shape.pop('n_kv_heads')} KV heads"
         words = [f"batch {shape.pop('batch')}", heads, *(f"{name} {n}" for name, n in shape.items())]
         return ", ".join(words if self.settings is None else [*words, str(self.settings)])
+
+
+def label(row: Row) -> str:
+    """Of a row of a kernel, for people: unlike any other of a run."""
+    options = ("index_bits", "row_bits", *NEWER_OPTIONS)
+    return kernel_label(row["kernel"], *(row.get(name) for name in options))
 
 
 WORKLOAD_COLUMNS = tuple(Workload(CacheSpec(1, 1, 8, 1), 1, None).columns())
@@ -363,7 +379,7 @@ class CommandLine:
         if all(kernel.is_dense for kernel in those.values()):
             self.refuse(a, "where only dense attention runs", *(f.argument for f in SETTINGS_FLAGS))
         if all(kernel.memory != "tiered" for kernel in those.values()):
-            of_tiers = ("row_bits", *DeviceOptions.OF_TIERS, "hit_rate")
+            of_tiers = ("row_bits", "index_components", *DeviceOptions.OF_TIERS, "hit_rate")
             self.refuse(a, "where no kernel has hot rows", *of_tiers)
         if all(kernel.memory != "streaming" for kernel in those.values()):
             self.refuse(a, "where no kernel streams its key index", "index_read_bits")

@@ -111,7 +111,7 @@ def command_line() -> CommandLine:
         "  SPARQ_CPU_ISA=avx2 python bench/cpu_sparq.py --threads 1 --kernels ours\n"
         "A busy machine shows in the spread (MAD); best times are in the JSON lines (seconds_min).\n"
         "Exit status: 0 ok, 1 a result differs, 2 bad usage.",
-        without=("row_bits",),  # rows are kept in 16 bits here
+        without=("row_bits", "index_components"),  # rows are kept in 16 bits here
         many=("capacity", "index_bits", "index_read_bits"),
         defaults={"index_bits": INDEX_BITS},
     )

@@ -34,6 +34,7 @@ from common import (
     failure,
     guarded,
     in_flags,
+    label,
     new_row,
     number,
     plan_into,
@@ -45,7 +46,6 @@ from inputs import Inputs, load_inputs, random_inputs
 from passes import Passes
 from steps import STEP_COLUMNS, print_steps, run_steps, shape_of, speedups
 
-from sparq_ipu.commands.tables import kernel_label
 from sparq_ipu.device_options import SPLITS
 from sparq_ipu.kernels import (
     BASELINE,
@@ -351,11 +351,6 @@ def check(row: Row, output: np.ndarray, exact_output: np.ndarray, ideal_output: 
     row["max_abs_error_vs_float64"] = float(np.max(np.abs(output.astype(np.float64) - ideal_output)))
     if differ.any():
         row["error"] = f"{differ.sum()} of {output.size} outputs differ from the reference"
-
-
-def label(row: Row) -> str:
-    """Of a row, for people: unlike any other of a run."""
-    return kernel_label(row["kernel"], row["index_bits"], row["row_bits"], row.get("index_read_bits"))
 
 
 def share_on_chip(row: Row) -> float | None:

@@ -18,6 +18,7 @@ import sys
 from typing import Iterable
 
 from common import (
+    NEWER_OPTIONS,
     ROOT,
     Column,
     CommandLine,
@@ -62,7 +63,7 @@ def command_line() -> CommandLine:
         __file__,
         __doc__,
         NOTES,
-        without=("row_bits", "index_read_bits"),  # of a cache in streaming memory 16
+        without=("row_bits", *NEWER_OPTIONS),  # of a cache in streaming memory 16
         many=("index_bits",),
         defaults={"n_kv_heads": 8, "index_bits": [16, 8, 4]},
     )

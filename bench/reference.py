@@ -17,6 +17,7 @@ import tracemalloc
 
 import numpy as np
 from common import (
+    NEWER_OPTIONS,
     Column,
     CommandLine,
     Progress,
@@ -48,7 +49,7 @@ def command_line() -> CommandLine:
         "Example:\n"
         f"  python bench/reference.py --S 4096 --kernel {next(iter(FUNCTIONS))} --reps 20 --json out.jsonl\n"
         "Exit status: 0 ok, 1 a result differs, 2 bad usage.",
-        without=("row_bits", "index_read_bits"),
+        without=("row_bits", *NEWER_OPTIONS),
     )
     cli.add_kernel({name: f"exact.{kernel.op}" for name, kernel in FUNCTIONS.items()})
     cli.add_run("the random inputs, N(0, 1)", reps=5, warmup=1)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Iterable
 
 from common import (
+    NEWER_OPTIONS,
     FLAGS,
     ROOT,
     Column,
@@ -103,7 +104,7 @@ def command_line() -> CommandLine:
         __file__,
         __doc__,
         NOTES,
-        without=("row_bits", "index_read_bits"),  # of a cache in streaming memory 16
+        without=("row_bits", *NEWER_OPTIONS),  # of a cache in streaming memory 16
         many=("capacity", "batch"),
         defaults={"n_kv_heads": 8, "capacity": [2**14, 2**16, 2**18, 2**20], "batch": [1, 16]},
     )

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any, Callable
 
 import numpy as np
-from common import Column, Row, Workload, device_options, number, text_table
+from common import Column, Row, Workload, device_options, label, number, text_table
 
-from sparq_ipu.commands.tables import kernel_label
 from sparq_ipu.kernels import BASELINE, Attention, Kernel, exact_attention
 from sparq_ipu.planning import plan
 from sparq_study import traces
@@ -146,7 +145,7 @@ STEP_TABLE = (
     Column(
         "kernel",
         -20,
-        lambda r: kernel_label(r["kernel"], r["index_bits"], r["row_bits"], r.get("index_read_bits")),
+        label,
     ),
     Column("hit rate", 9, lambda r: number(r["hit_rate"], ".1%")),
     Column("us a step", 10, lambda r: number(r["seconds_per_query"], ".1f", 1e6)),

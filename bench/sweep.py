@@ -31,6 +31,7 @@ from typing import Any, Iterable, Iterator
 
 import numpy as np
 from common import (
+    NEWER_OPTIONS,
     ARGUMENTS,
     ROOT,
     SETTINGS_FLAGS,
@@ -347,7 +348,7 @@ def command_line() -> CommandLine:
         "Exit status: 0 ok, 1 an emulated result or its counts were wrong, 2 bad usage.",
         many=ARGUMENTS,
         defaults=GRID,
-        without=("index_read_bits",),
+        without=NEWER_OPTIONS,
     )
     cli.add_kernel(many=True)
     cli.add_run("the random inputs of --emulate", json_aliases=("--out",))

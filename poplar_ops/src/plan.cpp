@@ -2,6 +2,7 @@
 #include "sparq/plan.hpp"
 #include "arith/key_index.hpp"
 #include "stores/store.hpp"
+#include <optional>
 #include <poplar/Target.hpp>
 
 namespace sparq {
@@ -121,17 +122,23 @@ Plan makePlan(const poplar::Target &target, const Shape &shape, const Programs &
     store->check(request);
   const CacheLayout layout = makeLayout(request, stores);
   checkRows(shape, layout);
-  // As few rounds as memory allows: every round has fixed costs.
+  // As few rounds as memory allows: every round has fixed costs. And no more than make it less: a slot has so many parts
+  // at most, and what these keep of a cache is more where there are fewer slots.
+  std::optional<Plan> smallest;
+  std::uint64_t least = 0;
   const unsigned fewest = ceilDiv(shape.nTasks(), std::min(request.nTiles, shape.nTasks()));
   for (unsigned nRounds = fewest;; ++nRounds) {
-    const Plan plan = arrange(request, stores, layout, nRounds);
+    Plan plan = arrange(request, stores, layout, nRounds);
     const TileNeed need = tileNeed(plan, request.nTiles);
-    // More rounds need less memory, but for K and V in SRAM. Where even one slot at a time is too
-    // much, compiling the graph says by how much.
-    const bool hopeless = need.cache > request.tileBytes;
-    if (hopeless || plan.placement.slots == 1 ||
-        need.working + need.cache <= workingShare * request.tileBytes)
-      return plan;
+    const std::uint64_t all = need.working + need.cache;
+    if (smallest && all > least)
+      return *smallest;
+    const unsigned slots = plan.placement.slots;
+    least = all;
+    smallest = std::move(plan);
+    // Where even one slot at a time is too much, compiling the graph says by how much.
+    if (need.cache > request.tileBytes || slots == 1 || all <= workingShare * request.tileBytes)
+      return *smallest;
   }
 }
 

@@ -21,7 +21,7 @@ from sparq_ipu.planning.record import NOT_IN_A_PLAN, Plan
 from sparq_reference import DoesNotFit, checks
 
 #: arguments of `plan` that only a cache in three tiers has
-OF_TIERS = ("hit_rate", "row_bits", *DeviceOptions.OF_TIERS)
+OF_TIERS = ("hit_rate", "row_bits", "index_components", *DeviceOptions.OF_TIERS)
 #: of contexts that are tried by `longest_context`
 STEP = 1024
 
@@ -153,7 +153,7 @@ def place_layers(
     Args:
         n_layers: of the model; an IPU has ceil(n_layers / n_ipus) of them.
         others: as `sparq_ipu.plan`; `index_bits` is 4 unless given. Of layers in three tiers alone:
-            `hit_rate`, `row_bits`, `hot_rows`, `hot_policy` and `wave_rows`.
+            `hit_rate`, `row_bits`, `index_components`, `hot_rows`, `hot_policy` and `wave_rows`.
 
     Raises:
         ValueError: an argument out of range.

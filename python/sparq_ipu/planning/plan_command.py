@@ -52,6 +52,13 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     add("--local", type=int, default=0, dest="n_local", metavar="N", help="of these the most recent [0]")
     text = "of a number of the best plan's key index [4]"
     add("--index-bits", type=int, default=4, choices=INDEX_BITS[1:], help=text)
+    add(
+        "--index-components",
+        type=int,
+        default=0,
+        metavar="N",
+        help="of the key index in three tiers: components that it has, of which --r are read [0: all]",
+    )
     add("--row-bits", type=int, default=16, choices=ROW_BITS, help="of rows in three tiers [16]")
     add("--hot-rows", type=int, default=0, metavar="N", help="of a KV head in three tiers [0: 4 k]")
     add("--hit-rate", type=float, default=0.0, metavar="P", help="share of hot rows in three tiers [0: none]")

@@ -120,6 +120,7 @@ class ModelRequest:
     n_local: int
     index_bits: int
     row_bits: int
+    index_components: int
     hot_rows: int
     hit_rate: float
 
@@ -133,7 +134,8 @@ class ModelRequest:
         batch, n_heads, n_kv_heads = split(self.batch, shape.n_heads, shape.n_kv_heads, n_parts)
         options: dict[str, Any] = {}
         if kernel == TIERED.name:
-            options.update(row_bits=self.row_bits, hot_rows=self.hot_rows, hit_rate=self.hit_rate)
+            options.update(row_bits=self.row_bits, index_components=self.index_components)
+            options.update(hot_rows=self.hot_rows, hit_rate=self.hit_rate)
         if kernel != BASELINE.name:
             options.update(index_bits=self.index_bits, rank=min(self.rank, shape.head_dim), top_k=self.top_k)
             options.update(n_local=self.n_local)
@@ -301,6 +303,7 @@ def plan_model(
     n_local: int = 0,
     index_bits: int = 4,
     row_bits: int = 16,
+    index_components: int = 0,
     hot_rows: int = 0,
     hit_rate: float = 0.0,
     device: str | DeviceModel = "bow",
@@ -321,7 +324,7 @@ def plan_model(
         weights_in: "sram", "streaming", or "auto": the faster of those that fit.
         rank, top_k, n_local: of SparQ attention.
         index_bits: of the key index where attention is "best": 8, 4 or 2. As published it is 16.
-        row_bits, hot_rows, hit_rate: of layers in three tiers, see `sparq_ipu.plan`.
+        row_bits, index_components, hot_rows, hit_rate: of layers in three tiers, see `sparq_ipu.plan`.
         device: name of a device model, or a model.
         progress: called with a line about what is being planned.
 
@@ -360,6 +363,7 @@ def plan_model(
         n_local=n_local,
         index_bits=bits if attention == "best" else checks.INDEX_BITS[0],
         row_bits=row_bits,
+        index_components=index_components,
         hot_rows=hot_rows,
         hit_rate=hit_rate,
     )
