@@ -32,6 +32,7 @@ def listed(query: np.ndarray, selected: np.ndarray, rank: int) -> dict[str, np.n
         ),
         groupSize=group,
         headDim=head_dim,
+        nComponents=len(selected),
         rank=rank,
         columnWords=COLUMN_WORDS,
     )
@@ -48,23 +49,25 @@ def listed(query: np.ndarray, selected: np.ndarray, rank: int) -> dict[str, np.n
 def test_components_and_temperature(
     seed: int, kind: str, group: int, head_dim: int, piece: int, data: st.DataObject
 ) -> None:
-    """From magnitudes piece by piece, the list, and temperatures from the masks of the list."""
-    rank = data.draw(st.sampled_from(sorted({1, head_dim // 4, head_dim})))
+    """From magnitudes piece by piece, the list, and temperatures from the masks of the list; of the index's
+    components alone, which are the first ones."""
+    n = 8 * data.draw(st.sampled_from(sorted({1, head_dim // 16 or 1, head_dim // 8})))
+    rank = data.draw(st.sampled_from(sorted({1, n // 4, n})))
     query = tensors(kind, (1, group, head_dim), np.random.default_rng(seed))
     magnitudes = []
     for first in range(0, head_dim, piece):
-        n = min(piece, head_dim - first)
-        fields = dict(query=query[0], magnitudes=floats(n))
-        out = run("PieceMagnitude", fields, groupSize=group, headDim=head_dim, first=first, n=n)
+        own = min(piece, head_dim - first)
+        fields = dict(query=query[0], magnitudes=floats(own))
+        out = run("PieceMagnitude", fields, groupSize=group, headDim=head_dim, first=first, n=own)
         magnitudes.append(out["magnitudes"])
     assert_bits(np.concatenate(magnitudes), numerics.group_sum(np.abs(query), 1)[0, 0])
-    expected = exact.query_components(query, rank=rank, n_kv_heads=1)
-    selected = np.zeros(head_dim, np.uint32)
+    expected = exact.query_components(query, rank=rank, n_kv_heads=1, index_components=n)
+    selected = np.zeros(n, np.uint32)
     selected[expected[0, 0]] = MASK
     out = listed(query[0], selected, rank)
     assert out["filled"] == LENGTH
     np.testing.assert_array_equal(out["components"], expected[0, 0])
-    assert out["columns"].tolist() == [(LAYER * head_dim + int(c)) * COLUMN_WORDS for c in expected[0, 0]]
+    assert out["columns"].tolist() == [(LAYER * n + int(c)) * COLUMN_WORDS for c in expected[0, 0]]
     assert_bits(out["selectedQuery"], query[0][:, expected[0, 0]].astype(np.float32))
     out = run(
         "HeadTemperatures",
@@ -76,6 +79,7 @@ def test_components_and_temperature(
         ),
         groupSize=group,
         headDim=head_dim,
+        nComponents=n,
         scale=float(numerics.scale(head_dim)),
     )
     assert_bits(out["inverseTemperature"], exact.inverse_temperature(query, expected)[0])
@@ -88,6 +92,7 @@ def test_zero_query_has_the_plain_scale() -> None:
         dict(fields, magnitudeSums=np.zeros(2, np.float32), inverseTemperature=floats(2)),
         groupSize=2,
         headDim=64,
+        nComponents=64,
         scale=0.125,
     )
     assert out["inverseTemperature"].tolist() == [0.125, 0.125]

@@ -260,7 +260,7 @@ def test_store_records(bits: int, filled: int, full: int, block: int | None) -> 
     out = run(
         "StoreRecords",
         dict(filled=word(filled), full=word(full), layer=word(LAYER), records=of_block, index=index),
-        headDim=HEAD_DIM,
+        nComponents=HEAD_DIM,
         indexBits=bits,
         columnWords=N_BLOCKS * record,
         firstBlock=FIRST_BLOCK,
@@ -303,12 +303,15 @@ def test_open_block_offsets(filled: int) -> None:
     assert out["rows"].tolist() == expected
 
 
-@pytest.mark.parametrize("head_dim", [4, 8, 24, 28, 128])
-def test_row_columns(head_dim: int) -> None:
+@pytest.mark.parametrize(
+    ("head_dim", "n"), [(4, 4), (8, 8), (24, 24), (28, 28), (128, 128), (128, 56), (24, 8)]
+)
+def test_row_columns(head_dim: int, n: int) -> None:
+    """Of the first n components."""
     rng = np.random.default_rng(head_dim)
     rows = rng.integers(0, 2**16, (64, 2, head_dim)).astype(np.uint16).view(np.float16)
-    out = run("RowColumns", dict(rows=rows, columns=halves(head_dim, 64)), headDim=head_dim)
-    assert_bits(out["columns"], rows[:, 0].T.copy())
+    out = run("RowColumns", dict(rows=rows, columns=halves(n, 64)), headDim=head_dim, nComponents=n)
+    assert_bits(out["columns"], rows[:, 0, :n].T.copy())
 
 
 @pytest.mark.parametrize("bits", BITS)
@@ -335,7 +338,7 @@ def test_index_block(bits: int, block: int, filled: int, is_full: bool) -> None:
     out = run(
         "IndexBlock",
         dict(filled=word(filled), layer=word(LAYER), block=word(block), columns=columns, index=index),
-        headDim=HEAD_DIM,
+        nComponents=HEAD_DIM,
         indexBits=bits,
         columnWords=N_BLOCKS * record,
         firstBlock=FIRST_BLOCK,

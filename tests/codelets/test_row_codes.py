@@ -83,8 +83,10 @@ def test_cut_codes(n: int, head_dim: int, width: int) -> None:
     assert_bits(out["pieces"], np.concatenate(pieces))
 
 
-@pytest.mark.parametrize("head_dim", [8, 40, 128])
-def test_code_columns(head_dim: int) -> None:
+@pytest.mark.parametrize(("head_dim", "n"), [(8, 8), (40, 40), (128, 128), (128, 64), (40, 24)])
+def test_code_columns(head_dim: int, n: int) -> None:
+    """Of the first n components."""
     keys, values = some_rows(np.random.default_rng(head_dim), 2, 64, head_dim)
-    out = run("CodeColumns", dict(rows=coded(keys, values), columns=halves(64 * head_dim)), headDim=head_dim)
-    assert_bits(out["columns"], np.ascontiguousarray(row_codes.round_rows(keys, 8).T).ravel())
+    fields = dict(rows=coded(keys, values), columns=halves(64 * n))
+    out = run("CodeColumns", fields, headDim=head_dim, nComponents=n)
+    assert_bits(out["columns"], np.ascontiguousarray(row_codes.round_rows(keys, 8)[:, :n].T).ravel())

@@ -39,6 +39,7 @@ TIERS = st.fixed_dictionaries(
         n_layers=st.sampled_from([1, 2, 3]),
         index_bits=st.sampled_from([4, 8, 2]),
         row_bits=st.sampled_from([8, 16]),
+        index_components=st.sampled_from([0, 8, 16, 40]),  # where a head has so many
     )
 )
 TIERED_ON_FEW_TILES: tuple[dict[str, Any], ...] = (
@@ -60,12 +61,14 @@ class Pair:
         self.head_dim, self.n_kv_heads, group_size, self.batch = shape
         self.n_heads = self.n_kv_heads * group_size
         sizes = (self.batch, self.n_kv_heads, self.head_dim, CAPACITY)
+        self.index_components = min(tiers["index_components"], self.head_dim)
+        tiers = {**tiers, "index_components": self.index_components}
         self.caches = [
             KVCache(*sizes, device="emulator", memory="tiered", **tiers),
             KVCache(
                 *sizes,
                 device="reference",
-                **{name: tiers[name] for name in ("n_layers", "index_bits", "row_bits")},
+                **{name: tiers[name] for name in ("n_layers", "index_bits", "row_bits", "index_components")},
             ),
         ]
         self.n_layers = tiers["n_layers"]
@@ -110,13 +113,13 @@ def test_results_do_not_depend_on_what_is_hot(
     shape: tuple[int, int, int, int], tiers: dict[str, Any], data: st.DataObject
 ) -> None:
     top_k = data.draw(st.sampled_from([16, 1, 5, 20]))
+    pair = Pair(shape, tiers, data.draw(st.integers(0, 99)))
     settings_ = SparqSettings(
-        rank=data.draw(st.integers(1, shape[0])),
+        rank=data.draw(st.integers(1, pair.index_components or pair.head_dim)),
         top_k=top_k,
         n_local=data.draw(st.integers(0, top_k)),
         mean_value=data.draw(st.booleans()),
     )
-    pair = Pair(shape, tiers, data.draw(st.integers(0, 99)))
     for layer in data.draw(st.permutations(range(pair.n_layers))):
         pair.append(layer, data.draw(st.integers(1, 200)), "normal")
         pair.attend(layer, settings_)
@@ -222,17 +225,20 @@ def test_policies_keep_other_rows() -> None:
     assert later_misses("recent") > 0
 
 
-@pytest.mark.parametrize(("row_bits", "n_tiles"), [(16, 24), (8, 24), (16, 8)])  # 1 and 3 blocks a part
-def test_prefill_on_the_device(row_bits: int, n_tiles: int) -> None:
+# 1 and 3 blocks a part
+@pytest.mark.parametrize(
+    ("row_bits", "n_tiles", "components"), [(16, 24, 0), (8, 24, 16), (16, 8, 0), (16, 24, 8)]
+)
+def test_prefill_on_the_device(row_bits: int, n_tiles: int, components: int) -> None:
     rng = np.random.default_rng(4)
     settings_ = SparqSettings(rank=8, top_k=24, n_local=4)
-    spec = CacheSpec(2, 2, 24, 300, index_bits=4, row_bits=row_bits)
+    index = dict(index_bits=4, row_bits=row_bits, index_components=components)
+    spec = CacheSpec(2, 2, 24, 300, **index)
     attention = [Attention("sparq-tiered", settings_)]
     session = _core.Session(
         spec, 4, attention=attention, options=DeviceOptions(n_tiles), fill_tokens=200, n_layers=2
     )
-    same = dict(device="reference", index_bits=4, row_bits=row_bits)
-    caches = [KVCache(2, 2, 24, 300, **same) for _ in range(2)]
+    caches = [KVCache(2, 2, 24, 300, device="reference", **index) for _ in range(2)]
     for layer, lengths in ((1, [200, 70]), (0, [129, 3]), (1, [64, 191]), (0, [-1, 128])):
         key, value = (rng.standard_normal((2, 2, 200, 24)).astype(np.float16) for _ in "kv")
         session.fill(key, value, lengths, layer)
@@ -257,7 +263,7 @@ def test_prefill_on_the_device(row_bits: int, n_tiles: int) -> None:
 def test_several_ipus(split: str) -> None:
     rng = np.random.default_rng(5)
     sizes = (1, 2, 16, 130)
-    same: dict[str, Any] = dict(n_layers=2, index_bits=4, row_bits=8)
+    same: dict[str, Any] = dict(n_layers=2, index_bits=4, row_bits=8, index_components=8)
     pod = KVCache(*sizes, device="emulator", memory="tiered", n_tiles=6, n_ipus=2, split=split, **same)
     reference = KVCache(*sizes, device="reference", **same)
     for step in range(6):
@@ -286,6 +292,10 @@ def tiered(**options: Any) -> KVCache:
             "KVCache: row_bits must be 16 unless memory is 'tiered', got 8",
         ),
         (dict(memory="sram", row_bits=8), "KVCache: row_bits must be 16 unless memory is 'tiered', got 8"),
+        (
+            dict(memory="streaming", index_components=8),
+            "KVCache: index_components must be 0 unless memory is 'tiered', got 8",
+        ),
         (dict(row_bits=4), "KVCache: row_bits must be one of 16, 8, got 4"),
         (dict(hot_rows=-1), "KVCache: hot_rows must be in [0, 65536], got -1"),
         (dict(wave_rows=65537), "KVCache: wave_rows must be in [0, 65536], got 65537"),
@@ -358,7 +368,7 @@ def test_misses_are_of_tiers_alone() -> None:
 def test_a_plan_takes_a_hit_rate() -> None:
     shape: dict[str, Any] = dict(n_heads=4, seq_len=1024, head_dim=32, rank=8, top_k=32, baseline=False)
     cold, hot = (sparq_ipu.plan(**shape, kernel="sparq-tiered", n_tiles=64, hit_rate=h) for h in (0.0, 1.0))
-    assert cold.options == {"index_bits": 4, "index_read_bits": 0, "row_bits": 16}
+    assert cold.options == {"index_bits": 4, "index_read_bits": 0, "index_components": 0, "row_bits": 16}
     assert hot.streamed_bytes == 0 < cold.streamed_bytes
     assert cold.streamed_bytes == 4 * 32 * 2 * 32 * 2  # every selected row, and no other
     few = sparq_ipu.plan(**shape, kernel="sparq-tiered", n_tiles=64, hit_rate=0.6)  # 52 misses of 128

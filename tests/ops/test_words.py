@@ -85,6 +85,10 @@ SPECS = [
     dict(index_bits=8, index_read_bits=129),
     dict(index_bits=4, index_read_bits=2**32 - 1),
     dict(head_dim=2**16 + 8, index_bits=8, index_read_bits=2**20),
+    dict(index_components=8, index_bits=8, index_read_bits=9),
+    dict(index_components=24),
+    dict(index_components=12),
+    dict(index_components=2**32 - 8),
     dict(batch=4096, n_kv_heads=4097),
     dict(batch=65536, n_kv_heads=65536),  # 2**32: not 0
     # the first that is wrong, in the order of the fields
@@ -130,6 +134,24 @@ def test_planes_of_bits_are_refused_by_name() -> None:
     # negative controls
     fill()
     assert call(device="reference").index_read_bits == call(device="emulator").index_read_bits == 64
+
+
+def test_an_index_of_some_components_is_refused_by_name() -> None:
+    """Three tiers alone have it (docs/exactness.md E13): C++ and Python say so in the same words."""
+    bad = CacheSpec(2, 2, 16, 64, index_bits=8, index_components=8)
+    call = functools.partial(sparq_ipu.KVCache, 2, 2, 16, 64, index_bits=8, index_components=8)
+    words = "index_components must be 0 unless memory is 'tiered', got 8"
+    of = Attention("sparq-streaming", SETTINGS)
+    assert refused(lambda: session(bad, 2, of)) == refused(lambda: plan(bad, 2, of)) == f"plan: {words}"
+    for memory in ("streaming", "sram"):
+        assert refused(functools.partial(call, device="emulator", memory=memory)) == f"KVCache: {words}"
+    # and a rank above it
+    of = Attention("sparq-tiered", SparqSettings(9, 5))
+    words = "rank must be in [1, index_components=8], got 9"
+    assert refused(lambda: session(bad, 2, of)) == refused(lambda: plan(bad, 2, of)) == f"plan: {words}"
+    # negative controls
+    session(bad, 2, Attention("sparq-tiered", SETTINGS), n_tiles=4)
+    assert call(device="emulator", memory="tiered").index_components == 8
 
 
 BAD_SETTINGS = [
@@ -234,6 +256,7 @@ def test_numbers_that_no_field_holds(field: dataclasses.Field, value: int) -> No
             "index_bits": "be one of 16, 8, 4, 2",
             "row_bits": "be one of 16, 8",
             "index_read_bits": "be in [0, 0] with index_bits=16",
+            "index_components": "be in [0, head_dim=16]",
         }
         rule = rules.get(field.name, "be in [1, ")
         assert refused(lambda: CacheSpec(**vars(bad))).startswith(f"CacheSpec: {field.name} must {rule}")

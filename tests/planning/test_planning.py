@@ -251,7 +251,7 @@ def test_what_is_planned_twice_is_counted_once(monkeypatch):
         (dict(index_bits=4.0, kernel="dense-sram"), r"plan: index_bits must be one of 16, 8, 4, 2, got 4.0$"),
         (
             dict(bits=4),
-            r"plan: options must be among \['kernel', .*'rank', .*'index_read_bits'\], got 'bits'",
+            r"plan: options must be among \['kernel', .*'rank', .*'index_components'\], got 'bits'",
         ),
         (
             dict(hit_rate=0.9),
@@ -381,7 +381,7 @@ def test_a_smaller_key_index_moves_and_takes_less():
     assert [p.streamed_bytes - rows for p in (sixteen, eight, four)] == [
         8 * 32 * n for n in (4096 * 2, 64 * (64 + 4), 64 * (32 + 4))
     ]
-    assert four.options == dict(index_bits=4, index_read_bits=0, row_bits=16)
+    assert four.options == dict(index_bits=4, index_read_bits=0, index_components=0, row_bits=16)
     assert four.row()["index_bits"] == 4
     assert "seq_len 4096, index_bits 4, rank 32" in str(four)
     assert "index_bits" not in str(sixteen) and sixteen.row()["index_bits"] == 16

@@ -140,7 +140,7 @@ def _wrong_temperature(query: np.ndarray, components: np.ndarray) -> np.ndarray:
         (
             exact,
             "query_components",
-            lambda q, *, rank, n_kv_heads: np.tile(np.arange(rank), (len(q), n_kv_heads, 1)),
+            lambda q, *, rank, n_kv_heads, **_: np.tile(np.arange(rank), (len(q), n_kv_heads, 1)),
         ),
         (exact, "mean_value", lambda value_sum, lengths: value_sum / np.float32(769)),
         (exact, "combine", lambda attended, alpha, mean: attended),
