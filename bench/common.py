@@ -28,11 +28,11 @@ for _room, _package in (("reference", "sparq_reference"), ("python", "sparq_ipu"
 
 from json_lines import SCHEMA, JsonLines  # noqa: E402
 
-from sparq_ipu.commands.tables import kernel_label
 from sparq_ipu.commands import command_line  # noqa: E402
 from sparq_ipu.commands.command_line import Parser as Parser  # noqa: E402
 from sparq_ipu.commands.command_line import guarded as guarded  # noqa: E402
 from sparq_ipu.commands.command_line import try_writing  # noqa: E402
+from sparq_ipu.commands.tables import kernel_label  # noqa: E402
 from sparq_ipu.device_options import POLICIES, DeviceOptions  # noqa: E402
 from sparq_ipu.kernels import KERNELS, TIERED, Kernel  # noqa: E402
 from sparq_ipu.planning import Plan, plan  # noqa: E402

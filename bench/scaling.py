@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, Iterable
 
 from common import (
-    NEWER_OPTIONS,
     FLAGS,
+    NEWER_OPTIONS,
     ROOT,
     Column,
     CommandLine,

@@ -31,8 +31,8 @@ from typing import Any, Iterable, Iterator
 
 import numpy as np
 from common import (
-    NEWER_OPTIONS,
     ARGUMENTS,
+    NEWER_OPTIONS,
     ROOT,
     SETTINGS_FLAGS,
     WORKLOAD_COLUMNS,

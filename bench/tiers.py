@@ -16,7 +16,7 @@ import argparse
 import json
 import statistics
 import sys
-from typing import Any, Iterable
+from typing import Any, Iterable, Sequence
 
 from common import (
     ROOT,
@@ -49,6 +49,11 @@ MODELS = {
 }
 LAYERS = 32
 HIT_RATE = 0.9
+#: of long contexts: an index of 2 bits, of all components and of half of them, and a small buffer of hot rows
+LONG = dict(n_kv_heads=8, n_heads=32, head_dim=128, rank=32, top_k=192, n_local=64, index_bits=2)
+LONG_HOT_ROWS = 192
+LONG_CONTEXTS = ((65536, 1), (262144, 4))  # positions, IPUs
+LONG_INDICES = ((0, 0.5), (64, 0.5), (64, 0.0))  # components, hit rate
 
 COLUMNS = (
     Column("model", 10, lambda row: row["model"]),
@@ -63,6 +68,13 @@ COLUMNS = (
     Column("low", 8, lambda row: number(row["seconds_low"], ".2f", 1e3)),
     Column("high", 8, lambda row: number(row["seconds_high"], ".2f", 1e3)),
     Column("all streamed", 12, lambda row: number(row["seconds_if_streamed"], ".2f", 1e3)),
+)
+#: of the table of long contexts
+LONG_COLUMNS = (
+    *COLUMNS[1:4],
+    Column("components in the index", 23, lambda row: str(row.get("index_components") or row["head_dim"])),
+    Column("hot", 4, lambda row: f"{row['hit_rate']:.0%}"),
+    *COLUMNS[4:],
 )
 
 
@@ -79,20 +91,33 @@ def command_line() -> CommandLine:
     add = cli.run.add_argument
     add("--ipus", type=int, nargs="+", default=[1, 4, 16], metavar="N", help="IPUs of the model [1 4 16]")
     add("--model", choices=tuple(MODELS), nargs="+", default=list(MODELS), help="shapes [both]")
+    add("--hot-rows", type=int, default=0, metavar="N", help="of each KV head in three tiers [0: 4 k]")
+    text = f"share of the selected rows taken to be hot [{HIT_RATE}]"
+    add("--hit-rate", type=float, default=HIT_RATE, metavar="P", help=text)
     add("--write", action="store_true", help=f"put the tables into {DOCUMENT.relative_to(ROOT)}")
     cli.add_run(None)
     return cli
 
 
-def row_of(workload: Workload, model: str, n_ipus: int, a: argparse.Namespace) -> Row:
+def row_of(
+    workload: Workload, model: str, n_ipus: int, a: argparse.Namespace, hot_rows: int, hit_rate: float
+) -> Row:
     row = new_row(
         "tiers", TIERED.name, "bow", workload, time_source="modelled", seed=a.seed, command=a.command
     )
-    row.update(model=model, n_ipus=n_ipus, n_layers=-(-LAYERS // n_ipus), hit_rate=HIT_RATE)
+    row.update(model=model, n_ipus=n_ipus, n_layers=-(-LAYERS // n_ipus), hit_rate=hit_rate)
+    if hot_rows:  # rows are older than this
+        row.update(hot_rows=hot_rows)
     names = ("n_tiered", "max_tile_bytes", "seconds_tiered", "seconds_streamed", "seconds_per_token")
     row.update(dict.fromkeys((*names, "seconds_low", "seconds_high", "seconds_if_streamed")))
     try:
-        placed = place_layers(**workload.plan_arguments(), n_layers=LAYERS, n_ipus=n_ipus, hit_rate=HIT_RATE)
+        placed = place_layers(
+            **workload.plan_arguments(),
+            n_layers=LAYERS,
+            n_ipus=n_ipus,
+            hit_rate=hit_rate,
+            hot_rows=hot_rows,
+        )
     except ValueError as error:
         row.update(failure(error))
         return row
@@ -110,9 +135,20 @@ def row_of(workload: Workload, model: str, n_ipus: int, a: argparse.Namespace) -
     return row
 
 
-def markdown(rows: Iterable[Row]) -> str:
-    """The table for the document."""
-    return markdown_table([c.heading for c in COLUMNS], ([c.text(row) for c in COLUMNS] for row in rows))
+def markdown(rows: Iterable[Row], columns: Sequence[Column] = COLUMNS) -> str:
+    """A table for the document."""
+    return markdown_table([c.heading for c in columns], ([c.text(row) for c in columns] for row in rows))
+
+
+def long_rows(a: argparse.Namespace) -> list[Row]:
+    """Llama-3-8B at long contexts, with an index of all components and of half of them."""
+    made = []
+    for seq_len, n_ipus in LONG_CONTEXTS:
+        for components, hit_rate in LONG_INDICES:
+            arguments = {**LONG, "batch": 1, "capacity": seq_len, "index_components": components}
+            workload = Workload.of("tiers", arguments, True)
+            made.append(row_of(workload, "Llama-3-8B", n_ipus, a, LONG_HOT_ROWS, hit_rate))
+    return made
 
 
 def measured_steps() -> str:
@@ -151,20 +187,22 @@ def main(argv: list[str] | None = None) -> int:
     for model in a.model:
         for workload in cli.workloads(a, takes_settings=True, **MODELS[model]):
             for n_ipus in a.ipus:
-                rows.append(row_of(workload, model, n_ipus, a))
+                rows.append(row_of(workload, model, n_ipus, a, a.hot_rows, a.hit_rate))
                 if rows[-1]["error"] and not rows[-1]["does_not_fit"]:
                     cli.error(rows[-1]["error"].partition(": ")[2])
                 print(f"\r{len(rows)} planned", end="", file=sys.stderr, flush=True)
     print("", file=sys.stderr)
+    of_long = long_rows(a) if a.write else []
     if a.json is not None:
-        a.json.append(rows)
+        a.json.append([*rows, *of_long])
     print(text_table(COLUMNS, rows))
     print(
         "All times are modelled for Bow IPUs: attention of 32 layers for one token, "
-        f"{HIT_RATE:.0%} of the selected rows assumed to be hot. {NOT_IN_A_PLAN}."
+        f"{a.hit_rate:.0%} of the selected rows assumed to be hot. {NOT_IN_A_PLAN}."
     )
     if a.write:
         replace_block(DOCUMENT, "tiers", markdown(rows))
+        replace_block(DOCUMENT, "long", markdown(of_long, LONG_COLUMNS))
         replace_block(DOCUMENT, "steps", measured_steps())
         replace_block(DOCUMENT, "rates", rates())
     return 0

@@ -56,9 +56,9 @@ WORKLOAD = (
 EFFECTS = {
     "ipu_sparq": WORKLOAD
     + "--row-bits 8; --kernel all; --seed 1; --tiles 9; --no-check; --stages; --hot-rows 60; --device ipu; "
-    "--hot-policy recent; --wave-rows 8; --no-check --check; --hit-rate 0.5",
+    "--hot-policy recent; --wave-rows 8; --no-check --check; --hit-rate 0.5; --index-components 8",
     "ipu_sparq plans": "--S 65; --ipus 2; --tiles 9; --hit-rate 0.5; --hot-rows 60; --wave-rows 8; "
-    "--hot-policy recent; --row-bits 8; --local 3; --layers 2",
+    "--hot-policy recent; --row-bits 8; --local 3; --layers 2; --index-components 8",
     "ipu_sparq stack": "--ipus 2; --split heads; --tiles 9; --hit-rate 0.5; --hot-rows 60; --wave-rows 8; "
     "--hot-policy recent; --row-bits 8; --layers 5",
     "ipu_sparq input": "--layer 9; --S 90; --stages; --tiles 17",
@@ -68,7 +68,8 @@ EFFECTS = {
     "reference": WORKLOAD + "--kernel sparq; --reps 2; --warmup 1; --seed 1; --no-check",
     "layers": WORKLOAD + "--layers 2; --ipus 2; --write",
     "tiers": "--S 4096; --B 2; --r 5; --k 9; --local 3; --no-mean-value; --index-bits 8; --row-bits 8; "
-    "--ipus 16; --model Llama-2-7B; --write; --json {tmp}/x",
+    "--ipus 16; --model Llama-2-7B; --write; --json {tmp}/x; --hot-rows 60; "
+    "--hit-rate 0.5; --index-components 64",
     "scaling": WORKLOAD + "--layers 2; --ipus 4; --tiles 9; --write",
     "sweep": WORKLOAD + "--row-bits 8; --kernel all; --device gc200; --jobs 2; --emulate 1e6",
     "sweep emulated": "--seed 1",
@@ -81,10 +82,10 @@ REFUSED = {
     "ipu_sparq stack": "--ipus 3; --layers 0",
     "ipu_sparq input": "--B 2; --heads 4; --kv-heads 1; --head-dim 16; --seed 1; --k 9; --row-bits 8",
     "ipu_sparq dense": "--r 5; --k 9; --local 3; --no-mean-value; --index-bits 4; --row-bits 8; "
-    "--index-read-bits 9; --hot-rows 60; "
+    "--index-read-bits 9; --hot-rows 60; --index-components 8; "
     "--hot-policy recent; --wave-rows 8",
     "ipu_sparq streaming": "--row-bits 8; --index-read-bits 9; --hot-rows 60; --hot-policy recent; "
-    "--wave-rows 8",
+    "--wave-rows 8; --index-components 8",
     "cpu_sparq": "--row-bits 8; --index-read-bits 9; --plot {tmp}",
     "reference": "--row-bits 8",
     "reference dense": "--r 5; --k 9; --local 3; --no-mean-value; --index-bits 4",

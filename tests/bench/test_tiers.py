@@ -75,7 +75,10 @@ def published() -> list[dict[str, Any]]:
 
 
 def test_the_documents_tables() -> None:
-    assert block("tiers") == tiers.markdown(published()) + "\n"
+    of_long = [row for row in published() if "hot_rows" in row]
+    assert block("tiers") == tiers.markdown(row for row in published() if "hot_rows" not in row) + "\n"
+    assert block("long") == tiers.markdown(of_long, tiers.LONG_COLUMNS) + "\n"
+    assert [(row["seq_len"], row["n_ipus"]) for row in of_long[::3]] == list(tiers.LONG_CONTEXTS)
 
 
 @pytest.mark.slow

@@ -22,7 +22,8 @@ TABLE = Path(__file__).with_name("counted_vertices.tsv")
 SHORT = {
     "SEGMENT": "n=1920; stride=length=partPositions=filled=n; nWaves=1; chunk=64",
     "BLOCKS": "columnWords=nBlocks*(2*indexBits+1); limit=127.0; length=partPositions=filled=nBlocks*64",
-    "RESIDENT": "nBlocks=6; groupSize=4; rank=32; headDim=nComponents=64; components=arange(rank); indexBits=4; BLOCKS",
+    "RESIDENT": "nBlocks=6; groupSize=4; rank=32; headDim=nComponents=64; components=arange(rank); "
+    "indexBits=4; BLOCKS",
 }
 
 

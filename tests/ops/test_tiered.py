@@ -61,7 +61,7 @@ class Pair:
         self.head_dim, self.n_kv_heads, group_size, self.batch = shape
         self.n_heads = self.n_kv_heads * group_size
         sizes = (self.batch, self.n_kv_heads, self.head_dim, CAPACITY)
-        self.index_components = min(tiers["index_components"], self.head_dim)
+        self.index_components = min(tiers.get("index_components", 0), self.head_dim)
         tiers = {**tiers, "index_components": self.index_components}
         self.caches = [
             KVCache(*sizes, device="emulator", memory="tiered", **tiers),

@@ -282,7 +282,7 @@ def of_another_type(description: Any) -> list[SimpleNamespace]:
 
 def test_descriptions_of_another_type() -> None:
     specs, settings = of_another_type(SPEC), of_another_type(SETTINGS)
-    assert len(specs) == 7 * 5 and len(settings) == 3 * 5 + 4
+    assert len(specs) == 8 * 5 and len(settings) == 3 * 5 + 4
     for bad in specs:
         for call in (session, cpu_cache):
             with pytest.raises(TypeError):

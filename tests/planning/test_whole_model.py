@@ -264,7 +264,8 @@ def test_the_page(tmp_path: Path) -> None:
 #: of `sparq-ipu plan`, one by one
 FLAGS = (
     "--S 99; --batch 2; --in-flight 2; --ipus 2; --split heads; --weights int4; --weights-in sram; --r 3; "
-    "--k 9; --local 1; --index-bits 2; --row-bits 8; --hot-rows 60; --hit-rate 0.5; --device gc200"
+    "--k 9; --local 1; --index-bits 2; --index-components 64; --row-bits 8; --hot-rows 60; "
+    "--hit-rate 0.5; --device gc200"
 )
 
 

@@ -27,6 +27,7 @@ from popart_models import (
 )
 
 TIERED = dict(memory="tiered", index_bits=4)
+INDEX = ("index_bits", "index_components")
 N_PROMPT = 100
 
 
@@ -76,7 +77,7 @@ class Steps:
         for each, held in self.held.items():
             np.testing.assert_array_equal(results[f"held_{each}"], held.lengths)
             if held.lengths.all():  # else no output is defined
-                settings = {k: v for k, v in self.caches[each].items() if k in (*SETTINGS, "index_bits")}
+                settings = {k: v for k, v in self.caches[each].items() if k in (*SETTINGS, *INDEX)}
                 expected = held.sparq(inputs[f"query_{each}"], **settings)
                 np.testing.assert_array_equal(bits(results[f"out_{each}"]), bits(expected))
         return int(self.model.executions().get("insert_rows", 0))
@@ -91,6 +92,7 @@ class Steps:
         dict(n_tiles=24),
         dict(n_tiles=7, index_bits=8, hot_rows=20, wave_rows=4),
         dict(n_tiles=24, row_bits=8, hot_rows=20),
+        dict(n_tiles=24, index_components=8, rank=5),
         dict(n_tiles=64, hot_rows=33, hot_policy="recent", wave_rows=16),
         dict(n_tiles=1, hot_rows=200, index_bits=8, hot_policy="recent"),
     ],
