@@ -97,6 +97,15 @@ def test_ipus_share_the_layers() -> None:
     assert four.seconds_per_token == pytest.approx(10 * four.tiered.seconds_per_query)
 
 
+def test_no_more_rounds_than_make_it_smaller() -> None:
+    """A slot has at most so many parts. With fewer slots tiles are idle, and others keep twice as much."""
+    shape: dict[str, Any] = dict(n_heads=32, n_kv_heads=8, seq_len=262144, rank=32, top_k=192, index_bits=2)
+    options: dict[str, Any] = dict(index_components=64, hot_rows=192, baseline=False, append=True)
+    planned = plan(**shape, **options, kernel="sparq-tiered", n_layers=8)
+    assert planned.mapping["rounds"] == 1
+    assert planned.row()["max_tile_bytes"] < planned.memory["limit"]
+
+
 def test_none_fits() -> None:
     placed = place_layers(**SMALL, seq_len=262144, n_layers=2)
     assert placed.n_tiered == 0 and placed.tiered is None

@@ -304,6 +304,11 @@ MUTANTS = [
     ),
     *of(
         "poplar_ops/cpu/pair_query.hpp",
+        "tests/cpu/test_cpu_index_components.py",
+        [("call->cache.spec.nIndexed(), rank", "d, rank", "the query chooses among all components")],
+    ),
+    *of(
+        "poplar_ops/cpu/pair_query.hpp",
         "tests/cpu/test_cpu_index_planes.py",
         [
             ("merit = merit * 0.5f", "merit = merit * 0.25f", "a plane counts a quarter of the one above"),

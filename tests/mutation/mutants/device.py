@@ -222,6 +222,11 @@ MUTANTS = [
     ),
     *of(
         "poplar_ops/src/plan.cpp",
+        "tests/planning/test_placement.py::test_no_more_rounds_than_make_it_smaller",
+        [("smallest && all > least", "smallest && all > 8 * least", "rounds go on that need more memory")],
+    ),
+    *of(
+        "poplar_ops/src/plan.cpp",
         f"{_ATTENTION} tests/ops/test_words.py tests/planning/test_planning.py {_MODEL}",
         [
             (

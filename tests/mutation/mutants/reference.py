@@ -196,6 +196,19 @@ MUTANTS = [
         ],
     ),
     *of(
+        "reference/sparq_reference/component_order.py",
+        f"{_TESTS}index_components.py",
+        [
+            ("-magnitude * spread,", "-spread,", "queries have no say in which components are first"),
+            (".std(axis=2)", ".mean(axis=2)", "large keys are first, not those that differ"),
+        ],
+    ),
+    *of(
+        "reference/sparq_reference/exact.py",
+        f"{_TESTS}index_components.py",
+        [("[..., : index_components or None]", "", "components that the index has not are chosen")],
+    ),
+    *of(
         "reference/sparq_reference/key_index.py",
         _INDEX,
         [

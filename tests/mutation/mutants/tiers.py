@@ -119,8 +119,9 @@ MUTANTS = [
         "poplar_ops/codelets/resident_components.cpp",
         _COMPONENTS,
         [
+            ("*layer * nComponents", "*layer * ofHead", "layers are apart by components that are not there"),
             ("(base + c) * ofColumn", "c * ofColumn", "records of another layer are scored"),
-            ("rank - count(first, headDim)", "rank", "later workers list behind the end"),
+            ("rank - count(first, nComponents)", "rank", "later workers list behind the end"),
         ],
     ),
     *of(
@@ -139,8 +140,8 @@ MUTANTS = [
         f"{_PROGRAM} tests/ops/test_tiered.py",
         [
             (
-                '{"first", first}, {"n", n}',
-                '{"first", 0u * first}, {"n", n}',
+                '{"first", first}, {"n", own}',
+                '{"first", 0u * first}, {"n", own}',
                 "every piece has the first magnitudes",
             ),
             (
