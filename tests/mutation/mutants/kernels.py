@@ -21,7 +21,7 @@ MUTANTS = [
         f"{_CPU}/key_index.hpp",
         f"{_VECTORS} tests/cpu/test_cpu_key_index.py::test_memory",
         [
-            ("at * headDim * columnStride;", "at * headDim;", "pairs share their columns"),
+            ("at * nComponents * columnStride;", "at * headDim;", "pairs share their columns"),
         ],
     ),
     *of(
