@@ -240,6 +240,16 @@ MUTANTS = [
             ("max(reach, key=", "min(reach, key=", "the settings of most bytes are shown"),
             ("is kind and method.index_bits == bits", "is kind", "a model in float32 counts as settings"),
             ("or not report.has_interval(report.estimate(items, KL))", "", "one context is enough"),
+            (
+                'getattr(method, "index_components", 0)',
+                "False",
+                "settings whose index has some of the components are shown too",
+            ),
+            (
+                "report.estimate({i: of[i] for i in both}, KL)",
+                "report.estimate(of, KL)",
+                "all components have contexts that some have not",
+            ),
         ],
     ),
 ]
