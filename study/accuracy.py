@@ -268,6 +268,7 @@ def write_documents() -> None:
     files = [runner.read_results(path) for path in ROOT.glob(LATER)]
     replace_block(LATER_DOCUMENT, "later", later.tables(files))
     replace_block(LATER_DOCUMENT, "goal", later.goal_table(files))
+    replace_block(LATER_DOCUMENT, "components", later.components_table(files))
     replace_block(LATER_DOCUMENT, "tasks", later.tasks_table(runner.read_results(OTHER_TASKS)))
     settings = [runner.read_results(path) for path in ROOT.glob(SETTINGS)]
     replace_block(MODELS_DOCUMENT, "settings", later.settings_table(files, settings))

@@ -23,15 +23,21 @@ ATTENTION = "sparq_ipu_accuracy"
 N_RECENT = 32  # rows of attention weights kept of the prefill: the largest n_recent of `alisa`
 _CHUNK = 256  # queries per step of the dense prefill
 _CALIBRATED_ON = 128  # queries that a calibration keeps, the last ones
+LAST_QUERIES = 512  # queries of a prompt, the last ones, by which components are chosen for a key index
 
 
 @dataclasses.dataclass
 class LayerCache:
     """One layer's K and V as lists of pieces, with what stateful methods start from (see History; None if it
-    was not recorded)."""
+    was not recorded).
+
+    magnitudes: (n_kv_heads, at most LAST_QUERIES, head_dim) |q| of the last queries, summed over the heads of
+        the group.
+    """
 
     keys: list[torch.Tensor]
     values: list[torch.Tensor]
+    magnitudes: torch.Tensor
     weight_sum: torch.Tensor | None = None
     recent_weights: torch.Tensor | None = None
 
@@ -42,6 +48,12 @@ class Prefix:
 
     length: int
     layers: dict[int, LayerCache]
+
+
+def _last_magnitudes(query: torch.Tensor, old: LayerCache | None) -> torch.Tensor:
+    """`LayerCache.magnitudes` once `query` (n_kv_heads, group_size, n, d) has followed `old`."""
+    new = query[:, :, -LAST_QUERIES:].float().abs().sum(1)
+    return torch.cat([old.magnitudes, new], 1)[:, -LAST_QUERIES:] if old else new
 
 
 class _Run(Protocol):
@@ -97,6 +109,7 @@ class _Record:
         self.layers[layer] = LayerCache(
             [*(old.keys if old else []), new_key],
             [*(old.values if old else []), new_value],
+            _last_magnitudes(query, old),
             weight_sum,
             recent,
         )
@@ -113,10 +126,13 @@ class _Plain:
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
     ) -> torch.Tensor:
-        old = self.prefix.layers[layer] if self.prefix else LayerCache([], [])
+        old = self.prefix.layers[layer] if self.prefix else None
+        old_keys, old_values = (old.keys, old.values) if old else ([], [])
         # Products in bfloat16 leave some of these in that type; what follows is float32.
-        self.layers[layer] = LayerCache([*old.keys, key.float()], [*old.values, value.float()])
-        key, value = torch.cat([*old.keys, key], 1)[:, None], torch.cat([*old.values, value], 1)[:, None]
+        self.layers[layer] = LayerCache(
+            [*old_keys, key.float()], [*old_values, value.float()], _last_magnitudes(query, old)
+        )
+        key, value = torch.cat([*old_keys, key], 1)[:, None], torch.cat([*old_values, value], 1)[:, None]
         n_queries, seq_len = query.shape[2], key.shape[2]
         # With a prefix the last query still sees everything; `is_causal` would align the first.
         mask = torch.ones(n_queries, seq_len, dtype=torch.bool).tril_(seq_len - n_queries)
@@ -124,8 +140,8 @@ class _Plain:
             query,
             key.expand(-1, query.shape[1], -1, -1),
             value.expand(-1, query.shape[1], -1, -1),
-            attn_mask=mask if old.keys else None,
-            is_causal=not old.keys,
+            attn_mask=mask if old else None,
+            is_causal=not old,
             scale=scale,
         )
 
@@ -300,7 +316,10 @@ class Evaluator:
 
     @staticmethod
     def _histories(layers: dict[int, LayerCache]) -> dict[int, History]:
-        return {i: History(cache.weight_sum, cache.recent_weights) for i, cache in layers.items()}
+        return {
+            i: History(cache.weight_sum, cache.recent_weights, cache.magnitudes.double().mean(1))
+            for i, cache in layers.items()
+        }
 
     def _forward(self, tokens: Sequence[int], start: int, run: _Run, **options: Any) -> torch.Tensor:
         ids = torch.tensor([list(tokens)])

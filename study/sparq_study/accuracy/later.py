@@ -6,6 +6,7 @@ Each model and length has a file of lines, `study/results/later_*.jsonl`, by `st
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from typing import Any, Container, Dict, Sequence
@@ -176,6 +177,9 @@ def settings_table(files: Sequence[list[dict[str, Any]]], more: Sequence[list[di
         for items in report.select(lines, "lm", "sparse").values():
             first = next(iter(items.values()))
             method = parse_method(first["resolved"])
+            # A key index of some components moves no fewer bytes, and `components_table` has it.
+            if getattr(method, "index_components", 0):
+                continue
             if type(method) not in (SparQ, Planes) or not report.has_interval(report.estimate(items, KL)):
                 continue
             assert isinstance(method, SparQ)
@@ -211,6 +215,39 @@ def settings_table(files: Sequence[list[dict[str, Any]]], more: Sequence[list[di
         "KL [95 %]",
     ]
     return markdown_table([*header, f"at most {goal:.{KL.digits}f}"], rows)
+
+
+def components_table(files: Sequence[list[dict[str, Any]]]) -> str:
+    """A key index of some of the components beside one of all, and beside 4 bits with k=128 (all components).
+
+    Every figure of a row but the last is of the contexts that both indices have.
+    """
+    rows = []
+    for lines in in_order(files):
+        found = report.select(lines, "lm", "sparse")
+        for items in found.values():
+            method = parse_method(next(iter(items.values()))["resolved"])
+            if not isinstance(method, SparQ) or not method.index_components:
+                continue
+            base = str(dataclasses.replace(method, index_components=0))
+            if base not in found:
+                continue
+            both = set(items) & set(found[base])
+            kl = (report.estimate({i: of[i] for i in both}, KL).value for of in (found[base], items))
+            rows.append(
+                [
+                    lines[0]["model"],
+                    f"{next(iter(items.values()))['seq_len']:,}",
+                    str(len(both)),
+                    f"`{base}`",
+                    str(method.index_components),
+                    *(f"{value:.{KL.digits}f}" for value in kl),
+                    gap(items, found[base]),
+                    gap(items, found[LATER_LEVELS[1]]),
+                ]
+            )
+    header = ["model", "positions", "contexts", "method", "components", "KL of all", "KL of these"]
+    return markdown_table([*header, "these less all", f"these less `{LATER_LEVELS[1]}`"], rows)
 
 
 def tasks_table(lines: list[dict[str, Any]]) -> str:

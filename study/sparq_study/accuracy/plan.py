@@ -200,10 +200,13 @@ LATER_OTHERS = (
     "planes:bits=64,mean_from=1,index_bits=4",
     "sparq:mean_from=1,index_bits=2",
     RECOMMENDED_METHOD,
+    "sparq:k=512,mean_from=1,index_bits=2",
     "sparq:k=160,mean_from=1,index_bits=2",
     "sparq:r=24,k=200,mean_from=1,index_bits=2",
     *(f"top_p:k=512,p={p},mean_from=1,index_bits=4" for p in (0.8, 0.9, 0.95)),
 )
+# A key index of half of the components, at head_dim 64; beside one of all of them.
+LATER_HALF = f"{RECOMMENDED_METHOD},components=32"
 QUICK_METHODS = (
     "dense",
     "sparq:r=16",
@@ -312,7 +315,9 @@ def later_plan() -> Plan:
     Each model and length (`lm.length`) has a file of its own.
     """
     methods = [method for levels in LATER.values() for method in levels]
-    return Plan({"lm": {"items": 12, "texts": "held_out"}}, [*methods, *LATER_OTHERS], HELD_OUT_SEED)
+    return Plan(
+        {"lm": {"items": 12, "texts": "held_out"}}, [*methods, *LATER_OTHERS, LATER_HALF], HELD_OUT_SEED
+    )
 
 
 def quick_plan() -> Plan:

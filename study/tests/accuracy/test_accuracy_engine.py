@@ -50,6 +50,7 @@ METHOD_TEXTS = [
     "sparq:r=4,k=24,tau=none",
     "sparq:r=4,k=24,index_bits=4",
     "sparq:r=4,k=24,index_bits=8",
+    "sparq:r=4,k=24,components=8",
     "sparq:r=4,k=24,dense_layers=1",
     "oracle:k=24",
     "oracle:k=24,mean_from=1",

@@ -6,7 +6,15 @@ from __future__ import annotations
 import pytest
 
 from sparq_study.accuracy import later
-from sparq_study.accuracy.plan import LATER, LATER_LEVELS, LATER_OTHERS, Contender, later_plan
+from sparq_study.accuracy.plan import (
+    LATER,
+    LATER_HALF,
+    LATER_LEVELS,
+    LATER_OTHERS,
+    RECOMMENDED_METHOD,
+    Contender,
+    later_plan,
+)
 from sparq_study.accuracy.tasks import TASKS
 
 
@@ -166,6 +174,48 @@ def test_settings_that_reach_the_goal():
     assert of["b", "bits=4"][-1] == "yes"
     (of_planes,) = (row for (model, bits), row in of.items() if model == "b" and "read" in bits)
     assert of_planes[-1] == "no" and of_planes[6].startswith("0.5500")
+
+
+def with_components(kl, contexts, method=LATER_HALF, **changes):
+    """Lines of all methods, and of one whose index has some of the components, on so many contexts."""
+    lines = [line for line in lines_of(kl, **changes) if line.get("method") != LATER_HALF]
+    plan = lines[0]["plan"]
+    lines[0]["plan"] = dict(plan, methods=[*plan["methods"], method])
+    for line in lines[1:]:
+        line["resolved"] = str(Contender(line["method"]).resolve(line["seq_len"], 64, 3, 30))
+    of_base = [line for line in lines if line.get("method") == RECOMMENDED_METHOD][:contexts]
+    for line in of_base:
+        sums = {"n": 10, "kl": 10 * kl[method] * (1 + line["item"] / 4)}
+        lines.append(dict(line, method=method, resolved=method, sums=sums))
+    return lines
+
+
+def test_some_components_beside_all_of_them():
+    """Of the contexts that both have; by model and length; what is not measured both ways is left out."""
+    kl = {RECOMMENDED_METHOD: 0.1, LATER_HALF: 0.2, LATER_LEVELS[1]: 0.4}
+    files = [
+        with_components(kl, 2, model="b"),
+        with_components(kl, 3, model="a", length=8000),
+        lines_of(kl)[:1],
+    ]
+    other = "sparq:k=99,mean_from=1,index_bits=2,components=48"
+    files.append(with_components({**kl, other: 0.2}, 3, other, model="c"))
+    rows = [
+        [cell.strip() for cell in row.split("|")[1:-1]] for row in later.components_table(files).splitlines()
+    ]
+    assert rows[0][-1].endswith(f"`{LATER_LEVELS[1]}`") and len(rows) == 4
+    assert rows[2][:5] == ["a", "8,000", "3", f"`{RECOMMENDED_METHOD}`", "32"]
+    assert rows[2][5:7] == ["0.1100", "0.2500"]
+    assert rows[2][7].startswith("+0.1400 [") and rows[2][8].startswith("-0.1900 [")
+    assert rows[3][:3] == ["b", "4,000", "2"] and rows[3][5:] == ["0.1050", "0.2250", "+0.1200", "-0.1950"]
+
+
+def test_settings_for_other_models_have_all_components():
+    """What saves memory alone is no setting of fewest bytes, however near it is."""
+    kl = {RECOMMENDED_METHOD: 0.5, LATER_HALF: 0.01, LATER_LEVELS[1]: 0.4}
+    files = [with_components(kl, 3, model=later.CHOSEN_ON)]
+    rows = [row for row in later.settings_table(files, []).splitlines() if "index_bits=2" in row]
+    assert len(rows) == 1 and "0.01" not in rows[0]
 
 
 def test_tasks_beside_dense_attention():

@@ -8,6 +8,7 @@ from . import of
 _METHODS = "study/tests/accuracy/test_accuracy_methods.py"
 _INTERVALS = "study/tests/accuracy/test_accuracy_intervals.py"
 _ENGINE = "study/tests/accuracy/test_accuracy_engine.py"
+_COMPONENTS = "study/tests/accuracy/test_accuracy_components.py"
 _TASKS = "study/tests/accuracy/test_accuracy_tasks.py"
 _RESULTS = "study/tests/accuracy/test_accuracy_results.py"
 _REVISION = f"{_RESULTS}::test_lines_of_a_former_revision_are_left_out_and_computed_anew"
@@ -86,6 +87,23 @@ MUTANTS = [
         ],
     ),
     *of(
+        "study/sparq_study/accuracy/methods/sparq.py",
+        _COMPONENTS,
+        [
+            (": span.first].numpy()", ":].numpy()", "keys behind the prompt choose components too"),
+            (
+                "order[0, :, : self.index_components]",
+                "order[0, :, -self.index_components :]",
+                "the key index has the components that matter least",
+            ),
+            (
+                "            self.indexed(span)  # by",
+                "            pass  # by",
+                "components are chosen by keys that are rounded",
+            ),
+        ],
+    ),
+    *of(
         "study/sparq_study/accuracy/methods/base.py",
         _METHODS,
         [
@@ -150,6 +168,22 @@ MUTANTS = [
         ],
     ),
     *of(
+        "study/sparq_study/accuracy/engine.py",
+        _COMPONENTS,
+        [
+            (
+                "query[:, :, -LAST_QUERIES:]",
+                "query[:, :, :LAST_QUERIES]",
+                "the first queries choose components",
+            ),
+            (
+                "torch.cat([old.magnitudes, new], 1)[:, -LAST_QUERIES:] if old else new",
+                "new",
+                "queries of a prefix choose no components",
+            ),
+        ],
+    ),
+    *of(
         "study/sparq_study/accuracy/measure.py",
         _INTERVALS,
         [
@@ -206,6 +240,16 @@ MUTANTS = [
             ("max(reach, key=", "min(reach, key=", "the settings of most bytes are shown"),
             ("is kind and method.index_bits == bits", "is kind", "a model in float32 counts as settings"),
             ("or not report.has_interval(report.estimate(items, KL))", "", "one context is enough"),
+            (
+                'getattr(method, "index_components", 0)',
+                "False",
+                "settings whose index has some of the components are shown too",
+            ),
+            (
+                "report.estimate({i: of[i] for i in both}, KL)",
+                "report.estimate(of, KL)",
+                "all components have contexts that some have not",
+            ),
         ],
     ),
 ]

@@ -41,17 +41,25 @@ class History:
         summed over the query heads of the group; None if it was not recorded.
     recent_weights: (n_kv_heads, n_recent, n_seen) the same for each of the last few queries, oldest first;
         None if it was not recorded.
+    query_weight: (n_kv_heads, head_dim) float64, |q| summed over the query heads of the group, the mean of
+        the last queries of the prompt; None if it was not recorded.
     state: whatever the method keeps between calls.
+    indexed: (n_kv_heads, head_dim) bool, the components in the key index, of a method that chooses them.
     rows, steps: how many rows of K and V were read by how many KV heads and queries, of a method that reads
         as many as the query needs; else 0.
     """
 
     def __init__(
-        self, weight_sum: torch.Tensor | None = None, recent_weights: torch.Tensor | None = None
+        self,
+        weight_sum: torch.Tensor | None = None,
+        recent_weights: torch.Tensor | None = None,
+        query_weight: torch.Tensor | None = None,
     ) -> None:
         self.weight_sum = weight_sum
         self.recent_weights = recent_weights
+        self.query_weight = query_weight
         self.state: Any = None
+        self.indexed: torch.Tensor | None = None
         self.rows, self.steps = 0, 0
         self.key_range: ChannelRange | None = None
         self.value_range: ChannelRange | None = None

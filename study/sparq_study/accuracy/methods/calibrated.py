@@ -34,6 +34,10 @@ class DoubleSparsity(SparQ):
     needs_calibration: ClassVar[bool] = True
     mean_value_from: int = dataclasses.field(default=-1, metadata={"short": "mean_from"})
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_all_components()
+
     def fixed(self, calibration: Calibration) -> torch.Tensor:
         """(n_kv_heads, head_dim) bool."""
         return top_positions(calibration.importance, self.rank, lower_first=True)
@@ -84,6 +88,7 @@ class Loki(SparQ):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_no_index()
+        self._check_all_components()
 
     def approx_scores(self, span: Span) -> torch.Tensor:
         self._check_rank(span.head_dim)

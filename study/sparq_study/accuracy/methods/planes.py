@@ -40,6 +40,7 @@ class Planes(SparQ):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self._check_all_components()
         most = self.planes * self.rank
         checks.check_integer(self.name, "bits", self.bits, 1, most, f"[1, {self.planes} rank={most}]")
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Mapping
 
 import torch
 
-from sparq_reference import checks, transfers
+from sparq_reference import checks, component_order, transfers
 from sparq_reference.numerics import BLOCK
 from sparq_reference.settings import SparqSettings
 
@@ -46,6 +46,9 @@ class SparQ(Method):
         kernels have (row_bits=8, docs/exactness.md, E10): everything is made from the rounded rows. The two
         others, "int8_row" and "int8_block" (with a key index, whose low and step it uses), are of the
         selected rows alone.
+    index_components: above 0, i1 is of so many components alone: those that the key index has. They are
+        chosen once, for each layer and KV head, from the keys and the last queries of the prompt
+        (`sparq_reference.component_order.by_prompt`).
 
     Transfer: S r + 2 k d + 4 d; without the mean value 2 d less; with a key index of b bits each position of
         a full block counts r b/16 + 2 r/64 in place of r; with rows of 8 bits 2 k d is halved, and each
@@ -54,11 +57,13 @@ class SparQ(Method):
     These are not the settings of the device kernels (`sparq_reference.settings.SparqSettings`, which
     `sparq_attention` and `transformers.enable` take):
 
-        here             there         difference
-        n_local          n_local       there the number itself, 0 by default; -1 is an error
-        mean_value_from  mean_value    here the index of a layer, there True or False, for each layer
-        temperature      -             kernels have "sparq" only
-        index_bits       index_bits    there an option of the cache (`sparq_reference.settings.CacheSpec`)
+        here              there             difference
+        n_local           n_local           there the number itself, 0 by default; -1 is an error
+        mean_value_from   mean_value        here the index of a layer, there True or False, for each layer
+        temperature       -                 kernels have "sparq" only
+        index_bits        index_bits        an option of the cache there (`settings.CacheSpec`)
+        index_components  index_components  the same; and there keys and queries come with their components in
+                                            that order, here they are chosen where they are
 
     The text form (`sparq:r=8,k=64`) keeps these meanings because published results are keyed by it.
     `from_settings` is the method that measures given settings of the kernels.
@@ -73,6 +78,7 @@ class SparQ(Method):
     temperature: str = dataclasses.field(default="sparq", metadata={"short": "tau"})
     index_bits: int = dataclasses.field(default=16, metadata={"short": "index_bits"})
     rows: str = dataclasses.field(default="fp16", metadata={"short": "rows"})
+    index_components: int = dataclasses.field(default=0, metadata={"short": "components"})
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -88,6 +94,7 @@ class SparQ(Method):
             checks.fail(self.name, "rows", f"be one of {', '.join(ROWS)}", repr(self.rows))
         if self.rows == "int8_block" and self.index_bits == 16:
             checks.fail(self.name, "rows", "not be int8_block without a key index", repr(self.rows))
+        self._check_components(checks.MAX_CAPACITY, f"[0, {checks.MAX_CAPACITY}]")
 
     @classmethod
     def from_settings(
@@ -98,11 +105,12 @@ class SparQ(Method):
         n_local: int = 0,
         mean_value: bool = True,
         index_bits: int = 16,
+        index_components: int = 0,
         layers: Mapping[int, Mapping[str, Any] | None] | None = None,
     ) -> SparQ:
         """The method that measures what `sparq_ipu.transformers.enable(model, **settings)` runs.
 
-        index_bits: of the cache.
+        index_bits, index_components: of the cache.
         layers: as there, as far as `mean_value_from` can say it: `{"mean_value": False}` for each of the
             first layers, or nothing.
         Raises: ValueError for other layers, or a setting out of range.
@@ -120,6 +128,7 @@ class SparQ(Method):
             n_local=-1 if settings.n_local == settings.top_k // 4 else settings.n_local,  # the shorter text
             mean_value_from=len(layers) if settings.mean_value else -1,
             index_bits=index_bits,
+            index_components=index_components,
         )
 
     @property
@@ -134,6 +143,19 @@ class SparQ(Method):
 
     def _check_rank(self, head_dim: int) -> None:
         checks.check_integer(self.name, "rank", self.rank, 1, head_dim, f"[1, head_dim={head_dim}]")
+
+    def _check_components(self, most: int, interval: str) -> None:
+        number = checks.check_integer(self.name, "index_components", self.index_components, 0, most, interval)
+        if number % checks.HEAD_DIM_MULTIPLE:
+            rule = f"be a multiple of {checks.HEAD_DIM_MULTIPLE}"
+            checks.fail(self.name, "index_components", rule, number)
+        if number:
+            checks.check_rank(self.name, self.rank, most, number)
+
+    def _check_all_components(self) -> None:
+        if self.index_components:
+            rule = "be 0, as the query does not choose among components of a key index"
+            checks.fail(self.name, "index_components", rule, self.index_components)
 
     def _check_no_index(self) -> None:
         if self.index_bits != 16:
@@ -160,7 +182,26 @@ class SparQ(Method):
 
     def components(self, span: Span) -> torch.Tensor:
         """(n_kv_heads, n_queries, head_dim) bool: the components that score positions."""
-        return top_positions(span.query.abs().sum(1), self.rank)
+        magnitude = span.query.abs().sum(1)
+        if self.index_components:
+            magnitude = magnitude.masked_fill(~self.indexed(span)[:, None], -1.0)
+        return top_positions(magnitude, self.rank)
+
+    def indexed(self, span: Span) -> torch.Tensor:
+        """(n_kv_heads, head_dim) bool: the components that the key index has, by the prompt."""
+        history = span.history
+        if history.indexed is None:
+            self._check_components(span.head_dim, f"[0, head_dim={span.head_dim}]")
+            if history.query_weight is None:
+                checks.fail(self.name, "history.query_weight", "be recorded by the prefill", None)
+            # Later keys do not count: in a cache the order is settled when the prompt has been processed.
+            order = component_order.by_prompt(
+                history.query_weight[None, :, None].numpy(), span.key[None, :, : span.first].numpy()
+            )
+            first = torch.from_numpy(order[0, :, : self.index_components])
+            indexed = torch.zeros(span.key.shape[0], span.head_dim, dtype=torch.bool)
+            history.indexed = indexed.scatter_(1, first, True)
+        return history.indexed
 
     def _tau(self, span: Span, used: torch.Tensor) -> torch.Tensor:
         """(n_kv_heads, group_size, n_queries, 1), of the components that score positions."""
@@ -191,6 +232,8 @@ class SparQ(Method):
         return self.index_bits < 16
 
     def _attend(self, span: Span) -> torch.Tensor:
+        if self.index_components:
+            self.indexed(span)  # by the keys before they are rounded
         if self.rows == "int8":
             span = span.with_rows(as_held(span.key), as_held(span.value))
         selected, s_hat = self.select(span)
@@ -259,6 +302,7 @@ class Oracle(SparQ):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_no_index()
+        self._check_all_components()
 
     def approx_scores(self, span: Span) -> torch.Tensor:
         return span.scores()
@@ -282,6 +326,7 @@ class LowRank(SparQ):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_no_index()
+        self._check_all_components()
 
     def projection(self, layer: int, n_kv_heads: int, head_dim: int) -> torch.Tensor:
         """(n_kv_heads, head_dim, rank) float32."""
