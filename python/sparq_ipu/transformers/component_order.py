@@ -3,9 +3,10 @@
 
 Such an index has the first components. Which ones matter differs by layer, by head and by text, so each row
 of each layer has an order of its own. It comes from the last tokens of the prompt, by
-`component_order.by_prompt` of `sparq_reference`, and is found when the first token after the prompt comes. From then on keys are in this
-order in the cache, and queries are put in it before attention. Values and outputs stay as they are, and a dot
-product does not care but for rounding. Who reads keys from a layer gets them in the model's order.
+`component_order.by_prompt` of `sparq_reference`, and is found when the first token after the prompt comes.
+From then on keys are in this order in the cache, and queries are put in it before attention. Values and
+outputs stay as they are, and a dot product does not care but for rounding. Who reads keys from a layer gets
+them in the model's order.
 """
 
 from __future__ import annotations
