@@ -43,7 +43,7 @@ class ComponentOrder:
         return cls(cache.batch, 0 < cache.index_components < cache.head_dim)
 
     def forget(self) -> None:
-        """There is no order, and no prompt to find one from."""
+        """Have no order, and no prompt to find one from."""
         #: (batch, n_kv_heads, head_dim) int32: which component comes first, second and so on
         self._order: torch.Tensor | None = None
         #: by the number of heads: the order as `gather` takes it, and its inverse
