@@ -480,7 +480,7 @@ MUTANTS = [
             ),
             (
                 "h / groupSize : h - step.nHeads",
-                "0 : h - step.nHeads",
+                "h / groupSize * 0 : h - step.nHeads",
                 "all queries have the order of one head",
             ),
             (
