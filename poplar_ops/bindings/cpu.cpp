@@ -219,7 +219,8 @@ std::optional<py::array> attentionOfQuery(KVCache &cache, const py::object &quer
 std::optional<std::vector<std::int64_t>>
 attendRotaryAt(KVCache &cache, const std::string &type, std::uintptr_t products, std::uintptr_t cos,
                std::uintptr_t sin, std::size_t rows, std::size_t nHeads, std::uintptr_t output,
-               const std::optional<SparqSettings> &settings, std::int64_t minLength) {
+               const std::optional<SparqSettings> &settings, std::int64_t minLength,
+               std::uintptr_t order) {
   const RotaryStep step{type == "float32"    ? Float::float32
                         : type == "bfloat16" ? Float::bfloat16
                                              : Float::float16,
@@ -228,7 +229,8 @@ attendRotaryAt(KVCache &cache, const std::string &type, std::uintptr_t products,
                         reinterpret_cast<const void *>(sin),
                         rows,
                         nHeads,
-                        reinterpret_cast<void *>(output)};
+                        reinterpret_cast<void *>(output),
+                        reinterpret_cast<const std::int32_t *>(order)};
   py::gil_scoped_release release;
   std::vector<std::int64_t> lengths =
       attendRotary(cache, step, settings ? &*settings : nullptr, minLength);
@@ -379,7 +381,7 @@ PYBIND11_MODULE(_cpu, m) {
            py::arg("check_finite"))
       .def("attend_rotary", &attendRotaryAt, py::arg("dtype"), py::arg("products"), py::arg("cos"),
            py::arg("sin"), py::arg("rows"), py::arg("n_heads"), py::arg("output"),
-           py::arg("settings"), py::arg("min_seq_len"))
+           py::arg("settings"), py::arg("min_seq_len"), py::arg("order") = 0)
       .def("observe", &observe, py::arg("query"), py::arg("settings"))
       .def_property_readonly("n_recent", &KVCache::nRecent)
       .def("history", &historyOf, py::arg("element"))

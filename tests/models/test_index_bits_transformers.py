@@ -88,6 +88,15 @@ def test_planes_of_bits_by_layer(model):
         step_logits(model, tokens, 1, cache=cache)
 
 
+@pytest.mark.parametrize("read_bits", [33, 64])
+def test_a_wide_head_has_more_bits(model, read_bits):
+    """More than the narrowest one has."""
+    few = dict(FOUR, index_read_bits=read_bits)
+    enable(model, **few)
+    tokens = tokens_of(126)
+    assert torch.equal(step_logits(model, tokens, 4), step_logits(oracle_of(few), tokens, 4))
+
+
 def test_by_layer(model):
     tokens = tokens_of(130)
     cache = SparqCache(model)

@@ -155,6 +155,7 @@ class CPUBackend:
         output: int,
         settings: SparqSettings | None,
         min_seq_len: int,
+        order: int = 0,
     ) -> list[int] | None:
         """A step of one token from the products of a model's linear layers: rotary embedding, rounding to
         float16, append and attention.
@@ -164,6 +165,8 @@ class CPUBackend:
                 arrays of it, as poplar_ops/cpu/rotary_step.hpp has them. Nothing is checked.
             rows: of cos and sin.
             settings: None: dense attention, as of fewer than min_seq_len positions.
+            order: 0, or the address of the order of the components of queries and keys, (batch, n_kv_heads,
+                head_dim) int32.
 
         Returns:
             The lengths after it; None: nothing has happened, `append_token` and `attention_of_query` say why.
@@ -172,7 +175,7 @@ class CPUBackend:
             ValueError: no room in the capacity.
         """
         return self._cache.attend_rotary(
-            dtype, products, cos, sin, rows, n_heads, output, settings, min_seq_len
+            dtype, products, cos, sin, rows, n_heads, output, settings, min_seq_len, order
         )
 
     def attention(self, query: np.ndarray, settings: Settings) -> np.ndarray:

@@ -2,8 +2,9 @@
 """A layer of the cache that transformers carries from token to token: what transformers, the hooks of the
 model and the attention function ask of it.
 
-It has a `sparq_ipu.KVCache` (module `storage`), knows which columns of the batch are in it (`columns`)
-and what is on its way to it (`handover`), and counts what decoding moves (`steps`, `traffic`).
+It has a `sparq_ipu.KVCache` (module `storage`), knows which columns of the batch are in it (`columns`), in
+which order the components of keys are (`component_order`) and what is on its way to it (`handover`), and
+counts what decoding moves (`steps`, `traffic`).
 
 The model's own attention takes keys and values as tensors. It gets them for several tokens at once, also on
 top of a filled cache (another turn of a chat, prefill in chunks): they are then read back from the KVCache.
@@ -21,6 +22,7 @@ from sparq_ipu import KVCache
 from sparq_ipu.torch.graphs import outside_graphs
 from sparq_ipu.transformers.autograd import without_backward
 from sparq_ipu.transformers.columns import RealColumns, to_columns
+from sparq_ipu.transformers.component_order import ComponentOrder
 from sparq_ipu.transformers.handover import Announcement, Handover
 from sparq_ipu.transformers.rotary import Rotary
 from sparq_ipu.transformers.settings import AnyLayerSettings
@@ -53,6 +55,8 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
     # set when the first tokens come
     _storage: Storage
     _columns: RealColumns
+    #: of the components of keys in `_storage`
+    order: ComponentOrder
 
     def __init__(
         self,
@@ -109,6 +113,11 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         pass
 
     def _by_column(self) -> tuple[torch.Tensor, torch.Tensor]:
+        key, value = self._held_by_column()
+        return self.order.to_model(key), value
+
+    def _held_by_column(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """With the components of keys in the order of the cache."""
         key, value = self._storage.read()
         return to_columns(key, self.real), to_columns(value, self.real)
 
@@ -162,8 +171,9 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
     def set_real(self, real: torch.Tensor) -> None:
         """Change which of the columns are real, (batch, n_columns) bool. The others leave the KVCache.
         `check_real` says whether this can be done."""
-        key, value = self._by_column()
+        key, value = self._held_by_column()
         self._storage.replace(key, value, real)
+        self.order.hide([after[before] for before, after in zip(self.real, real)])
         self._columns.replace(real)
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor | None = None) -> None:
@@ -178,6 +188,7 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
             self._storage = self._stack.storage(self.index, key_states, self.capacity, options)
         room = max(self._storage.cache.capacity, key_states.shape[2])
         self._columns = RealColumns(torch.empty((self.batch_size, room), dtype=torch.bool))
+        self.order = ComponentOrder.of(self._storage.cache)
         self.is_initialized = True
 
     @outside_graphs
@@ -200,10 +211,13 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         key = key_states.detach().to(torch.float16).contiguous()
         value = value_states.detach().to(torch.float16).contiguous()
         n_tokens = key.shape[2]
-        if self._is_step(n_tokens):
+        is_step = self._is_step(n_tokens)
+        if is_step or n_tokens == 1:
+            self._settle_order()
+        if is_step:
             self._storage.reserve(self._columns.n_columns + n_tokens)
             self._columns.append(None, n_tokens)
-            self._handover.waiting = key.numpy(), value.numpy()
+            self._handover.waiting = self.order.to_cache(key).numpy(), value.numpy()
         else:
             self._store(key, value, announced.real)
         if n_tokens == 1 or self.waits:
@@ -231,7 +245,7 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
             self.lazy_initialization(key, value)
         self._storage.reserve(self._columns.n_columns + key.shape[2])
         try:
-            self._storage.append(key, value, real)
+            self._storage.append(self.order.to_cache(key), value, real)
         except ValueError as error:
             if is_new:  # nothing is held, not even a batch size
                 self._clear()
@@ -239,6 +253,11 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
                 raise NotFinite(f"{error} (layer {self.index}; the cache is float16)") from error
             raise
         self._columns.append(real, key.shape[2])
+
+    def _settle_order(self) -> None:
+        """What comes now is decoded: the index must have what the prompt asks for."""
+        if self.is_initialized:
+            self.order.settle(self._storage)
 
     def get_seq_length(self, *args: Any) -> int:
         """Columns held, padding included."""
@@ -265,6 +284,7 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         if self.is_initialized:
             self.cache.reorder(beam_idx.numpy())
             self._columns = self._columns.select(beam_idx)
+            self.order = self.order.select(beam_idx)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Repeat every row `repeats` times."""
@@ -294,6 +314,10 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         kept = min(n_columns, held) if n_columns > 0 else max(held + n_columns, 0)
         if kept == held:
             return
+        if kept == 0:
+            self.order.forget()
+        stays = torch.arange(held) < kept
+        self.order.hide([stays[real] for real in self.real])
         self._columns.n_columns = kept
         self.cache.truncate(self.real.sum(dim=1).numpy())
 
@@ -312,6 +336,7 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         if to is self:
             self._storage.forget()
         to._storage, to._columns, to._stack = selected, self._columns.select(index), selected.stack
+        to.order = self.order.select(index)
         to.batch_size = to.max_batch_size = len(index)
 
     @outside_graphs
@@ -329,12 +354,14 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
             ValueError: key and value are not that, or came before.
         """
         settings = self._handover.take(key, value)
+        self.order.observe(query, self.real[:, -query.shape[2] :])
         if settings is not None and settings.kind == "window" and not self.is_beyond_window:
             hidden = (~self.real[:, -query.shape[2] :]).any(0).nonzero()
             n_shown = query.shape[2] - (int(hidden.max()) + 1 if len(hidden) else 0)
             n = min(n_shown, settings.n_recent)  # all rows have a token in each of these columns
             if n:
-                self.cache.observe(half_of(query[:, :, -n:], factor), **settings.arguments())
+                last = self._query(query[:, :, -n:], factor)
+                self.cache.observe(last, **settings.arguments())
 
     @property
     def is_beyond_window(self) -> bool:
@@ -358,6 +385,7 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         if bool(self.real.all()):  # columns are positions
             n = self._columns.n_columns
             rows = [torch.from_numpy(x) for x in self.cache.read(n - self.window, n)]
+            rows[0] = self.order.to_model(rows[0])
         else:
             rows = [x[:, :, -self.window :] for x in self._by_column()]
         keys, values = (without_backward(x, key, value) for x in rows)
@@ -382,7 +410,7 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         """
         waiting = self._handover.waiting
         settings = self._handover.take(key, value)
-        half = half_of(query, factor)
+        half = self._query(query, factor)
         if waiting is None:
             output = attend(half[:, :, 0], self.cache, settings, self.traffic)[:, None]
         else:
@@ -392,6 +420,10 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
                 self._columns.n_columns -= half.shape[2]  # none has come
                 raise
         return without_backward(torch.from_numpy(output).to(query.dtype), query, key, value)
+
+    def _query(self, query: torch.Tensor, factor: float) -> np.ndarray:
+        """As the kernels take it."""
+        return self.order.to_cache(torch.from_numpy(half_of(query, factor))).numpy()
 
     def step(self, products: torch.Tensor, rotary: Rotary) -> torch.Tensor:
         """One token, stored and attended to: what a model, `update` and `attend` do, where nobody is in
@@ -403,14 +435,15 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         """
         announced = self._handover.expected()
         settings, done = announced.settings, None
+        self._settle_order()
         if announced.real is None and self.is_initialized:
             self._storage.reserve(self._columns.n_columns + 1)
-            done = rotary.attend(products, self.cache, settings)
+            done = rotary.attend(products, self.cache, settings, self.order.address)
         if done is None:
             query, key, value = rotary.turned(products)
             self._store(key, value, announced.real)
             self._handover.announce(None)
-            half = attend(query.numpy()[:, :, 0], self.cache, settings, self.traffic)
+            half = attend(self.order.to_cache(query).numpy()[:, :, 0], self.cache, settings, self.traffic)
             return torch.from_numpy(half).view(len(products), -1).to(products.dtype)
         output, lengths = done
         self._columns.append(None, 1)

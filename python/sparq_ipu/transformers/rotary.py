@@ -42,13 +42,14 @@ class Rotary:
         return turned[:, :n_heads], turned[:, n_heads:], value
 
     def attend(
-        self, products: torch.Tensor, cache: KVCache, settings: AnyLayerSettings | None
+        self, products: torch.Tensor, cache: KVCache, settings: AnyLayerSettings | None, order: int = 0
     ) -> tuple[torch.Tensor, list[int]] | None:
         """Append the token and attend to it, in one call.
 
         Args:
             products: as of `turned`.
             settings: None: densely.
+            order: of the components of queries and keys in the cache: 0, or `ComponentOrder.address`.
 
         Returns:
             (batch, n_heads * head_dim) of the type of `products`, and the lengths with the token. None, and
@@ -73,5 +74,6 @@ class Rotary:
             output.data_ptr(),
             None if settings is None else settings.attention,
             0 if settings is None else settings.min_seq_len,
+            order,
         )
         return None if lengths is None else (output, lengths)

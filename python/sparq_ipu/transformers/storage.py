@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Sequence
 
 import numpy as np
 import torch
@@ -96,7 +96,8 @@ def _check_layers(op: str, options: dict[str, Any], layers: Sequence[AnyLayerSet
         like = any_settings if of_layer is None else of_layer
         given = {**({} if like is None else like.of_cache), **options}
         device, _ = given.pop("device"), given.pop("check_finite")
-        spec = CacheSpec(n, 1, checks.HEAD_DIM_MULTIPLE, 1, op="KVCache", **CacheSpec.take(given))
+        # The model's head_dim is not known here: the largest has every option that a smaller one may have.
+        spec = CacheSpec(n, 1, checks.MAX_INDEX_HEAD_DIM, 1, op="KVCache", **CacheSpec.take(given))
         of_device = backend_module(device).Options(**given, op="KVCache")
         of_device.check("KVCache", spec, n)
         attention: list[Settings] = [] if of_layer is None else [of_layer.attention]
@@ -167,6 +168,17 @@ class Storage:
         append_real(cache, key, value, real)
         self._cache = cache
 
+    def change_keys(self, change: Callable[[np.ndarray], np.ndarray]) -> None:
+        """Put other keys in the place of those that are held; values, and what window attention remembers,
+        stay.
+
+        Args:
+            change: takes keys (batch, n_kv_heads, n, head_dim) float16 of some positions, and gives theirs.
+        """
+        cache = self._empty(self.cache.batch, self.cache.capacity)
+        move(self.cache, cache, np.arange(cache.batch), change)
+        self._cache = cache
+
     def read(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values by position, (batch, n_kv_heads, longest length, head_dim) float16."""
         key, value = self.cache.read()
@@ -194,15 +206,20 @@ class Storage:
         return cache
 
 
-def move(source: KVCache, target: KVCache, index: np.ndarray) -> None:
+def move(
+    source: KVCache,
+    target: KVCache,
+    index: np.ndarray,
+    change: Callable[[np.ndarray], np.ndarray] = lambda key: key,
+) -> None:
     """Append what the rows `index` of one cache hold to another, an empty one, a piece at a time; and what
-    window attention remembers of them."""
+    window attention remembers of them. `change`: of the keys, as `Storage.change_keys` takes it."""
     lengths = source.lengths
     longest = int(lengths.max())
     for start in range(0, longest, _MOVED):
         stop = min(start + _MOVED, longest)
         key, value = (x[index] for x in source.read(start, stop))
-        target.append(key, value, np.clip(lengths[index] - start, 0, stop - start))
+        target.append(change(key), value, np.clip(lengths[index] - start, 0, stop - start))
     history = source.one_layer("move").history()
     if history is not None:
         steps = [history.steps[row] for row in index]

@@ -10,6 +10,7 @@ _DECODE = "tests/models/test_transformers_decode.py tests/models/test_index_bits
 _FEW_BITS = "tests/models/test_few_bits.py"
 _LEAN = "tests/models/test_lean_step.py"
 _ROTARY = "tests/models/test_rotary.py"
+_COMPONENTS = "tests/models/test_index_components_transformers.py"
 _ERRORS = "tests/models/test_transformers_errors.py"
 
 MUTANTS = [
@@ -411,6 +412,50 @@ MUTANTS = [
         ],
     ),
     *of(
+        "python/sparq_ipu/transformers/component_order.py",
+        _COMPONENTS,
+        [
+            (
+                "0 < cache.index_components < cache.head_dim",
+                "False",
+                "no order is found",
+            ),
+            ("< cache.head_dim)", "<= cache.head_dim)", "an index of all components has an order too"),
+            (
+                "flags.nonzero()[-LAST_TOKENS:, 0]",
+                "flags.nonzero()[:LAST_TOKENS, 0]",
+                "the first tokens count",
+            ),
+            (
+                "axis=1)[:, -LAST_TOKENS:].copy()",
+                "axis=1).copy()",
+                "more tokens count where there are pieces",
+            ),
+            (
+                "if not self._is_wanted or self._order is not None:",
+                "if not self._is_wanted:",
+                "a later prompt changes the order",
+            ),
+            (
+                "        storage.change_keys(lambda",
+                "        (lambda *_: None)(lambda",
+                "keys that are held stay as they were",
+            ),
+            ("order.argsort(-1) if is_inverse else order", "order", "keys are read in no order"),
+            (
+                "selected._order = self._order[index]",
+                "selected._order = self._order",
+                "rows that move have the order of others",
+            ),
+            (
+                "[self._queries[row] for row in index.tolist()]",
+                "list(self._queries)",
+                "rows that move before there is an order have that of others",
+            ),
+            ("query[:, flags.numpy()[len(flags) - n :]]", "query", "hidden tokens have a part in the order"),
+        ],
+    ),
+    *of(
         "python/sparq_ipu/transformers/rotary.py",
         _ROTARY,
         [
@@ -432,6 +477,16 @@ MUTANTS = [
                 "      if (!rows.toHalf(x, to))",
                 "      if (!rows.toHalf(x, to) && false)",
                 "no number is stored",
+            ),
+            (
+                "h / groupSize : h - step.nHeads",
+                "h / groupSize * 0 : h - step.nHeads",
+                "all queries have the order of one head",
+            ),
+            (
+                "step.order + (b * cache.nKvHeads + head) * n",
+                "step.order + head * n",
+                "all rows have one order",
             ),
         ],
     ),
