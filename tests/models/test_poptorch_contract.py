@@ -223,7 +223,8 @@ def test_a_call_without_index_bits_means_16(ipu):
             call(capacity=48, cache_name="layer0", index_bits=wrong)
     with pytest.raises(
         ValueError,
-        match=r"^CacheFill: attributes must be capacity, index_bits, row_bits, index_read_bits, index_components, memory,",
+        match=r"^CacheFill: attributes must be capacity, index_bits, row_bits, index_read_bits, "
+        r"index_components, memory,",
     ):
         call(cache_name="layer0", index_bits=4)
     wide = torch.zeros(2, 2, 5, 65544).half()

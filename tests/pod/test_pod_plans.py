@@ -234,7 +234,7 @@ def test_refused_plans_name_ipu_and_resource() -> None:
         (dict(row_bits=8), "plan: row_bits must be 16 unless memory is 'tiered', got 8"),
         (
             dict(hops=1),
-            r"plan: options must be among \['n_layers', 'n_ipus', 'split', .*'index_components'\], got 'hops'",
+            r"plan: options must be among \['n_layers', 'n_ipus', .*'index_components'\], got 'hops'",
         ),
     ],
 )
