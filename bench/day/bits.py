@@ -14,7 +14,7 @@ from .items import Context, Item
 VECTORS = Path(__file__).resolve().parents[2] / "tests" / "vectors"
 sys.path.append(str(VECTORS))
 from vector_file import FOLDER, read  # noqa: E402
-from vector_play import is_for_sram, play, read_bits_of  # noqa: E402
+from vector_play import has_index, is_for_sram, play  # noqa: E402
 
 #: of a quick day every so many of the files, of each memory
 EVERY = 16
@@ -24,8 +24,8 @@ TILES = 8
 
 def takes(memory: str, records: list[Any]) -> bool:
     """Whether a cache in this memory can do what a file says."""
-    if read_bits_of(records) and memory != "streaming":
-        return False  # planes of bits are in streaming memory alone
+    if not has_index(memory, records):
+        return False
     bits = records[0].numbers
     if memory == "tiered":
         return bool(bits["index_bits"] < 16)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any, Callable, Iterator
 
 import numpy as np
-from vector_file import VERSION, Record
+from vector_file import INDEX_OF, VERSION, Record
 
 from sparq_reference import SparqSettings, WindowSettings, exact, numerics, window
 from sparq_reference.cache import KVCache
@@ -53,7 +53,7 @@ class Case:
         self, seed: int, batch: int, n_kv_heads: int, n_heads: int, head_dim: int, capacity: int, **bits: int
     ):
         options = {"index_bits": 16, "row_bits": 16, **bits}
-        read_bits = options.pop("index_read_bits", 0)
+        index = {name: options.pop(name) for name in INDEX_OF.values() if name in options}
         numbers = dict(
             version=VERSION,
             batch=batch,
@@ -63,7 +63,7 @@ class Case:
             capacity=capacity,
             **options,
         )
-        self.cache = KVCache(batch, n_kv_heads, head_dim, capacity, **options, index_read_bits=read_bits)
+        self.cache = KVCache(batch, n_kv_heads, head_dim, capacity, **options, **index)
         self.n_heads = n_heads
         self.records = [Record("cache", numbers, {})]
         self._seed = seed << 8
@@ -112,7 +112,7 @@ class Case:
     def sparq(
         self, rank: int, top_k: int, n_local: int = 0, mean_value: bool = True, kind: str = "normal"
     ) -> None:
-        """Of a cache with `index_read_bits` a record of its own kind, "planes"."""
+        """Of a cache with an option of INDEX_OF a record of its own kind."""
         query, cache = self.make(kind, self.n_heads), self.cache
         settings = SparqSettings(rank, top_k, n_local, mean_value)
         steps = exact.sparq_steps(
@@ -122,6 +122,7 @@ class Case:
             settings,
             index_bits=cache.index_bits,
             index_read_bits=cache.index_read_bits,
+            index_components=cache.index_components,
             lengths=cache.lengths,
             value_sum=cache.value_sum,
         )
@@ -133,11 +134,11 @@ class Case:
             width=steps.positions.shape[2],
         )
         arrays = dict(query=query, output=cache.attention(query, settings), positions=steps.positions)
-        if steps.depths is None:
-            self._keep("sparq", numbers, components=steps.components, **arrays)
-        else:
-            numbers["index_read_bits"] = cache.index_read_bits
-            self._keep("planes", numbers, depths=steps.depths, **arrays)
+        (kind,) = [kind for kind, name in INDEX_OF.items() if getattr(cache, name)] or ["sparq"]
+        if kind != "sparq":
+            numbers[INDEX_OF[kind]] = getattr(cache, INDEX_OF[kind])
+        of_kind = {"depths": steps.depths} if kind == "planes" else {"components": steps.components}
+        self._keep(kind, numbers, **of_kind, **arrays)
 
     def window(self, settings: WindowSettings, kind: str = "normal") -> None:
         query, cache = self.make(kind, self.n_heads), self.cache
@@ -277,6 +278,30 @@ def _rows_of_8_bits(kind: str, bits: int) -> Case:
     return case
 
 
+def _first(kind: str, bits: int, row_bits: int, components: int) -> Case:
+    case = Case(
+        800 + bits + row_bits + components + sum(map(ord, kind)),
+        2,
+        1,
+        2,
+        24,
+        80,
+        index_bits=bits,
+        row_bits=row_bits,
+        index_components=components,
+    )
+    case.append([66, 63], kind)
+    case.sparq(8, 16, 2)
+    case.append([3, 1])  # the shorter has its first full block
+    case.sparq(components, 16, 2, kind=kind)
+    case.sparq(3, 9, 0, False)
+    case.truncate([65, 64])
+    case.sparq(1, 20, 0)
+    case.reorder([1, 0])
+    case.sparq(5, 33, 4)
+    return case
+
+
 def _planes(kind: str, bits: int, read_bits: int) -> Case:
     case = Case(
         700 + bits + read_bits + sum(map(ord, kind)),
@@ -348,6 +373,15 @@ def cases() -> Iterator[tuple[str, Callable[[], Case]]]:
         yield f"planes_{kind}_index{bits}", of(_planes, kind, bits, 30)
     yield "planes_wide_index8", of(_planes, "wide", 8, 7)
     yield "planes_all_index4", of(_planes, "peaks", 4, 96)
+    for kind, bits, row_bits, components in (
+        ("peaks", 4, 16, 16),
+        ("peaks", 2, 16, 8),
+        ("huge", 8, 16, 16),
+        ("ties", 2, 8, 16),
+        ("wide", 16, 16, 8),
+    ):
+        rows = "" if row_bits == 16 else "_rows8"
+        yield f"first_{kind}_index{bits}{rows}", of(_first, kind, bits, row_bits, components)
     for shape in ((80, 1, 3), (128, 2, 2), (256, 1, 8)):
         yield f"head_dim{shape[0]}", of(_head_dim, *shape)
     yield "window_index16", of(_window, (9, None, 3), 16, 16)

@@ -41,7 +41,14 @@ KINDS: dict[str, tuple[int, list[str], list[str]]] = {
         "rank top_k n_local mean_value width index_read_bits".split(),
         ["query", "output", "depths", "positions"],
     ),
+    "first": (
+        12,
+        "rank top_k n_local mean_value width index_components".split(),
+        ["query", "output", "components", "positions"],
+    ),
 }
+#: records of SparQ attention from another key index, and the option of the cache that says which
+INDEX_OF = {"planes": "index_read_bits", "first": "index_components"}
 _OF_CODE = {code: kind for kind, (code, _, _) in KINDS.items()}
 
 

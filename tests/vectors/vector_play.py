@@ -7,7 +7,7 @@ import collections
 from typing import Any
 
 import numpy as np
-from vector_file import Record
+from vector_file import INDEX_OF, Record
 
 import sparq_ipu
 from sparq_ipu.attention import attention
@@ -18,7 +18,7 @@ def settings_of(record: Record) -> Any:
     n = record.numbers
     if record.kind == "dense":
         return None
-    if record.kind in ("sparq", "planes"):
+    if record.kind in ("sparq", *INDEX_OF):
         return SparqSettings(n["rank"], n["top_k"], n["n_local"], bool(n["mean_value"]))
     return WindowSettings(n["top_k"], n["n_local"], n["n_recent"])
 
@@ -26,7 +26,7 @@ def settings_of(record: Record) -> Any:
 def given(cache: Any, record: Record) -> np.ndarray | None:
     """What a cache gives for a record that says what it must give; None for the others, which change it."""
     kind, a = record.kind, record.arrays
-    if kind in ("dense", "sparq", "planes", "window"):
+    if kind in ("dense", "sparq", *INDEX_OF, "window"):
         return np.asarray(attention(a["query"], cache, settings_of(record)))
     if kind == "rows":
         assert (cache.lengths == a["lengths"]).all()
@@ -46,17 +46,22 @@ def given(cache: Any, record: Record) -> np.ndarray | None:
     return None
 
 
-def read_bits_of(records: list[Record]) -> int:
-    """Of the cache, which all its "planes" records have; 0 without any."""
-    (read_bits,) = {r.numbers["index_read_bits"] for r in records if r.kind == "planes"} or {0}
-    return read_bits
+def index_of(records: list[Record]) -> dict[str, int]:
+    """Options of the cache that all records of a kind have: of INDEX_OF those that are not 0."""
+    return {name: r.numbers[name] for r in records for name in [INDEX_OF.get(r.kind)] if name}
+
+
+def has_index(memory: str, records: list[Record]) -> bool:
+    """Whether IPUs have the key index of a file in this memory."""
+    there = {"streaming": {"index_read_bits"}, "tiered": {"index_components"}}.get(memory, set())
+    return set(index_of(records)) <= there
 
 
 def play(records: list[Record], device: str, left_out: tuple[str, ...] = (), **options: Any) -> list[str]:
     """Make every call of a file on a device: what it gives that the file does not say."""
     of = records[0].numbers
     bits = {name: of[name] for name in ("index_bits", "row_bits")}
-    bits["index_read_bits"] = read_bits_of(records)
+    bits.update(index_of(records))
     sizes = (of[name] for name in ("batch", "n_kv_heads", "head_dim", "capacity"))
     cache = sparq_ipu.KVCache(*sizes, device=device, **bits, **options)
     wrong = []
