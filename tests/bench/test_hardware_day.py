@@ -286,7 +286,7 @@ def test_a_day_plays_every_file_but_those_that_a_device_refuses() -> None:
     context = Context("emulator", quick=False)
     played = {item.name.rpartition(" in ")[0] for item in bits.items(context)}
     others = [path for path in sorted(bits.FOLDER.glob("*.vec")) if path.stem not in played]
-    # Rows of 8 bits and an index of some components are in three tiers alone, and these have an index of few bits.
+    # Rows of 8 bits and an index of some components are in three tiers alone, where indices have few bits.
     assert len(played) > 30 and {path.stem for path in others} == {"rows8_index16", "first_wide_index16"}
     planes = sorted(bits.FOLDER.glob("planes_*.vec"))
     assert planes and {path.stem for path in planes} <= played
