@@ -19,7 +19,7 @@ import decode
 import decode_tables
 import peers
 
-A = argparse.Namespace(peers=[], kv=None, steps=2, rounds=2, threads=2, seed=0)
+A = argparse.Namespace(peers=[], kv=None, steps=2, rounds=2, threads=3, seed=5, S=[32, 64])
 
 
 def test_the_share_of_other_programs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,26 +90,28 @@ def test_prompts_are_alike() -> None:
     assert peers.prompt_tokens(50, 3) == peers.prompt_tokens(60, 3)[:50] != peers.prompt_tokens(50, 4)
 
 
-def rows(monkeypatch: pytest.MonkeyPatch, said: dict[str, Any], status: int = 0, **changes: Any) -> list[Any]:
-    """Of programs whose processes say this."""
+def rows(monkeypatch: pytest.MonkeyPatch, said: Any, status: int = 0, **changes: Any) -> list[Any]:
+    """Of programs whose processes say this; None: nothing."""
     calls: list[list[str]] = []
 
     def run(command: list[str], prefix: str) -> Any:
         calls.append(command)
-        out = f"some noise\n{json.dumps(said)}\n"
-        return status, "" if status else out, ["first", "last words"]
+        out = "" if said is None else f"{json.dumps(said)}\n"
+        return status, f"some noise\n{out}", ["first", "last words"]
 
     monkeypatch.setattr(peers, "_run", run)
     a = argparse.Namespace(**{**vars(A), **changes})
     made = peers.rows_of(a, Path("x.gguf"), 64, lambda name: {"method": name, "error": None}, decode._times)
-    assert all(call[3] == "x.gguf" and call[call.index("--tokens") + 1] == "4" for call in calls)
+    same = {"--S": "64", "--tokens": "4", "--threads": "3", "--seed": "5"}
+    for call in calls:
+        assert call[3] == "x.gguf" and {flag: call[call.index(flag) + 1] for flag in same} == same
     assert [call[call.index("--kv") + 1] for call in calls] == [row["kv_type"] for row in made]
     return made
 
 
 SAID = {
     "first_token_seconds": 2.0,
-    "steps": [0.1, 0.2, 0.3, 0.4],
+    "steps": [0.1, 0.2, 0.3, 0.9],
     "version": "1",
     "others": 0.01,
     "first": 0.01,
@@ -121,6 +123,7 @@ def test_rows_of_other_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = [(row["method"], row["kv_type"]) for row in made]
     assert kinds == [(name, kv) for name, types in peers.KV_TYPES.items() for kv in types]
     assert all(row["error"] is None and row["seconds_per_step"] == 0.25 for row in made)
+    assert made[0]["tokens_per_second"] == 4.0 and made[0]["seconds_max"] == 0.9
     assert made[0]["first_token_seconds"] == 2.0 and "steps" not in made[0]
     some = rows(monkeypatch, SAID, kv=["f16", "u8"])
     assert [(row["method"], row["kv_type"]) for row in some] == [kinds[0], *kinds[2:]]
@@ -129,10 +132,10 @@ def test_rows_of_other_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     made = rows(monkeypatch, {**SAID, "first": 0.5})
     assert all(row["first_token_seconds"] is None and row["seconds_per_step"] == 0.25 for row in made)
     assert not any("first" in row or row["error"] for row in made)
-    assert {row["error"] for row in rows(monkeypatch, {}, status=2)} == {
-        "llama.cpp: last words",
-        "openvino: last words",
-    }
+    for said, status in ((None, 2), (None, 0), (SAID, 2)):  # one may fail after it said a row
+        made = rows(monkeypatch, said, status)
+        assert {row["error"] for row in made} == {"llama.cpp: last words", "openvino: last words"}
+        assert not any("tokens_per_second" in row for row in made)
 
 
 def test_what_a_process_says_while_it_runs(capfd: pytest.CaptureFixture[str]) -> None:

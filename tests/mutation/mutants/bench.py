@@ -6,6 +6,7 @@ from __future__ import annotations
 from . import of
 
 _FAULTS = "tests/bench/test_hardware_day_faults.py"
+_PEERS = "tests/bench/test_peers.py tests/bench/test_peers_programs.py tests/bench/test_peers_turns.py"
 
 MUTANTS = [
     *of(
@@ -57,6 +58,79 @@ MUTANTS = [
                 "if False else record",
                 "nothing is modelled where a day is read",
             )
+        ],
+    ),
+    *of(
+        "bench/peers.py",
+        _PEERS,
+        [
+            ('noise(row["others"])', "noise(0.0)", "rows of a busy machine are kept"),
+            (
+                '"first": seen.share(times[0], times[1])',
+                '"first": seen.share(times[1], times[-1])',
+                "others are not looked for while the prompt is read",
+            ),
+            (
+                "zip(times[1:], times[2:])",
+                "zip(times, times[1:-1])",
+                "the prompt counts as a step",
+            ),
+            ('"--threads", a.threads', '"--threads", 2', "another program has always two threads"),
+            ('"--S", seq_len', '"--S", a.S[0]', "every length is the first one"),
+            (
+                "params.cpuparams.n_threads = params.cpuparams_batch.n_threads",
+                "params.cpuparams.n_threads",
+                "llama.cpp reads the prompt with other threads",
+            ),
+            (
+                "params.cache_type_k = params.cache_type_v = kind",
+                "params.cache_type_k = kind",
+                "values of llama.cpp have another type than asked for",
+            ),
+            (
+                '"cache_prompt": False',
+                '"cache_prompt": True',
+                "llama.cpp keeps what it has read",
+            ),
+            (
+                "list(metrics.m_durations)[-(n_new - 1) :]",
+                "list(metrics.m_durations)[: n_new - 1]",
+                "OpenVINO's first token is a step, its last is none",
+            ),
+            ("if status or not lines:", "if not lines:", "a row of a program that failed is kept"),
+            (
+                "except ImportError as error:",
+                "except ZeroDivisionError as error:",
+                "a missing program is not named",
+            ),
+        ],
+    ),
+    *of(
+        "bench/decode.py",
+        _PEERS,
+        [
+            (
+                "median = statistics.median(seconds)",
+                "median = statistics.mean(seconds)",
+                "the mean is the median",
+            ),
+            ("batch / median", "batch / min(seconds)", "the fastest step is the speed"),
+            ("first = turn % max(len(methods), 1)", "first = 0", "turns have one order"),
+            (
+                "refuse_noise(row, share_first.share_of_all())",
+                'refuse_noise(row, row["others"])',
+                "our first token is kept though others ran",
+            ),
+            (
+                "for tokens in (prompt[: WARM_UP[0]], prompt):",
+                "for tokens in (prompt, prompt[: WARM_UP[0]]):",
+                "our first token is that of the warm-up",
+            ),
+            (
+                "rows_of_peers(a, gguf_of(a.model), ",
+                "rows_of_peers(a, Path(a.model), ",
+                "other programs do not get the file of smollm2",
+            ),
         ],
     ),
 ]
