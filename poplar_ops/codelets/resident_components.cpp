@@ -42,8 +42,8 @@ public:
   WordsOut components;     // [rank]
   WordsOut columns;        // [rank]: where each component's records begin
   FloatsOut selectedQuery; // [groupSize][rank]
-  unsigned groupSize, headDim, nComponents, rank,
-      columnWords; // of the index nComponents, the first ones
+  // nComponents: those that the index has, the first ones.
+  unsigned groupSize, headDim, nComponents, rank, columnWords;
 
   bool compute(unsigned worker) {
     if (worker == 0)
@@ -84,12 +84,13 @@ private:
 // The inverse temperature of each head, heads shared out over the workers.
 class HeadTemperatures : public poplar::MultiVertex {
 public:
-  HalvesIn query;                           // [groupSize][headDim]
-  WordsIn selected;                         // [nComponents], 0 or 2^31 - 1
-  FloatsIn magnitudeSums;                   // [groupSize], of all components
-  FloatsOut inverseTemperature;             // [groupSize]
-  unsigned groupSize, headDim, nComponents; // of the index nComponents, the first ones
-  float scale;                              // 1 / sqrt(headDim)
+  HalvesIn query;               // [groupSize][headDim]
+  WordsIn selected;             // [nComponents], 0 or 2^31 - 1
+  FloatsIn magnitudeSums;       // [groupSize], of all components
+  FloatsOut inverseTemperature; // [groupSize]
+  // nComponents: those that the index has, the first ones.
+  unsigned groupSize, headDim, nComponents;
+  float scale; // 1 / sqrt(headDim)
 
   bool compute(unsigned worker) {
     for (unsigned h = worker; h < groupSize; h += numWorkers()) {

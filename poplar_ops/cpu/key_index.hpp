@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What approximate scores are computed from, for all pairs (batch element, KV head) of a cache: the
-// keys' first nComponents once more by component, in fp16 ("key columns") or quantised to 8, 4 or 2 bits (contract E9), perhaps in planes of bits (E12).
+// keys once more by component, in fp16 ("key columns") or quantised to 8, 4 or 2 bits (contract E9),
+// perhaps in planes of bits (E12). Of each key all components, or the first ones (E13).
 //
 // A quantised index holds the full blocks of 64 positions. The open block, which has fewer, is in
 // fp16 columns until its 64th position arrives.

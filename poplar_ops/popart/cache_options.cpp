@@ -72,14 +72,8 @@ CacheOptions::CacheOptions(const popart::OpCreatorInfo &info) {
 }
 
 void CacheOptions::check(const char *op, const sparq::CacheSpec &shape) const {
-  if (shape.rowBits != 16 && memory != sparq::Memory::tiered)
-    throw sparq::Error(std::string(op) + ": row_bits must be 16 unless memory is 'tiered', got " +
-                       text(shape.rowBits));
+  sparq::checkOfTiers(op, shape, memory);
   sparq::refuseIndexPlanes(op, shape);
-  if (shape.indexComponents != 0 && memory != sparq::Memory::tiered)
-    throw sparq::Error(std::string(op) +
-                       ": index_components must be 0 unless memory is 'tiered', got " +
-                       text(shape.indexComponents));
   CacheOptions without = *this;
   without.tiers = {};
   if (memory == sparq::Memory::tiered)

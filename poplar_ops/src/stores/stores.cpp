@@ -21,20 +21,28 @@ Memory memoryOf(const Programs &programs) {
 
 } // namespace
 
+void checkOfTiers(const char *op, const CacheSpec &spec, Memory memory) {
+  const auto refuse = [&](const char *rule, unsigned got) {
+    throw Error(std::string(op) + ": " + rule + " unless memory is 'tiered', got " +
+                std::to_string(got));
+  };
+  if (memory == Memory::tiered)
+    return;
+  if (spec.rowBits != 16)
+    refuse("row_bits must be 16", spec.rowBits);
+  if (spec.indexComponents != 0)
+    refuse("index_components must be 0", spec.indexComponents);
+}
+
 std::vector<const StoreKind *> makeStores(const Shape &shape, const Programs &programs) {
   const auto any = [&](const auto &is) {
     return std::any_of(programs.attention.begin(), programs.attention.end(), is);
   };
   const Memory memory = memoryOf(programs);
-  if (shape.rowBits != 16 && memory != Memory::tiered)
-    throw Error("plan: row_bits must be 16 unless memory is 'tiered', got " +
-                std::to_string(shape.rowBits));
+  checkOfTiers("plan", shape, memory);
   if (shape.indexReadBits != 0 && memory != Memory::streaming)
     throw Error("plan: index_read_bits must be 0 unless memory is 'streaming', got " +
                 std::to_string(shape.indexReadBits));
-  if (shape.indexComponents != 0 && memory != Memory::tiered)
-    throw Error("plan: index_components must be 0 unless memory is 'tiered', got " +
-                std::to_string(shape.indexComponents));
   const bool tiered = memory == Memory::tiered;
   std::vector<const StoreKind *> all;
   all.push_back(memory == Memory::sram ? &residentRows

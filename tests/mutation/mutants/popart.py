@@ -71,8 +71,8 @@ MUTANTS = [
         f"{_TIERS}_messages_are_those_of_python",
         [
             (
-                "shape.rowBits != 16 && memory != sparq::Memory::tiered",
-                "false",
+                "sparq::checkOfTiers(op, shape, memory);",
+                "",
                 "rows of 8 bits are taken where there are none",
             ),
             (
