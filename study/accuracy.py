@@ -34,7 +34,7 @@ RESULTS = ROOT / "study/results/accuracy_smollm2_135m.jsonl"
 HELD_OUT = ROOT / "study/results/accuracy_held_out.jsonl"
 LATER = "study/results/later_*.jsonl"  # of each model and length one
 SETTINGS = "study/results/settings_*.jsonl"  # of each model, length and set of texts one
-OTHER_TASKS = ROOT / "study/results/tasks_qwen2.5_coder_0.5b_4k.jsonl"
+OTHER_TASKS = "study/results/tasks_*.jsonl"  # of each model and length one
 ROWS = ROOT / "study/results/row_bits.jsonl"
 STATISTICS = ROOT / "study/results/attention_statistics.jsonl"
 COVERAGE = ROOT / "study/results/interval_coverage.jsonl"
@@ -269,7 +269,11 @@ def write_documents() -> None:
     replace_block(LATER_DOCUMENT, "later", later.tables(files))
     replace_block(LATER_DOCUMENT, "goal", later.goal_table(files))
     replace_block(LATER_DOCUMENT, "components", later.components_table(files))
-    replace_block(LATER_DOCUMENT, "tasks", later.tasks_table(runner.read_results(OTHER_TASKS)))
+    replace_block(
+        LATER_DOCUMENT,
+        "tasks",
+        later.tasks_table([runner.read_results(path) for path in ROOT.glob(OTHER_TASKS)]),
+    )
     settings = [runner.read_results(path) for path in ROOT.glob(SETTINGS)]
     replace_block(MODELS_DOCUMENT, "settings", later.settings_table(files, settings))
 

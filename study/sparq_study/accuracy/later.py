@@ -31,6 +31,7 @@ GOAL_METHODS = (
     "best positions known",
 )
 TEXTS = {"study": "chosen on", "held_out": "held out"}
+TASKS_TOLD = ("repetition", "multikey", "multivalue", "tracking", "retrieval")
 #: bytes of the keys and values of a position in float16: layers, KV heads, head_dim, 2 x 2 bytes
 POSITION_BYTES = {
     CHOSEN_ON: 30 * 3 * 64 * 4,
@@ -250,16 +251,34 @@ def components_table(files: Sequence[list[dict[str, Any]]]) -> str:
     return markdown_table([*header, "these less all", f"these less `{LATER_LEVELS[1]}`"], rows)
 
 
-def tasks_table(lines: list[dict[str, Any]]) -> str:
-    """Repetition and retrieval of each method less dense attention's; the questions are decoded too."""
-    wanted = ("repetition", "multikey", "multivalue", "tracking")
-    by_task = {task: report.select(lines, task, TASKS[task].questions[-1]) for task in wanted}
+def tasks_table(files: Sequence[list[dict[str, Any]]]) -> str:
+    """Repetition and retrieval: of dense attention, and of each other method less that.
+
+    The questions are decoded too. A file has some of the tasks; the rest of its cells is empty.
+    """
+    runs = []
+    for lines in files:
+        by_task = {task: report.select(lines, task, TASKS[task].questions[-1]) for task in TASKS_TOLD}
+        found = {task: of for task, of in by_task.items() if of}
+        lengths = [line["seq_len"] for of in found.values() for line in of["dense"].values()]
+        runs.append((lines[0]["model"], min(lengths), max(lengths), found))
     rows = []
-    for method, items in by_task[wanted[0]].items():
-        if method != "dense":
-            cells = [gap(of[method], of["dense"], TASKS[task].metrics[0]) for task, of in by_task.items()]
-            rows.append([f"`{method}`", f"{100 / report.compression(items):.1f} %", *cells])
-    return markdown_table(["less dense attention's", "of its bytes", *wanted], rows)
+    for model, shortest, longest, found in sorted(runs, key=lambda run: run[:3]):
+        of_one = next(iter(found.values()))
+        for method, items in of_one.items():
+            cells = []
+            for task in TASKS_TOLD:
+                metric, of = TASKS[task].metrics[0], found.get(task, {})
+                if method not in of:
+                    cells.append("")
+                elif method == "dense":
+                    cells.append(f"{report.estimate(of[method], metric).value:.{metric.digits}f}")
+                else:
+                    cells.append(gap(of[method], of["dense"], metric))
+            name = "dense attention" if method == "dense" else f"`{method}` less that"
+            share = f"{100 / report.compression(items):.1f} %"
+            rows.append([model, f"{shortest:,} to {longest:,}", str(len(items)), name, share, *cells])
+    return markdown_table(["model", "positions", "contexts", "", "of its bytes", *TASKS_TOLD], rows)
 
 
 def tables(files: Sequence[list[dict[str, Any]]]) -> str:

@@ -222,17 +222,33 @@ def test_tasks_beside_dense_attention():
     """Each method in its row and each task in its column; bold where the difference is clear."""
     tasks, methods = ("repetition", "multikey", "multivalue", "tracking"), ("dense", "sparq", "sparq:k=256")
     plan = {"tasks": {task: {"items": 6} for task in tasks}, "methods": list(methods)}
-    lines = [{"kind": "header", "plan": plan}]
+    lines = [{"kind": "header", "model": "a", "plan": plan}]
     for i, task in enumerate(tasks):
         metric, question = TASKS[task].metrics[0], TASKS[task].questions[-1]
         for item in range(6):
             for method, less in zip(methods, (0, 1 + i, item % 2)):
                 sums = {metric.under: 100, metric.over: 90 - less}
                 line = dict(kind="result", task=task, question=question, method=method, item=item)
+                line["seq_len"] = 2600 + 100 * i
                 lines.append({**line, "sums": sums, "compression": {"sparq": 4.0}.get(method, 8.0)})
-    first, second = (
-        [cell.strip() for cell in row.split("|")[1:-1]] for row in later.tasks_table(lines).splitlines()[2:]
+    longer = [{**lines[0], "plan": {"tasks": {"retrieval": {"items": 6}}, "methods": list(methods)}}]
+    longer += [
+        {**line, "task": "retrieval", "seq_len": 16000} for line in lines if line.get("task") == "multikey"
+    ]
+    base, first, second, *others = (
+        [cell.strip() for cell in row.split("|")[1:-1]]
+        for row in later.tasks_table([longer, lines]).splitlines()[2:]
     )
-    assert first[:2] == ["`sparq`", "25.0 %"] and second[:2] == ["`sparq:k=256`", "12.5 %"]
-    assert [cell.split(" ")[0].strip("*") for cell in first[2:]] == ["-0.010", "-0.020", "-0.030", "-0.040"]
-    assert all(cell.startswith("-0.005 [") for cell in second[2:])  # in half of the contexts: not clear
+    assert base == ["a", "2,600 to 2,900", "6", "dense attention", "12.5 %", *["0.900"] * 4, ""]
+    assert first[3:5] == ["`sparq` less that", "25.0 %"]
+    assert second[3:5] == ["`sparq:k=256` less that", "12.5 %"]
+    assert [cell.split(" ")[0].strip("*") for cell in first[5:9]] == ["-0.010", "-0.020", "-0.030", "-0.040"]
+    assert all(cell.startswith("-0.005 [") for cell in second[5:9])  # in half of the contexts: not clear
+    assert [row[1] for row in others] == ["16,000 to 16,000"] * 3 and others[0][5:] == [
+        "",
+        "",
+        "",
+        "",
+        "0.900",
+    ]
+    assert others[1][9].strip("*").startswith("-0.020")

@@ -23,6 +23,7 @@ SIZES = {
     "multikey": {"length": 600},
     "multivalue": {"length": 600},
     "tracking": {"length": 600, "hops": 2},
+    "retrieval": {"length": 2400},
     "common": {"rare": 20},
     "frequent": {"length": 100, "vocabulary": 20},
 }
@@ -66,7 +67,7 @@ def test_repetition_repeats_what_stands_earlier():
         assert starts and starts[0] + len(sought) + item.distance <= len(item.context)
 
 
-@pytest.mark.parametrize("name", ["needle", "multikey", "multivalue", "tracking"])
+@pytest.mark.parametrize("name", ["needle", "multikey", "multivalue", "tracking", "retrieval"])
 def test_answers_stand_in_the_context_and_outside_the_distance(name):
     tokenizer = TinyTokenizer()
     item = build(name, tokenizer=tokenizer)
@@ -96,15 +97,30 @@ def test_needle_cycles_lengths_then_depths():
     ]
 
 
-def test_tracking_answer_follows_the_chain():
+def test_retrieval_asks_what_the_three_tasks_ask():
+    """In one text, whose pieces are told in turns; a city is told of in one way only."""
     tokenizer = TinyTokenizer()
-    item = build("tracking", tokenizer=tokenizer)
+    item = build("retrieval", tokenizer=tokenizer)
+    context, asked = tokenizer.decode(item.context), [tokenizer.decode(probe.prompt) for probe in item.probes]
+    heads = ("The secret number of", "A secret number of", "The value of variable")
+    assert [[head in text for text in asked].count(True) for head in heads] == [6, 2, 3] and len(asked) == 11
+    cities = [text.split()[-2] for text in asked[:8]]
+    assert len(set(cities)) == 8
+    told = [sentence for sentence in context.split("\n") if sentence.startswith(heads)]
+    kinds = [next(i for i, head in enumerate(heads) if sentence.startswith(head)) for sentence in told]
+    assert kinds == [0, 1, 2] * 6
+
+
+@pytest.mark.parametrize("name, hops", [("tracking", 2), ("retrieval", 1)])
+def test_tracking_answer_follows_the_chain(name, hops):
+    tokenizer = TinyTokenizer()
+    item = build(name, tokenizer=tokenizer)
     context = tokenizer.decode(item.context)
-    for probe in item.probes:
+    for probe in item.probes[-3:]:
         answer = tokenizer.decode(probe.prompt + probe.target).strip()
         for sentence in answer.split(". "):
             assert f"\n{sentence}.\n" in context
-        names = [tokenizer.decode([t]) for t, s in zip(probe.target, probe.scored) if s][:2]
+        names = [tokenizer.decode([t]) for t, s in zip(probe.target, probe.scored) if s][:hops]
         assert all(name.strip().isalpha() for name in names)
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from .item import QUESTIONS, Item, Metric, Probe, Task, Tokenizer, Words
 from .language import LM, REPETITION
-from .retrieval import MULTIKEY, MULTIVALUE, NEEDLE, TRACKING
+from .retrieval import MULTIKEY, MULTIVALUE, NEEDLE, RETRIEVAL, TRACKING
 from .words import COMMON, FREQUENT
 
 TASKS = {
-    task.name: task for task in (LM, REPETITION, NEEDLE, MULTIKEY, MULTIVALUE, TRACKING, COMMON, FREQUENT)
+    task.name: task
+    for task in (LM, REPETITION, NEEDLE, MULTIKEY, MULTIVALUE, TRACKING, RETRIEVAL, COMMON, FREQUENT)
 }
 
 __all__ = ["QUESTIONS", "TASKS", "Item", "Metric", "Probe", "Task", "Tokenizer", "Words"]

@@ -7,7 +7,7 @@ at most 45 % of it.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, List, Sequence, Tuple
 
 import torch
 
@@ -52,25 +52,98 @@ def build_needle(
     return Item("needle", index, context, [probe], distance)
 
 
-def build_multikey(
-    tokenizer: Tokenizer, index: int, seed: int, *, length: int = 2560, keys: int = 6, texts: str = "study"
+#: places, as fractions of the text, and the tokens that are put in there
+Pieces = List[Tuple[float, List[int]]]
+
+
+def _depth(place: float, n: int) -> float:
+    """Of place 0 to n, evenly over the part of the context that has something to be found."""
+    return 0.03 + (DEEPEST - 0.03) * place / n
+
+
+def _item(
+    task: str, index: int, words: Words, length: int, texts: str, told: Pieces, asked: list[Probe]
 ) -> Item:
-    """`keys` needles of different cities, each asked for."""
-    words = Words(tokenizer, f"multikey {seed} {index}")
-    cities = words.random.sample(CITIES, keys)
+    """A text of `length` tokens, with what is told in it."""
+    filler = words.filler(index, length - sum(len(tokens) for _, tokens in told), texts)
+    context, distance = insert(filler, told)
+    return Item(task, index, context, asked, distance)
+
+
+def _keys(words: Words, length: int, cities: Sequence[str]) -> tuple[Pieces, list[Probe]]:
+    """A needle of each city, each asked for."""
+    keys = len(cities)
     numbers = [words.digits() for _ in cities]
-    depths = [0.03 + (DEEPEST - 0.03) * i / keys for i in range(keys)]
-    needles = [needle(words, city, number) for city, number in zip(cities, numbers)]
-    context, distance = insert(
-        words.filler(index, length - sum(map(len, needles)), texts), list(zip(depths, needles))
-    )
-    probes = [
+    depths = [_depth(i, keys) for i in range(keys)]
+    told = [(depth, needle(words, city, number)) for depth, city, number in zip(depths, cities, numbers)]
+    asked = [
         _answer(
             words, f"\n\nThe secret number of {city} is", f" {number}", depth=round(depth, 3), length=length
         )
         for city, number, depth in zip(cities, numbers, depths)
     ]
-    return Item("multikey", index, context, probes, distance)
+    return told, asked
+
+
+def _values(words: Words, length: int, cities: Sequence[str], values: int) -> tuple[Pieces, list[Probe]]:
+    """`values` needles for each city, far apart; all values of a city are asked for."""
+    keys = len(cities)
+    numbers = {city: [words.digits() for _ in range(values)] for city in cities}
+    told = []
+    for i in range(values):
+        for j, city in enumerate(cities):
+            depth = _depth(i * keys + j, keys * values)
+            told.append((depth, words.encode(f"\nA secret number of {city} is {numbers[city][i]}.\n")))
+    asked = []
+    for city in cities:
+        sentence = f"A secret number of {city} is"
+        answer = f". {sentence} ".join(numbers[city])
+        asked.append(_answer(words, f"\n\n{sentence}", f" {answer}", length=length))
+    return told, asked
+
+
+def _chains(words: Words, length: int, chains: int, hops: int) -> tuple[Pieces, list[Probe]]:
+    """Variables set to a number, then copied `hops` times to other variables.
+
+    The way back from the last variable is asked for. The answer is the chain itself, "the value of variable
+    B. The value of variable B is 51342". The names looked up and the digits are scored.
+    """
+    # no A, I, O: they are words of the text
+    letters = words.random.sample("BCDEFGHJKLMNPQRSTUVWXYZ", chains * (hops + 1))
+    told, asked = [], []
+    for chain in range(chains):
+        names = letters[chain * (hops + 1) : (chain + 1) * (hops + 1)]
+        number = words.digits()
+        for hop, name in enumerate(names):
+            depth = _depth(hop * chains + chain, chains * (hops + 1))
+            held = f"the value of variable {names[hop - 1]}" if hop else number
+            told.append((depth, words.encode(f"\nThe value of variable {name} is {held}.\n")))
+        prompt = words.encode(f"\n\nThe value of variable {names[-1]} is")
+        target, scored = [], []
+        for before in reversed(names[:-1]):
+            for text, counts in (
+                (" the value of variable", False),
+                (f" {before}", True),
+                (f". The value of variable {before} is", False),
+            ):
+                tokens = words.encode(text)
+                target += tokens
+                scored += [counts] * len(tokens)
+        digits = words.encode(f" {number}")
+        target += digits
+        scored += [words.is_number(token) for token in digits]
+        asked.append(Probe(prompt, target, scored, {"length": length}))
+    return told, asked
+
+
+def build_multikey(
+    tokenizer: Tokenizer, index: int, seed: int, *, length: int = 2560, keys: int = 6, texts: str = "study"
+) -> Item:
+    """`keys` needles of different cities, each asked for."""
+    words = Words(tokenizer, f"multikey {seed} {index}")
+    return _item(
+        "multikey", index, words, length, texts, *_keys(words, length, words.random.sample(CITIES, keys))
+    )
 
 
 def build_multivalue(
@@ -88,23 +161,8 @@ def build_multivalue(
     All values of a city are asked for, in order of appearance.
     """
     words = Words(tokenizer, f"multivalue {seed} {index}")
-    cities = words.random.sample(CITIES, keys)
-    numbers = {city: [words.digits() for _ in range(values)] for city in cities}
-    pieces = []
-    for i in range(values):
-        for j, city in enumerate(cities):
-            place = i * keys + j
-            depth = 0.03 + (DEEPEST - 0.03) * place / (keys * values)
-            pieces.append((depth, words.encode(f"\nA secret number of {city} is {numbers[city][i]}.\n")))
-    context, distance = insert(
-        words.filler(index, length - sum(len(tokens) for _, tokens in pieces), texts), pieces
-    )
-    probes = []
-    for city in cities:
-        sentence = f"A secret number of {city} is"
-        answer = f". {sentence} ".join(numbers[city])
-        probes.append(_answer(words, f"\n\n{sentence}", f" {answer}", length=length))
-    return Item("multivalue", index, context, probes, distance)
+    told = _values(words, length, words.random.sample(CITIES, keys), values)
+    return _item("multivalue", index, words, length, texts, *told)
 
 
 def build_tracking(
@@ -117,40 +175,27 @@ def build_tracking(
     hops: int = 1,
     texts: str = "study",
 ) -> Item:
-    """Variables set to a number, then copied `hops` times to other variables.
-
-    The way back from the last variable is asked for. The answer is the chain itself, "the value of variable
-    B. The value of variable B is 51342". The names looked up and the digits are scored.
-    """
+    """Variables set to a number, then copied `hops` times to other variables; see `_chains`."""
     words = Words(tokenizer, f"tracking {seed} {index}")
-    # no A, I, O: they are words of the text
-    letters = words.random.sample("BCDEFGHJKLMNPQRSTUVWXYZ", chains * (hops + 1))
-    pieces, probes = [], []
-    for chain in range(chains):
-        names = letters[chain * (hops + 1) : (chain + 1) * (hops + 1)]
-        number = words.digits()
-        for hop, name in enumerate(names):
-            depth = 0.03 + (DEEPEST - 0.03) * (hop * chains + chain) / (chains * (hops + 1))
-            held = f"the value of variable {names[hop - 1]}" if hop else number
-            pieces.append((depth, words.encode(f"\nThe value of variable {name} is {held}.\n")))
-        prompt = words.encode(f"\n\nThe value of variable {names[-1]} is")
-        target, scored = [], []
-        for before in reversed(names[:-1]):
-            for text, counts in (
-                (" the value of variable", False),
-                (f" {before}", True),
-                (f". The value of variable {before} is", False),
-            ):
-                tokens = words.encode(text)
-                target += tokens
-                scored += [counts] * len(tokens)
-        digits = words.encode(f" {number}")
-        target += digits
-        scored += [words.is_number(token) for token in digits]
-        probes.append(Probe(prompt, target, scored, {"length": length}))
-    filler = words.filler(index, length - sum(len(tokens) for _, tokens in pieces), texts)
-    context, distance = insert(filler, pieces)
-    return Item("tracking", index, context, probes, distance)
+    return _item("tracking", index, words, length, texts, *_chains(words, length, chains, hops))
+
+
+def build_retrieval(
+    tokenizer: Tokenizer, index: int, seed: int, *, length: int = 2560, texts: str = "study"
+) -> Item:
+    """What the three tasks above tell and ask, in one text: a long one is read once for all of them."""
+    words = Words(tokenizer, f"retrieval {seed} {index}")
+    cities = words.random.sample(CITIES, 8)
+    kinds = (
+        _keys(words, length, cities[:6]),
+        _values(words, length, cities[6:], 3),
+        _chains(words, length, 3, 1),
+    )
+    told = []
+    for kind, (pieces, _) in enumerate(kinds):  # six pieces each, in turns
+        told += [(depth + _depth(kind / len(kinds), 6) - _depth(0, 6), tokens) for depth, tokens in pieces]
+    asked = [probe for _, probes in kinds for probe in probes]
+    return _item("retrieval", index, words, length, texts, told, asked)
 
 
 def score_digits(
@@ -195,6 +240,14 @@ TRACKING = Task(
     "tracking",
     "variables set from variables: the number at the end of the chain",
     build_tracking,
+    score_digits,
+    _METRICS,
+    QUESTIONS,
+)
+RETRIEVAL = Task(
+    "retrieval",
+    "different keys, several values of a key, and variables, all in one text",
+    build_retrieval,
     score_digits,
     _METRICS,
     QUESTIONS,
