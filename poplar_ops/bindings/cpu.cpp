@@ -353,6 +353,8 @@ PYBIND11_MODULE(_cpu, m) {
           [](const KVCache &cache) { return cache.nPairs() * cache.keyIndex.pairBytes(); })
       .def_property_readonly("read_ahead",
                              [](const KVCache &cache) { return cache.readAhead.bytes(); })
+      .def_property_readonly("fetch_level",
+                             [](const KVCache &cache) { return cache.fetchLevel.level(); })
       .def("rows", &KVCache::rowsOf, py::arg("index"))
       .def("append", &append, py::arg("key"), py::arg("value"), py::arg("lengths"))
       .def("append_token", &appendToken, py::arg("key"), py::arg("value"), py::arg("check_finite"))

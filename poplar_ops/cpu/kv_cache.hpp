@@ -91,6 +91,7 @@ public:
   const unsigned nThreads;
   const Kernels &kernels;
   mutable ReadAhead readAhead;
+  mutable FetchLevel fetchLevel;
 
   // One batch element and KV head; pairs count b * nKvHeads + kv.
   struct Pair {

@@ -27,7 +27,7 @@ void PairAttention::dense() {
   rowScores.maximum = s.maxima + team.member * g;
   {
     const ReadAhead::Run run(cache.readAhead, (end - begin) * d * sizeof(Half));
-    rowScores.key.ahead = run.bytes;
+    rowScores.key.ahead = run.bytes();
     kernels.rowScores(rowScores);
   }
   team.barrier();
@@ -251,10 +251,10 @@ void PairAttention::shareOfWeights(std::size_t count, const float *weightSum) {
 
 void PairAttention::finish() {
   if (team.member == 0) {
-    // The rows are anywhere in memory: ask for all of them now. (Into L1 first, although it is
-    // smaller: measured, asking for L2 takes twice as long.)
-    fetchRows(pair.keyRows);
-    fetchRows(pair.valueRows);
+    // The rows are anywhere in memory: ask for all of them now.
+    const FetchLevel::Run run(cache.fetchLevel, 2 * nSelected * d * sizeof(Half));
+    for (const Half *rows : {pair.keyRows, pair.valueRows})
+      run.level() == 1 ? fetchRows<1>(rows) : fetchRows<2>(rows);
     const ListAttention list{s.positions, nSelected,       s.listScores, s.listStride,
                              s.maxima,    s.listBlockSums, s.sums,       s.sum};
     list.attend(call, pair, query.query);
@@ -265,11 +265,12 @@ void PairAttention::finish() {
   team.barrier(); // the scratch is free for the next pair
 }
 
-void PairAttention::fetchRows(const Half *rows) const {
-  constexpr int read = 0, intoL1 = 3;
+// Into the cache of that level.
+template <unsigned level> void PairAttention::fetchRows(const Half *rows) const {
+  constexpr int read = 0, locality = level == 1 ? 3 : 2;
   for (std::size_t i = 0; i < nSelected; ++i)
     for (unsigned c = 0; c < d; c += 32)
-      __builtin_prefetch(rows + s.positions[i] * std::size_t(d) + c, read, intoL1);
+      __builtin_prefetch(rows + s.positions[i] * std::size_t(d) + c, read, locality);
 }
 
 SoftmaxWeights PairAttention::softmaxOf(unsigned h, std::int32_t *blockMaxima) const {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows that dense attention asks for ahead of their use: the environment variable, and that results stay."""
+"""Rows that attention asks for ahead of their use: the environment variables, and that results stay."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import pytest
 from cpu_caches import assert_same_bits, filled_cache
 from strategies import make_attention
 
-from sparq_ipu import KVCache, dense_attention
+from sparq_ipu import KVCache, dense_attention, sparq_attention
 from sparq_reference import exact
 
 VARIABLE = "SPARQ_CPU_READ_AHEAD"
+LEVEL = "SPARQ_CPU_FETCH_LEVEL"
 #: bytes ahead where nothing is said and nothing is known
 USUAL = 8192
 
@@ -39,3 +40,29 @@ def test_refused(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError) as error:
         KVCache(1, 1, 8, 64, device="cpu")
     assert str(error.value) == f"KVCache: {VARIABLE} must be in [0, 65536], got '{value}'"
+
+
+def fetch_level(cache: KVCache) -> int:
+    return cache._backends[0]._cache.fetch_level
+
+
+@pytest.mark.parametrize("level", ["", "1", "2"])
+def test_bits_and_level(isa: str, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bits of the reference, whichever cache selected rows are fetched into. The one that is named stays."""
+    monkeypatch.setenv(LEVEL, level)
+    tensors = make_attention(np.random.default_rng(6), n_kv_heads=8, group_size=2, seq_len=300, head_dim=128)
+    cache = filled_cache(tensors, isa=isa, n_threads=1)
+    assert fetch_level(cache) == int(level or 1)
+    expected = exact.sparq_attention(*tensors.qkv, rank=16, top_k=60)
+    for _ in range(9):  # the first 64 runs over a head's rows are timed
+        found = sparq_attention(tensors.query, cache, rank=16, top_k=60)
+        assert_same_bits(found, expected, f"level {level}")
+    assert fetch_level(cache) in ((int(level),) if level else (1, 2))
+
+
+@pytest.mark.parametrize("value", ["0", "3", "L2", "2 "])
+def test_refused_levels(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(LEVEL, value)
+    with pytest.raises(ValueError) as error:
+        KVCache(1, 1, 8, 64, device="cpu")
+    assert str(error.value) == f"KVCache: {LEVEL} must be in [1, 2], got '{value}'"

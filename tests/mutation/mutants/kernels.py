@@ -46,7 +46,13 @@ MUTANTS = [
         f"{_CPU}/read_ahead.hpp",
         "tests/cpu/test_cpu_read_ahead.py",
         [
-            ("return distance.load(std::memory_order_relaxed);", "return 0;", "nothing is read ahead"),
+            ("return bytesOf(ways.now());", "return 0;", "nothing is read ahead"),
+            (
+                "return ways.now() + 1;",
+                "return 1;",
+                "selected rows are always said to come into the first cache",
+            ),
+            ("return way == 0 ? distance : 0;", "return distance;", "nothing is read ahead by neither way"),
         ],
     ),
     *of(

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The quicker of two ways stays. A clock of this test's own says what each run took."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import builds
+import pytest
+
+CPU = Path(__file__).resolve().parents[2] / "poplar_ops" / "cpu"
+PROGRAM = """
+#include <chrono>
+static long long now = 0; // ns
+struct Clock {
+  using time_point = std::chrono::time_point<Clock, std::chrono::nanoseconds>;
+  static time_point now() { return time_point(std::chrono::nanoseconds(::now)); }
+};
+#define steady_clock system_clock_of_the_test
+namespace std::chrono { using system_clock_of_the_test = Clock; }
+#include "two_ways.cpp"
+
+using sparq::cpu::TwoWays;
+constexpr unsigned tries = 3;
+
+// The way that is used after runs of these lengths and times, (way 0, way 1) in turn.
+unsigned chosen(long long first, long long second, std::size_t length = 1000, int outlier = -1) {
+  TwoWays ways(1000, tries);
+  for (unsigned i = 0; i < 2 * tries; ++i) {
+    if (ways.now() != 0)
+      return 9; // before all is timed
+    TwoWays::Run run(ways, length);
+    if (length >= 1000 && run.way != i % 2)
+      return 8; // not in turn
+    ::now += int(i) == outlier ? 100000 : run.way == 0 ? first : second;
+  }
+  TwoWays::Run after(ways, length);
+  return after.way == ways.now() ? ways.now() : 7;
+}
+
+int main() {
+  if (chosen(1000, 900) != 1)
+    return 1;
+  if (chosen(1000, 960) != 0) // by less than chance
+    return 2;
+  if (chosen(900, 1000) != 0)
+    return 3;
+  if (chosen(1000, 900, 1000, 1) != 1) // what ran meanwhile was timed too
+    return 4;
+  if (chosen(1000, 900, 999) != 0) // too short to say anything
+    return 5;
+  TwoWays settled(0, tries);
+  settled.settle(1);
+  for (unsigned i = 0; i < 4 * tries; ++i) {
+    TwoWays::Run run(settled, 1000);
+    ::now += run.way == 0 ? 1 : 1000;
+    if (run.way != 1 || settled.now() != 1)
+      return 6;
+  }
+  return 0;
+}
+"""
+
+
+@pytest.mark.skipif(builds.compiler() is None, reason="needs a C++ compiler")
+def test_the_quicker_way_stays(tmp_path: Path) -> None:
+    source, program = tmp_path / "two_ways_test.cpp", tmp_path / "two_ways_test"
+    source.write_text(PROGRAM)
+    command = [builds.compiler(), "-std=c++17", f"-I{CPU}", str(source), "-o", str(program)]
+    subprocess.run([str(word) for word in command], check=True)
+    assert subprocess.run([str(program)], check=False).returncode == 0
