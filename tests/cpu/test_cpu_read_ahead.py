@@ -48,7 +48,7 @@ def fetch_level(cache: KVCache) -> int:
 
 @pytest.mark.parametrize("level", ["", "1", "2"])
 def test_bits_and_level(isa: str, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bits of the reference, whichever cache selected rows are fetched into. The one that is named stays."""
+    """The bits of the reference, whichever cache selected rows come into. The one that is named stays."""
     monkeypatch.setenv(LEVEL, level)
     tensors = make_attention(np.random.default_rng(6), n_kv_heads=8, group_size=2, seq_len=300, head_dim=128)
     cache = filled_cache(tensors, isa=isa, n_threads=1)
