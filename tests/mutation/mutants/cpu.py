@@ -133,10 +133,16 @@ MUTANTS = [
         ],
     ),
     *of(
+        "poplar_ops/cpu/two_ways.hpp",
+        "tests/cpu/test_cpu_two_ways.py",
+        [("return chosen.load(std::memory_order_relaxed);", "return 0;", "the usual way stays")],
+    ),
+    *of(
         "poplar_ops/cpu/two_ways.cpp",
         "tests/cpu/test_cpu_two_ways.py tests/cpu/test_cpu_read_ahead.py",
         [
             ("  begun = 2 * tries;\n", "", "what is settled is timed all the same"),
+            ("  chosen = wayIn;\n", "", "what is settled is the usual way"),
             (
                 "fetch_add(1, std::memory_order_relaxed) % 2",
                 "fetch_add(1, std::memory_order_relaxed) * 0",
