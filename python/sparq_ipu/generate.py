@@ -309,13 +309,14 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.generat
 
         if arguments.threads:
             torch.set_num_threads(arguments.threads)
-        n_layers, head_dim = checkpoint.shape
         device = host_device("generate", arguments.device)
+        tokenizer = checkpoint.tokenizer
+        prompt = _encode(arguments, text, tokenizer)
+        settings = settings.of_length(prompt.shape[1] + arguments.new_tokens)
+        n_layers, head_dim = checkpoint.shape
         layers = None
         if not arguments.dense:
             layers = settings.of_model(n_layers, head_dim, not is_stacked(dict(device=device)))
-        tokenizer = checkpoint.tokenizer
-        prompt = _encode(arguments, text, tokenizer)
         model = _load(arguments, checkpoint)
 
         def turn_on() -> None:

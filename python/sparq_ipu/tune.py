@@ -28,7 +28,7 @@ from sparq_ipu.commands.command_line import (
     thread_count,
 )
 from sparq_ipu.transformers.checkpoints import Checkpoint, import_torch, smollm2_path
-from sparq_ipu.transformers.settings import LayerSettings
+from sparq_ipu.transformers.settings import LayerSettings, recommended_top_k
 
 
 def _integers(text: str) -> list[int]:
@@ -65,7 +65,11 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         "--seq-len", type=positive_integer, help="length at which traffic counts (that of a piece)"
     )
     parser.add_argument("--ranks", type=_integers, help="(a quarter and a half of head_dim)")
-    parser.add_argument("--top-ks", type=_integers, default=[64, 128, 256], help="(64,128,256)")
+    parser.add_argument(
+        "--top-ks",
+        type=_integers,
+        help="(half, once and twice what is recommended for so long a text: 128,256,512 up to 8192 tokens)",
+    )
     parser.add_argument("--index-bits", type=_integers, default=[4, 2], help="(4,2)")
     parser.add_argument("--n-local", type=int, default=32, help="(32)")
     parser.add_argument("--threads", type=thread_count, help="threads of PyTorch")
@@ -73,11 +77,14 @@ def _parser(prog: str) -> argparse.ArgumentParser:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Refuse settings that no model can have.
+    """Put in what is not said of rows, and refuse settings that no model can have.
 
     Raises:
         ValueError: as `sparq_ipu.transformers.tuning.candidates`.
     """
+    if arguments.top_ks is None:
+        usual = recommended_top_k(arguments.prompt_tokens + arguments.tokens)
+        arguments.top_ks = [usual // 2, usual, 2 * usual]
     for top_k in arguments.top_ks:
         for rank in arguments.ranks or [1]:
             for index_bits in arguments.index_bits:

@@ -23,6 +23,7 @@ from tiny_models import enable, greedy, save_checkpoint, tiny_model, tokens_of  
 import sparq_ipu  # noqa: E402
 from sparq_ipu import generate  # noqa: E402
 from sparq_ipu.transformers import enable_dense, generation  # noqa: E402
+from sparq_ipu.transformers import settings as settings_module  # noqa: E402
 from sparq_ipu.transformers.settings import LayerSettings  # noqa: E402
 from sparq_ipu.transformers.settings_file import write_settings  # noqa: E402
 
@@ -444,6 +445,17 @@ def test_first_difference(one, other, expected):
 def test_no_mean_value_says_so():
     arguments = generate._parser("generate").parse_args(["--prompt", "a", "--no-mean-value"])
     assert generate.SaidSettings.of(arguments).said == {"mean_value": False}
+
+
+def test_longer_texts_have_more_rows(checkpoint, capsys, monkeypatch):
+    """By the tokens of prompt and answer together; what is said stays, and what a paper or a file says."""
+    monkeypatch.setattr(settings_module, "TOP_K_BY_LENGTH", ((71, 8), (72, 12), (999, 16)))
+    for said, expected in (((), 12), (("--new-tokens", "11"), 8), (("--new-tokens", "13"), 16)):
+        assert call(checkpoint, "--rank", "4", *said) == 0  # 60 tokens of prompt, 12 more
+        assert re.search(rf"top_k={expected}\b", capsys.readouterr().out), said
+    for said, expected in ((("--top-k", "5"), 5), (("--published",), 128)):
+        assert call(checkpoint, "--rank", "4", *said) == 0
+        assert re.search(rf"top_k={expected}\b", capsys.readouterr().out), said
 
 
 def test_the_first_token_is_of_prefill_and_in_no_speed():

@@ -18,7 +18,7 @@ from tiny_models import step_logits, tiny_model, tokens_of  # noqa: E402
 
 import sparq_ipu  # noqa: E402
 from sparq_ipu import generate  # noqa: E402
-from sparq_ipu.transformers import RECOMMENDED, enable, enable_dense  # noqa: E402
+from sparq_ipu.transformers import RECOMMENDED, enable, enable_dense, recommended_top_k  # noqa: E402
 from sparq_ipu.transformers.integration import decoding  # noqa: E402
 from sparq_ipu.transformers.settings import LayerSettings, pays_from  # noqa: E402
 from sparq_reference import transfers  # noqa: E402
@@ -43,6 +43,13 @@ def test_the_recommended_settings_at_head_dim_64():
     assert others == [every, every]
     assert first == made(32, 256, 64, False, 271, 2)
     assert settings_of(model, **RECOMMENDED) == [first, *others]
+
+
+def test_longer_texts_have_more_rows():
+    wanted = {1: 256, 8192: 256, 8193: 512, 20480: 512, 20481: 1024, 1 << 24: 1024}
+    assert {positions: recommended_top_k(positions) for positions in wanted} == wanted
+    with pytest.raises(ValueError, match=r"^recommended_top_k: positions must be in \[1, 16777216\], got 0$"):
+        recommended_top_k(0)
 
 
 def test_what_is_said_stays_and_what_is_not_fits_it(model):

@@ -241,7 +241,7 @@ def test_settings_that_can_not_be_written_are_printed(tmp_path, capsys, monkeypa
     [
         (("--index-bits", "8,5"), "tune: index_bits must be one of 16, 8, 4, 2, got 5", False),
         (("--top-ks", "0"), "tune: top_k must be in [1, 16777216], got 0", False),
-        (("--n-local", "-1"), "tune: n_local must be in [0, top_k=64], got -1", False),
+        (("--n-local", "-1"), "tune: n_local must be in [0, top_k=128], got -1", False),
         (
             ("--text", "nofile"),
             "tune: --text must be a file of UTF-8 text that can be read, got nofile (No such file",

@@ -18,7 +18,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from sparq_ipu.commands.extras import needed
-from sparq_ipu.transformers.settings import RECOMMENDED, LayerSettings, SparqSettings
+from sparq_ipu.transformers.settings import RECOMMENDED, LayerSettings, SparqSettings, recommended_top_k
 
 if TYPE_CHECKING:
     from sparq_ipu.transformers.cache import SparqCache, cache_traffic
@@ -41,6 +41,7 @@ __all__ = [
     "generate_lossless",
     "is_enabled",
     "quantise_weights",
+    "recommended_top_k",
 ]
 
 

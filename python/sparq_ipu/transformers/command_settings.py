@@ -15,6 +15,7 @@ from sparq_ipu.transformers.settings import (
     WEIGHTS,
     ModelSettings,
     complete,
+    recommended_top_k,
     settings_of_layers,
 )
 from sparq_ipu.transformers.settings_file import read_settings
@@ -22,7 +23,8 @@ from sparq_ipu.transformers.settings_file import read_settings
 #: settings that are integers: what they are, and what they are by default
 SETTINGS_HELP = {
     "rank": "query components that score positions (paper: r; default 32, or half of a smaller head_dim)",
-    "top_k": "positions attended to (paper: k; default 256, as published 128)",
+    "top_k": "positions attended to (paper: k; default 256, as published 128; `generate` has 512 above 8192 "
+    "tokens, 1024 above 20480)",
     "n_local": "of these, the most recent ones (paper: l; default a quarter of top_k)",
     "index_bits": "of a number of the key index, from which positions are scored: 16, 8, 4 or 2 "
     "(default 2, or 4 with index_read_bits)",
@@ -162,6 +164,12 @@ class SaidSettings:
             said["mean_value"] = False
         complete(op, None, said)
         return cls(said, layers, arguments.published, op=op)
+
+    def of_length(self, positions: int) -> SaidSettings:
+        """With what is recommended for a row of so many positions, where nothing else is said."""
+        if self.published or self.n_layers is not None or "top_k" in self.said:
+            return self
+        return dataclasses.replace(self, said={"top_k": recommended_top_k(positions), **self.said})
 
     def of_model(self, n_layers: int, head_dim: int, dense_below: bool) -> ModelSettings:
         """Of each layer of a model of that shape.

@@ -20,6 +20,13 @@ RECOMMENDED: dict[str, Any] = {
     "index_bits": 2,
     "layers": {0: {"mean_value": False}},
 }
+#: A longer row needs more rows for one quality (docs/models.md, "Settings for other models"): the most
+#: positions, and the top_k up to there.
+TOP_K_BY_LENGTH: tuple[tuple[int, int], ...] = (
+    (8192, RECOMMENDED["top_k"]),
+    (20480, 512),
+    (checks.MAX_CAPACITY, 1024),
+)
 #: What most figures of arXiv:2312.04985 have, and `enable(model, published=True)`.
 PUBLISHED_TOP_K = 128
 #: Of a key index that is read in planes of bits, unless they are given: 2 bits have none.
@@ -127,6 +134,16 @@ def pays_from(settings: LayerSettings, head_dim: int) -> int:
         else:
             low = middle + 1
     return low
+
+
+def recommended_top_k(positions: int) -> int:
+    """The top_k that is recommended for texts of so many positions, prompt and answer together.
+
+    Raises:
+        ValueError: positions not in [1, 2**24].
+    """
+    positions = checks.check_integer("recommended_top_k", "positions", positions, 1, checks.MAX_CAPACITY)
+    return next(top_k for most, top_k in TOP_K_BY_LENGTH if positions <= most)
 
 
 def complete(
