@@ -16,13 +16,15 @@ from typing import Any, Protocol
 
 import torch
 
-from .methods import Calibration, History, Method, Span
+from .kernels import KernelCaches, KernelRun, has_kernel
+from .methods import Calibration, History, Method, Span, SparQ
 from .methods.base import HIDDEN
 
 ATTENTION = "sparq_ipu_accuracy"
 N_RECENT = 32  # rows of attention weights kept of the prefill: the largest n_recent of `alisa`
 _CHUNK = 256  # queries per step of the dense prefill
 _CALIBRATED_ON = 128  # queries that a calibration keeps, the last ones
+_ROOM = 256  # tokens of the spans after one prefix for which caches have room, or more
 LAST_QUERIES = 512  # queries of a prompt, the last ones, by which components are chosen for a key index
 
 
@@ -231,9 +233,10 @@ class Evaluator:
         implementation is changed for good. One sequence at a time.
     prefill_bits: 32; 16 makes the products of a prefill in bfloat16, where no weights are recorded. That is
         three times as quick on some processors. What is compared after it is in float32 all the same.
+    kernels: spans of SparQ attention by the CPU kernels, where these have the method (`kernels.has_kernel`).
     """
 
-    def __init__(self, model: Any, prefill_bits: int = 32) -> None:
+    def __init__(self, model: Any, prefill_bits: int = 32, kernels: bool = False) -> None:
         if model.dtype != torch.float32:
             raise ValueError(f"accuracy: model dtype must be float32, got {model.dtype}")
         _register()
@@ -249,6 +252,8 @@ class Evaluator:
             getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         )
         self.prefill_bits = prefill_bits
+        self.kernels = kernels
+        self._caches: KernelCaches | None = None
         self.calibrations: dict[int, Calibration] = {}
         #: of the last span: rows read by a KV head and query, where the method says; else None
         self.rows_read: float | None = None
@@ -285,11 +290,22 @@ class Evaluator:
         The attention of these tokens is that of `method`.
         """
         self._check(method)
+        if self.kernels and has_kernel(method):
+            self.rows_read = None
+            return self._forward(tokens, prefix.length, self._kernel_run(prefix, len(tokens), method))
         run = _Sparse(method, self._histories(prefix.layers), prefix, self.calibrations)
         logits = self._forward(tokens, prefix.length, run)
         steps = sum(history.steps for history in run.histories.values())
         self.rows_read = sum(history.rows for history in run.histories.values()) / steps if steps else None
         return logits
+
+    def _kernel_run(self, prefix: Prefix, n_tokens: int, method: Method) -> KernelRun:
+        """Of a span after a prefix, whose caches are kept for the next one."""
+        assert isinstance(method, SparQ)
+        if self._caches is None or self._caches.prefix is not prefix or self._caches.room < n_tokens:
+            self._caches = None  # first: two sets may be more than there is room for
+            self._caches = KernelCaches(prefix, max(n_tokens, _ROOM))
+        return KernelRun(method, self._caches.of(method.index_bits))
 
     @torch.inference_mode()
     def decode(self, context: Sequence[int], tokens: Sequence[int], method: Method) -> torch.Tensor:

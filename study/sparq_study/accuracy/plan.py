@@ -230,6 +230,7 @@ class Plan:
     decode_only: leave out the question with a prompt that is processed densely, where a task has the other
         one too: the method decodes the prompt.
     prefill_bits: of the products of a prefill, 32 or 16 (bfloat16).
+    kernels: SparQ attention by the CPU kernels, from float16 rows, not by the formulas in float32.
     """
 
     tasks: dict[str, dict[str, Any]]
@@ -237,6 +238,7 @@ class Plan:
     seed: int = 0
     decode_only: bool = False
     prefill_bits: int = 32
+    kernels: bool = False
 
     def __post_init__(self) -> None:
         for name in self.tasks:

@@ -61,7 +61,7 @@ class Results:
     def create(cls, path: Path, header: dict[str, Any], force: bool = False) -> Results:
         """A new file with a header, or an existing one to continue.
 
-        To continue, its header must have the same model, seed, sizes and bits of a prefill. Methods,
+        To continue, its header must have the same model, seed, sizes, bits of a prefill and kernels. Methods,
         tasks and numbers of items may differ, as lines do not depend on each other. The header is given the
         new plan, which is what a report shows. A header without a result, of a run that failed at once, is
         replaced.
@@ -131,8 +131,11 @@ def _conflict(old: dict[str, Any], new: dict[str, Any]) -> str | None:
         return None if old_plan == new_plan else "plan"
     sizes = [{t: dict(s, items=0) for t, s in plan["tasks"].items()} for plan in (old_plan, new_plan)]
     same = all(sizes[0][task] == sizes[1][task] for task in set(sizes[0]) & set(sizes[1]))
-    bits = [plan.get("prefill_bits", 32) for plan in (old_plan, new_plan)]
-    return None if same and old_plan["seed"] == new_plan["seed"] and bits[0] == bits[1] else "plan"
+    how = [
+        (plan["seed"], plan.get("prefill_bits", 32), plan.get("kernels", False))
+        for plan in (old_plan, new_plan)
+    ]
+    return None if same and how[0] == how[1] else "plan"
 
 
 def _rounded(sums: dict[str, float]) -> dict[str, float]:
