@@ -91,8 +91,8 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--kernels",
         action="store_true",
-        help="SparQ attention by the CPU kernels of sparq_ipu, from float16 rows: in long contexts many times as "
-        "quick as the formulas in float32, which all other methods have",
+        help="SparQ attention by the CPU kernels of sparq_ipu, from float16 rows: far quicker in long "
+        "contexts than the formulas in float32, which all other methods have",
     )
     parser.add_argument("--seed", type=int, help="of all contexts and questions (default: the plan's)")
     parser.add_argument(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """SparQ attention of a span by the CPU kernels of this package, in place of the formulas in torch.
 
-Keys and values are float16 there, as in every cache of this package. It takes a small part of the time, most of all in
+Keys and values are float16 there, as in every cache of this package. It takes a small part of the time in
 long contexts.
 """
 
@@ -36,7 +36,10 @@ def _half(tensor: torch.Tensor) -> np.ndarray:
 
 
 class KernelCaches:
-    """KV caches of one prefix, a layer each, for each kind of key index. They have room for `room` more tokens."""
+    """KV caches of one prefix, a layer each, for each kind of key index.
+
+    room: tokens that may follow the prefix.
+    """
 
     def __init__(self, prefix: Prefix, room: int) -> None:
         self.prefix, self.room = prefix, room
@@ -88,13 +91,10 @@ class KernelRun:
             n_local=method.local,
             mean_value=0 <= method.mean_value_from <= layer,
         )
-        heads, keys, values = _half(query.flatten(0, 1)), _half(key), _half(value)
-        out = [
-            sparq_ipu.append_and_attend(
-                *(np.ascontiguousarray(x[:, :, at : at + MAX_TOKENS]) for x in (heads, keys, values)),
-                self.caches[layer],
-                settings,
-            )
-            for at in range(0, shape[2], MAX_TOKENS)
-        ]
+        out = []
+        for at in range(0, shape[2], MAX_TOKENS):
+            some = slice(at, at + MAX_TOKENS)
+            heads = _half(query[:, :, some].flatten(0, 1))
+            tokens = _half(key[:, some]), _half(value[:, some])
+            out.append(sparq_ipu.append_and_attend(heads, *tokens, self.caches[layer], settings))
         return torch.from_numpy(np.concatenate(out, 2)[0]).float().reshape(shape)

@@ -38,11 +38,12 @@ def plan_of(bench, *arguments: str):
 def test_plan_from_arguments(bench):
     plan = plan_of(
         bench, "--tasks", "lm", "needle", "--items", "3", "--size", "needle.lengths=[500,600]",
-        "--methods", "flexgen", "h2o@sparq", "--seed", "7", "--prefill-bits", "16",
+        "--methods", "flexgen", "h2o@sparq", "--seed", "7", "--prefill-bits", "16", "--kernels",
     )  # fmt: skip
     assert plan.tasks == {"lm": {"items": 3}, "needle": {"items": 3, "lengths": [500, 600]}}
     assert plan.methods == ["dense", "flexgen", "h2o@sparq"] and plan.seed == 7
     assert plan.prefill_bits == 16 and plan_of(bench).prefill_bits == 32
+    assert plan.kernels and not plan_of(bench).kernels
 
 
 def test_the_held_out_plan(bench):

@@ -184,6 +184,7 @@ def test_results_refuse_other_sizes_but_take_more_items_and_methods(evaluator, t
         Plan({"needle": {"items": 1, "lengths": [201]}}, []),
         Plan({"needle": {"items": 1, "lengths": [200]}}, [], seed=1),
         Plan({"needle": {"items": 1, "lengths": [200]}}, [], prefill_bits=16),
+        Plan({"needle": {"items": 1, "lengths": [200]}}, [], kernels=True),
     ):
         with pytest.raises(ValueError, match=message):
             run(evaluator, path, refused)

@@ -168,6 +168,49 @@ MUTANTS = [
         ],
     ),
     *of(
+        "study/sparq_study/accuracy/kernels.py",
+        "study/tests/accuracy/test_accuracy_kernels.py",
+        [
+            (
+                "            cache.truncate(np.array([self.prefix.length]))\n",
+                "            pass\n",
+                "spans stay",
+            ),
+            ("if type(method) is not SparQ:", "if not isinstance(method, SparQ):", "other methods are SparQ"),
+            (
+                '"mean_value_from", "index_bits")',
+                '"index_bits")',
+                "layers without a mean value are asked of formulas",
+            ),
+            ("n_local=method.local,", "n_local=0,", "the last positions are not kept"),
+            (
+                "0 <= method.mean_value_from <= layer",
+                "method.mean_value_from <= layer",
+                "no mean value is one",
+            ),
+            (
+                "<= method.mean_value_from <= layer",
+                "<= method.mean_value_from",
+                "every layer has the mean value",
+            ),
+            ("index_bits=index_bits,", "index_bits=16,", "every key index has 16 bits"),
+            ("> 1e-6:", "> 1e6:", "another scale is taken for that of the kernels"),
+        ],
+    ),
+    *of(
+        "study/sparq_study/accuracy/engine.py",
+        "study/tests/accuracy/test_accuracy_kernels.py",
+        [
+            ("self._caches.prefix is not prefix or ", "", "a text has the caches of another"),
+            (" or self._caches.room < n_tokens", "", "a long span has no room"),
+            (
+                "self.kernels and has_kernel(method)",
+                "self.kernels",
+                "kernels are asked for what they have not",
+            ),
+        ],
+    ),
+    *of(
         "study/sparq_study/accuracy/engine.py",
         _COMPONENTS,
         [
@@ -217,6 +260,12 @@ MUTANTS = [
             ("DEEPEST = 0.55", "DEEPEST = 0.95", "what is asked for stands in the window"),
             ("[scored]\n", "\n", "digits that are given count as found"),
             ("float(hits.all().item())", "float(hits.any().item())", "one digit right is all right"),
+            ("cities[6:], 3)", "cities[:2], 3)", "a city is told of in two ways"),
+            (
+                "_depth(kind / len(kinds), 6) - _depth(0, 6)",
+                "0.0 * kind",
+                "all that is told stands in clumps",
+            ),
         ],
     ),
     *of(

@@ -142,7 +142,7 @@ MUTANTS = [
         "tests/cpu/test_cpu_two_ways.py tests/cpu/test_cpu_read_ahead.py",
         [
             ("  begun = 2 * tries;\n", "", "what is settled is timed all the same"),
-            ("  chosen = wayIn;\n", "", "what is settled is the usual way"),
+            ("  chosen = wayIn;\n", "  chosen = 0 * wayIn;\n", "what is settled is the usual way"),
             (
                 "fetch_add(1, std::memory_order_relaxed) % 2",
                 "fetch_add(1, std::memory_order_relaxed) * 0",

@@ -52,7 +52,7 @@ MUTANTS = [
                 "return 1;",
                 "selected rows are always said to come into the first cache",
             ),
-            ("return way == 0 ? distance : 0;", "return distance;", "nothing is read ahead by neither way"),
+            ("return way == 0 ? distance : 0;", "return way + distance;", "both ways read ahead"),
         ],
     ),
     *of(

@@ -280,8 +280,10 @@ MUTANTS = [
         "python/sparq_ipu/transformers/command_settings.py",
         "tests/models/test_generate.py::test_no_mean_value_says_so "
         "tests/models/test_generate.py::test_what_the_model_can_not_have "
-        "tests/models/test_generate.py::test_bad_usage",
+        "tests/models/test_generate.py::test_bad_usage "
+        "tests/models/test_generate.py::test_longer_texts_have_more_rows",
         [
+            ("if self.published or self.n_layers", "if self.n_layers", "a longer text overrules the paper"),
             ("if self.n_layers not in (None, n_layers):", "if False:", "settings of another model are taken"),
             ('said["mean_value"] = False', 'said["mean_value"] = True', "--no-mean-value gives it"),
             ("if v != every[n]})", "})", "a layer says what all have"),

@@ -322,6 +322,7 @@ MUTANTS = [
                 "a program on an IPU is asked for dense attention of short texts",
             ),
             ("n_local=top_k // 4", "n_local=0", "no recent positions by default"),
+            ("if positions <= most)", "if positions < most)", "the longest text of a kind has more rows"),
             (
                 "min(settings.top_k, middle), *index",
                 "settings.top_k, *index",
