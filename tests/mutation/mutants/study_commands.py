@@ -238,7 +238,8 @@ MUTANTS = [
                 "lines of older arithmetic are kept",
             ),
             ("jobs = jobs[part::n_parts]", "jobs = jobs[part:]", "processes do the same work"),
-            ('old_plan["seed"] == new_plan["seed"]', "True", "a file goes on with another seed"),
+            ('(plan["seed"], plan.get(', "(plan.get(", "a file goes on with another seed"),
+            (', plan.get("kernels", False))', ")", "lines of formulas go on by kernels"),
             ("total[key] = total.get(key, 0) + value", "total[key] = value", "the last probe alone counts"),
             (
                 "(methods[label].window() or 0) > item.distance",
