@@ -20,7 +20,10 @@ struct Clock {
 #define steady_clock system_clock_of_the_test
 namespace std::chrono { using system_clock_of_the_test = Clock; }
 #include "two_ways.cpp"
+#include "read_ahead.cpp"
 
+using sparq::cpu::FetchLevel;
+using sparq::cpu::ReadAhead;
 using sparq::cpu::TwoWays;
 constexpr unsigned tries = 3;
 
@@ -59,7 +62,18 @@ int main() {
     if (run.way != 1 || settled.now() != 1)
       return 6;
   }
-  return 0;
+  ReadAhead ahead;
+  FetchLevel fetch;
+  for (unsigned i = 0; i < 64; ++i) {
+    const ReadAhead::Run read(ahead, 1 << 20);
+    const FetchLevel::Run of(fetch, 1 << 20);
+    if (i < 16 && read.bytes() != (i % 2 ? 0 : 8192))
+      return 10;
+    if (of.level() != 1 + i % 2)
+      return 11;
+    ::now += of.level() == 2 ? 1000 : 9000;
+  }
+  return ahead.bytes() == 0 && fetch.level() == 2 ? 0 : 12; // the second ways were quicker
 }
 """
 

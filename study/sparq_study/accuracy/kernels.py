@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def has_kernel(method: Method) -> bool:
     """Whether the kernels are this method, but for the rounding of keys and values."""
-    if type(method) is not SparQ:
+    if not isinstance(method, SparQ):
         return False
     names = ("rank", "top_k", "n_local", "mean_value_from", "index_bits")
     return method == SparQ(**{name: getattr(method, name) for name in names})

@@ -107,6 +107,8 @@ def test_retrieval_asks_what_the_three_tasks_ask():
     cities = [text.split()[-2] for text in asked[:8]]
     assert len(set(cities)) == 8
     told = [sentence for sentence in context.split("\n") if sentence.startswith(heads)]
+    ends = [(context.index(sentence), context.index(sentence) + len(sentence)) for sentence in told]
+    assert all(begin - end > 20 for (_, end), (begin, _) in zip(ends, ends[1:]))  # text between any two
     kinds = [next(i for i, head in enumerate(heads) if sentence.startswith(head)) for sentence in told]
     assert kinds == [0, 1, 2] * 6
 

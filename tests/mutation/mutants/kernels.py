@@ -44,7 +44,7 @@ MUTANTS = [
     ),
     *of(
         f"{_CPU}/read_ahead.hpp",
-        "tests/cpu/test_cpu_read_ahead.py",
+        "tests/cpu/test_cpu_two_ways.py tests/cpu/test_cpu_read_ahead.py",
         [
             ("return bytesOf(ways.now());", "return 0;", "nothing is read ahead"),
             (
