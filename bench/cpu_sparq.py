@@ -19,7 +19,6 @@ import dataclasses
 import functools
 import importlib
 import json
-import platform
 import sys
 import time
 from pathlib import Path
@@ -41,6 +40,7 @@ from common import (
     timing,
 )
 from inputs import Inputs, random_inputs
+from processor import processor
 
 from sparq_ipu import KVCache
 from sparq_ipu.attention import attention
@@ -143,18 +143,6 @@ def parse(cli: CommandLine, argv: list[str] | None) -> argparse.Namespace:
         except ImportError as error:
             cli.error(f"--plot must not be given without matplotlib, got {a.plot} ({error})")
     return a
-
-
-@functools.lru_cache(maxsize=None)
-def processor() -> str:
-    """Name of the processor."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
 
 
 @functools.lru_cache(maxsize=None)

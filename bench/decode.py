@@ -22,7 +22,6 @@ import functools
 import gc
 import json
 import os
-import platform
 import statistics
 import sys
 import time
@@ -48,6 +47,7 @@ from decode_tables import TYPES, all_rows, best_plain, of_the_lengths, of_the_pe
 from json_lines import SCHEMA, JsonLines
 from peers import KV_TYPES, WARM_UP, noise, others, prompt_tokens, refuse_noise
 from peers import rows_of as rows_of_peers
+from processor import processor
 
 from sparq_ipu.commands.command_line import thread_count
 from sparq_ipu.commands.extras import needed
@@ -425,7 +425,7 @@ def _row(a: argparse.Namespace, name: str, dtype: str, seq_len: int, model: Any,
         "tokens_per_second": None,
         "n_steps": None,
         **{f"seconds_{name}": None for name in PARTS},
-        "cpu": _processor(),
+        "cpu": f"{processor()}, {os.cpu_count()} cores",
         "nice": os.nice(0),
         "load_average": None,
         "others": None,
@@ -449,16 +449,6 @@ def _times(seconds: list[float], batch: int) -> Row:
         "tokens_per_second": batch / median,
         "n_steps": len(seconds),
     }
-
-
-def _processor() -> str:
-    """What the machine calls its processor, and how many of them the process may use."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        name = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-        return f"{name}, {len(os.sched_getaffinity(0))} cores"
-    except (OSError, StopIteration, AttributeError):
-        return platform.processor() or platform.machine()
 
 
 def table(rows: list[Row]) -> str:

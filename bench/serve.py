@@ -54,9 +54,9 @@ from typing import Any, AsyncIterator, Callable, Iterator
 
 import numpy as np
 from common import ROOT, repeat_command
-from cpu_sparq import processor
 from json_lines import SCHEMA, JsonLines
 from peers import Others
+from processor import processor
 
 from sparq_ipu.commands.command_line import Parser, guarded, number, positive_integer, thread_count
 from sparq_ipu.transformers.checkpoints import check_path
