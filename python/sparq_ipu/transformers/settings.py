@@ -20,7 +20,7 @@ RECOMMENDED: dict[str, Any] = {
     "index_bits": 2,
     "layers": {0: {"mean_value": False}},
 }
-#: A longer text needs more rows for one quality (docs/models.md, "Settings for other models", has up to 32,000
+#: A longer text needs more rows for one quality (docs/models.md, "Settings for other models", up to 32,000
 #: positions): the most positions, and the top_k up to there.
 TOP_K_BY_LENGTH: tuple[tuple[int, int], ...] = ((8192, RECOMMENDED["top_k"]), (checks.MAX_CAPACITY, 512))
 #: What most figures of arXiv:2312.04985 have, and `enable(model, published=True)`.
