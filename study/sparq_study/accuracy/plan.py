@@ -201,6 +201,7 @@ LATER_OTHERS = (
     "sparq:mean_from=1,index_bits=2",
     RECOMMENDED_METHOD,
     "sparq:k=512,mean_from=1,index_bits=2",
+    "sparq:k=1024,mean_from=1,index_bits=2",
     "sparq:k=160,mean_from=1,index_bits=2",
     "sparq:r=24,k=200,mean_from=1,index_bits=2",
     *(f"top_p:k=512,p={p},mean_from=1,index_bits=4" for p in (0.8, 0.9, 0.95)),
