@@ -4,9 +4,13 @@
 // temperature of each head (contract E4, E6.1).
 //   a[c] = sum over the group of |q[h, c]|;  i1 = the largest r, equal values by lower index;
 //   inv_tau[h] = sqrt(all / (d * selected))
-#include "selected_components.hpp"
+#include "lanes.hpp"
 
 namespace sparq {
+
+// Clears the sign of a number: the mask of a selected component, so that one AND gives its
+// magnitude, or 0 where it is not selected.
+static constexpr unsigned magnitudeMask = 0x7fffffffu;
 
 // a[c], components shared out over the workers. NaN and infinity, which are nobody's inputs, count as
 // the largest number: numbers can be ranked, and `rank` of them are selected whatever comes in.
@@ -79,7 +83,8 @@ public:
 
 // From the masks: the components ascending, each head's query along them, and its inverse
 // temperature. Every worker but the first, which has the first head's sum, lists a range of
-// components.
+// components, behind those of the workers before: it counts these, or, if there are fewer, its own
+// and those after it.
 class ComponentList : public poplar::MultiVertex {
 public:
   HalvesIn query;               // [groupSize][headDim]
@@ -92,22 +97,15 @@ public:
   float scale; // 1 / sqrt(headDim)
 
   bool compute(unsigned worker) {
-    if (worker != 0)
-      list(ListedRange(&selected[0], headDim, rank, worker - 1, numWorkers() - 1));
-    for (unsigned h = worker; h < groupSize; h += numWorkers())
-      inverseTemperature[h] = sparq::inverseTemperature(
-          magnitudeSums[h], selectedMagnitude(&query[h * headDim], &selected[0], headDim),
-          static_cast<float>(headDim), scale);
-    return true;
-  }
-
-private:
-  void list(ListedRange range) {
+    // Even, for pairs.
+    const unsigned perWorker = ((headDim + numWorkers() - 2) / (numWorkers() - 1) + 1) / 2 * 2;
+    const unsigned first = worker == 0 ? 0 : minimum((worker - 1) * perWorker, headDim);
+    const unsigned end = worker == 0 ? 0 : minimum(first + perWorker, headDim);
+    unsigned index = first <= headDim - first ? count(0, first) : rank - count(first, headDim);
     // Copies, for what is stored could be any of these.
     const unsigned heads = groupSize, ofHead = headDim,
                    ofSelected = rank, *const mask = &selected[0];
-    unsigned index = range.index;
-    for (unsigned c = range.first; c != range.end; ++c) {
+    for (unsigned c = first; c != end; ++c) {
       if (mask[c] == 0)
         continue;
       components[index] = c;
@@ -115,6 +113,28 @@ private:
         selectedQuery[h * ofSelected + index] = static_cast<float>(query[h * ofHead + c]);
       ++index;
     }
+    for (unsigned h = worker; h < groupSize; h += numWorkers()) {
+      Lanes kept{};
+      for (unsigned c = 0; c != headDim; c += nLanes) {
+        Lanes mask;
+        __builtin_memcpy(&mask, aligned<sizeof(mask)>(&selected[c]), sizeof(mask));
+        kept += keepBits(loadLanes(&query[h * headDim + c]), mask);
+      }
+      inverseTemperature[h] = sparq::inverseTemperature(magnitudeSums[h], treeSum(kept),
+                                                        static_cast<float>(headDim), scale);
+    }
+    return true;
+  }
+
+private:
+  // How many of the components [first, end), an even number, are selected. The sum of n masks is
+  // n * 2^31 - n, modulo 2^32.
+  unsigned count(unsigned first, unsigned end) const {
+    unsigned sum = 0;
+    const unsigned *mask = &selected[first];
+    for (unsigned n = (end - first) / 2; n != 0; --n, mask += 2) // two to a pass
+      sum += mask[0] + mask[1];
+    return (0u - sum) & magnitudeMask;
   }
 };
 

@@ -4,7 +4,7 @@
 // query_components.cpp. There is no column to wait for, so this is a part of a step's time, and spread wider: a tile
 // has a piece of the magnitudes, the list is made by all workers, and a temperature by a tile that makes no
 // coefficients.
-#include "selected_components.hpp"
+#include "lanes.hpp"
 
 namespace sparq {
 
@@ -29,8 +29,9 @@ public:
   }
 };
 
-// From the masks: the components ascending, where each has its records, and each head's query along them. Beside
-// it the length comes to this part.
+// From the masks: the components ascending, where each has its records, and each head's query along them. A worker
+// lists a range of components, behind those of the workers before: it counts these, or, if there are fewer, its own
+// and those after it. Beside it the length comes to this part.
 class ListComponents : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> length; // of the task
@@ -47,12 +48,16 @@ public:
   bool compute(unsigned worker) {
     if (worker == 0)
       *filled = *length;
-    const ListedRange range(&selected[0], nComponents, rank, worker, numWorkers());
+    // Even, for pairs.
+    const unsigned perWorker = ((nComponents + numWorkers() - 1) / numWorkers() + 1) / 2 * 2,
+                   first = minimum(worker * perWorker, nComponents),
+                   end = minimum(first + perWorker, nComponents);
+    unsigned index =
+        first <= nComponents - first ? count(0, first) : rank - count(first, nComponents);
     // Copies, for what is stored could be any of these.
     const unsigned heads = groupSize, ofHead = headDim, ofSelected = rank, ofColumn = columnWords,
                    base = *layer * nComponents, *const mask = &selected[0];
-    unsigned index = range.index;
-    for (unsigned c = range.first; c != range.end; ++c) {
+    for (unsigned c = first; c != end; ++c) {
       if (mask[c] == 0)
         continue;
       components[index] = c;
@@ -62,6 +67,17 @@ public:
       ++index;
     }
     return true;
+  }
+
+private:
+  // How many of the components [first, end), an even number, are selected. The sum of n masks is
+  // n * 2^31 - n, modulo 2^32.
+  unsigned count(unsigned first, unsigned end) const {
+    unsigned sum = 0;
+    const unsigned *mask = &selected[first];
+    for (unsigned n = (end - first) / 2; n != 0; --n, mask += 2) // two to a pass
+      sum += mask[0] + mask[1];
+    return (0u - sum) & 0x7fffffffu;
   }
 };
 
@@ -77,10 +93,16 @@ public:
   float scale; // 1 / sqrt(headDim)
 
   bool compute(unsigned worker) {
-    for (unsigned h = worker; h < groupSize; h += numWorkers())
-      inverseTemperature[h] = sparq::inverseTemperature(
-          magnitudeSums[h], selectedMagnitude(&query[h * headDim], &selected[0], nComponents),
-          static_cast<float>(headDim), scale);
+    for (unsigned h = worker; h < groupSize; h += numWorkers()) {
+      Lanes kept{};
+      for (unsigned c = 0; c != nComponents; c += nLanes) {
+        Lanes mask;
+        __builtin_memcpy(&mask, aligned<sizeof(mask)>(&selected[c]), sizeof(mask));
+        kept += keepBits(loadLanes(&query[h * headDim + c]), mask);
+      }
+      inverseTemperature[h] = sparq::inverseTemperature(magnitudeSums[h], treeSum(kept),
+                                                        static_cast<float>(headDim), scale);
+    }
     return true;
   }
 };

@@ -121,20 +121,7 @@ MUTANTS = [
         [
             ("*layer * nComponents", "*layer * ofHead", "layers are apart by components that are not there"),
             ("(base + c) * ofColumn", "c * ofColumn", "records of another layer are scored"),
-        ],
-    ),
-    *of(
-        "poplar_ops/codelets/selected_components.hpp",
-        f"{_COMPONENTS} tests/codelets/test_query_components.py",
-        [
-            (
-                "rank - countSelected(selected, first, nComponents)",
-                "rank",
-                "later workers list behind the end",
-            ),
-            ("sum += mask[0] + mask[1];", "sum += mask[0];", "every other component counts"),
-            ("/ nWorkers + 1) / 2 * 2;", "/ nWorkers);", "odd ranges, counted in pairs"),
-            ("kept += keepBits(", "kept = keepBits(", "the last components alone have a magnitude"),
+            ("rank - count(first, nComponents)", "rank", "later workers list behind the end"),
         ],
     ),
     *of(
