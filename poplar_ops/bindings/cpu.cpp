@@ -3,6 +3,7 @@
 // The Python module sparq_ipu._cpu: conversion only. What the arguments mean is said in
 // python/sparq_ipu/backends/cpu.py.
 #include "convert.hpp"
+#include "decoder_step.hpp"
 #include "dispatch.hpp"
 #include "int4_product.hpp"
 #include "int8_product.hpp"
@@ -19,7 +20,9 @@
 
 #include <cstring>
 #include <initializer_list>
+#include <memory>
 #include <optional>
+#include <tuple>
 
 namespace py = pybind11;
 using namespace sparq::cpu;
@@ -316,6 +319,59 @@ void int8Product(std::uintptr_t rows, std::uintptr_t codes, std::uintptr_t scale
                nThreads, isa);
 }
 
+const std::uint16_t *bfloat16At(std::uintptr_t address) {
+  return reinterpret_cast<const std::uint16_t *>(address);
+}
+
+// Addresses of codes, scale and bias, or 0; inputs, outputs.
+using LinearAt =
+    std::tuple<std::uintptr_t, std::uintptr_t, std::uintptr_t, std::size_t, std::size_t>;
+FewBitsWeights linearAt(const LinearAt &at) {
+  const auto &[codes, scale, bias, inputs, outputs] = at;
+  return {reinterpret_cast<const void *>(codes), bfloat16At(scale), bfloat16At(bias), inputs,
+          outputs};
+}
+
+// norms: before attention and before the gates of each layer, then the last one. linears: four of each layer,
+// in the order of DecoderStep::Layer.
+std::unique_ptr<DecoderStep> decoderStep(const std::vector<std::uintptr_t> &norms,
+                                         const std::vector<LinearAt> &linears, float epsilon,
+                                         std::size_t hidden, unsigned lanes,
+                                         std::uintptr_t activation) {
+  const std::size_t n = linears.size() / 4;
+  if (n == 0 || linears.size() != 4 * n || norms.size() != 2 * n + 1)
+    throw Error("decoder_step: layers must have four linears and two norms each, and the last one "
+                "follows, got " +
+                std::to_string(linears.size()) + " and " + std::to_string(norms.size()));
+  std::vector<DecoderStep::Layer> layers;
+  for (std::size_t i = 0; i < n; ++i)
+    layers.push_back({bfloat16At(norms[2 * i]), linearAt(linears[4 * i]),
+                      linearAt(linears[4 * i + 1]), bfloat16At(norms[2 * i + 1]),
+                      linearAt(linears[4 * i + 2]), linearAt(linears[4 * i + 3])});
+  return std::make_unique<DecoderStep>(std::move(layers), bfloat16At(norms.back()), epsilon, hidden,
+                                       lanes, bfloat16At(activation));
+}
+
+void beginStep(const DecoderStep &step, std::size_t nRows, std::uintptr_t hidden,
+               std::uintptr_t products, std::int64_t nThreads) {
+  py::gil_scoped_release release;
+  step.begin(nRows, bfloat16At(hidden), reinterpret_cast<std::uint16_t *>(products), nThreads);
+}
+
+void nextOfStep(const DecoderStep &step, std::size_t layer, std::size_t nRows,
+                std::uintptr_t attended, std::uintptr_t hidden, std::uintptr_t products,
+                std::int64_t nThreads) {
+  py::gil_scoped_release release;
+  step.next(layer, nRows, bfloat16At(attended), reinterpret_cast<std::uint16_t *>(hidden),
+            reinterpret_cast<std::uint16_t *>(products), nThreads);
+}
+
+void rmsNormAt(std::uintptr_t weight, float epsilon, std::size_t n, unsigned lanes,
+               std::uintptr_t from, std::uintptr_t to) {
+  rmsNorm(bfloat16At(weight), epsilon, n, lanes, bfloat16At(from),
+          reinterpret_cast<std::uint16_t *>(to));
+}
+
 } // namespace
 
 PYBIND11_MODULE(_cpu, m) {
@@ -341,6 +397,25 @@ PYBIND11_MODULE(_cpu, m) {
         py::arg("output"), py::arg("n_rows"), py::arg("in_features"), py::arg("out_features"),
         py::kw_only(), py::arg("n_threads") = 0, py::arg("isa") = "auto",
         "A linear layer's product, of arrays at these addresses: bfloat16, with codes of 8 bits.");
+
+  m.def("rms_norm", &rmsNormAt, py::arg("weight"), py::arg("epsilon"), py::arg("n"),
+        py::arg("lanes"), py::arg("input"), py::arg("output"),
+        "RMSNorm of a row of bfloat16, of arrays at these addresses.");
+
+  m.def(
+      "mean_of_squares",
+      [](std::size_t n, unsigned lanes, std::uintptr_t row) {
+        return meanOfSquares(n, lanes, bfloat16At(row));
+      },
+      py::arg("n"), py::arg("lanes"), py::arg("row"));
+
+  py::class_<DecoderStep>(m, "DecoderStep")
+      .def(py::init(&decoderStep), py::arg("norms"), py::arg("linears"), py::arg("epsilon"),
+           py::arg("hidden"), py::arg("lanes"), py::arg("activation"))
+      .def("begin", &beginStep, py::arg("n_rows"), py::arg("hidden"), py::arg("products"),
+           py::arg("n_threads"))
+      .def("next", &nextOfStep, py::arg("layer"), py::arg("n_rows"), py::arg("attended"),
+           py::arg("hidden"), py::arg("products"), py::arg("n_threads"));
 
   py::class_<KVCache>(m, "KVCache")
       .def(py::init<const CacheSpec &, std::int64_t, const std::string &>(), py::arg("spec"),

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Types of poplar_ops/bindings/cpu.cpp. tests/bindings compares both."""
 
+from typing import Sequence
+
 import numpy as np
 
 from sparq_reference.settings import CacheSpec, SparqSettings, WindowSettings
@@ -80,6 +82,26 @@ class KVCache:
     def begin_history(self, n_recent: int) -> None: ...
     def add_step(self, element: int, shares: np.ndarray) -> None: ...
     def attention_of_tokens(self, query: np.ndarray) -> np.ndarray: ...
+
+def rms_norm(weight: int, epsilon: float, n: int, lanes: int, input: int, output: int) -> None: ...
+def mean_of_squares(n: int, lanes: int, row: int) -> float: ...
+
+class DecoderStep:
+    """What a decoder of the kind of Llama does between the attention of its layers."""
+
+    def __init__(
+        self,
+        norms: Sequence[int],
+        linears: Sequence[tuple[int, int, int, int, int]],
+        epsilon: float,
+        hidden: int,
+        lanes: int,
+        activation: int,
+    ) -> None: ...
+    def begin(self, n_rows: int, hidden: int, products: int, n_threads: int) -> None: ...
+    def next(
+        self, layer: int, n_rows: int, attended: int, hidden: int, products: int, n_threads: int
+    ) -> None: ...
 
 class StreamSum:
     """Reads memory as fast as it can: what a benchmark compares attention with."""

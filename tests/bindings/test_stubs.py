@@ -22,6 +22,7 @@ MODULES = ("sparq_ipu._core", "sparq_ipu._cpu")
 SAME_TYPES = (
     (r"\b(\w+\.)+(?=\w)", ""),  # names of modules
     (r"\bSupportsInt( \| SupportsIndex)?", "int"),
+    (r"\bSupportsFloat( \| SupportsIndex)?", "float"),
     (r"\bAnnotated\[ArrayLike, \w+\]|\bndarray\[[^\]]*\]", "ndarray"),
     (r"\bOptional\[([^\]]*)\]", r"\1 | None"),
     (r"\bobject\b", "Any"),

@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from families import FAMILIES  # noqa: E402
+from lean_steps import SETTINGS, a_model, a_wide_model, both, counted, logits, logits_of_own  # noqa: E402
 from tiny_models import tiny_model, tokens_of  # noqa: E402
 from transformers.models.llama import modeling_llama  # noqa: E402
 
@@ -20,55 +21,12 @@ import sparq_ipu.transformers  # noqa: E402
 from sparq_ipu.torch.few_bits import MOST_ROWS, Int4Linear, Int8Linear, JoinedLinear  # noqa: E402
 from sparq_ipu.transformers import SparqCache, lean_step  # noqa: E402
 from sparq_ipu.transformers.cache_name import with_cache  # noqa: E402
+from sparq_ipu.transformers.few_bits_step import FewBitsStep  # noqa: E402
 from sparq_ipu.transformers.lean_step import LeanStep  # noqa: E402
 from sparq_ipu.transformers.places import Places  # noqa: E402
 from sparq_ipu.transformers.rotary import Rotary  # noqa: E402
 
 LEAN = ("Llama 2", "Llama 3", "Qwen 2")
-SETTINGS = dict(rank=8, top_k=16, n_local=4, min_seq_len=0)
-
-
-def a_model(family: str = "Llama 2", dtype: Any = torch.float32) -> Any:
-    kind, changes, _ = FAMILIES[family]
-    model = tiny_model(kind, **changes).to(dtype)
-    for name, parameter in model.named_parameters():  # they are 1, as they are made
-        if "norm" in name:
-            torch.nn.init.uniform_(parameter, 0.5, 1.5)
-    return model
-
-
-@contextlib.contextmanager
-def counted(monkeypatch: Any) -> Iterator[list[int]]:
-    """How many steps are lean."""
-    steps: list[int] = []
-    own = LeanStep._step
-    with monkeypatch.context() as patch:
-        patch.setattr(LeanStep, "_step", lambda self, *given: (steps.append(1), own(self, *given))[1])
-        yield steps
-
-
-def logits(model: Any, n_steps: int = 6, mask: Any = None, **given: Any) -> Any:
-    """Of a prompt and of tokens one by one, (batch, n_steps, vocabulary), through a cache of its own."""
-    batch = 1 if mask is None else len(mask)
-    tokens, cache, said = tokens_of(40, batch=batch), SparqCache(model), []
-    with torch.no_grad():
-        model(tokens[:, :-n_steps], **with_cache(cache), attention_mask=mask)
-        for at in range(40 - n_steps, 40):
-            if mask is not None:
-                mask = torch.cat((mask, torch.ones(batch, 1, dtype=mask.dtype)), 1)
-                given = dict(given, position_ids=mask.sum(1, keepdim=True) - 1)
-            token = tokens[:, at : at + 1]
-            said.append(model(token, **with_cache(cache), attention_mask=mask, **given).logits)
-    return torch.cat(said, 1)
-
-
-def both(model: Any, monkeypatch: Any, **given: Any) -> tuple[Any, Any, int]:
-    """What the model's own forward pass says, and what lean steps say; how many of them there were."""
-    sparq_ipu.transformers.enable(model, lean=False, **SETTINGS)
-    own = logits(model, **given)
-    sparq_ipu.transformers.enable(model, **SETTINGS)
-    with counted(monkeypatch) as steps:
-        return own, logits(model, **given), len(steps)
 
 
 @pytest.mark.parametrize("family", LEAN)
@@ -294,17 +252,6 @@ def test_lean_is_true_or_false(name: str) -> None:
         getattr(sparq_ipu.transformers, name)(a_model(), lean=2, **given)
 
 
-def a_wide_model(weights: str, kind: str = "Qwen2", **changes: Any) -> Any:
-    """Of a shape whose layers are joined."""
-    shape = dict(hidden_size=128, intermediate_size=128, num_attention_heads=8, num_key_value_heads=4)
-    model = tiny_model(kind, **{**shape, **changes}).to(torch.bfloat16)
-    for name, parameter in model.named_parameters():  # biases are 0, as they are made
-        if name.endswith("bias"):
-            torch.nn.init.normal_(parameter)
-    sparq_ipu.transformers.quantise_weights(model, weights)
-    return model
-
-
 @contextlib.contextmanager
 def counted_products(monkeypatch: Any) -> Iterator[list[int]]:
     products: list[int] = []
@@ -319,16 +266,12 @@ def counted_products(monkeypatch: Any) -> Iterator[list[int]]:
 def test_layers_of_one_input_are_joined(weights: str, kind: str, monkeypatch: Any) -> None:
     model = a_wide_model(weights, kind)
     untouched = logits_of_own(copy.deepcopy(model))
+    monkeypatch.setattr(FewBitsStep, "of", lambda *given: None)
     with counted_products(monkeypatch) as products:
         own, lean, n_steps = both(model, monkeypatch)
     assert (n_steps, len(products)) == (6, 6 * 3 * 4)
     assert torch.equal(untouched, own)
     assert torch.equal(own, lean)
-
-
-def logits_of_own(model: Any) -> Any:
-    sparq_ipu.transformers.enable(model, lean=False, **SETTINGS)
-    return logits(model)
 
 
 def test_codes_of_joined_layers_are_in_memory_once() -> None:
@@ -364,7 +307,12 @@ CHANGES = [_of_scales, _of_codes, _of_bias, _another_layer, _hook_on_a_layer]
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_joined_layer_that_is_changed_is_heard(change: Callable[[Any], None]) -> None:
+@pytest.mark.parametrize("between", ["one call", "products"])
+def test_a_joined_layer_that_is_changed_is_heard(
+    change: Callable[[Any], None], between: str, monkeypatch: Any
+) -> None:
+    if between == "products":
+        monkeypatch.setattr(FewBitsStep, "of", lambda *given: None)
     model = a_wide_model("int4")
     sparq_ipu.transformers.enable(model, **SETTINGS)
     before = logits(model)

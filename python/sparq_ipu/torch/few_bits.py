@@ -18,11 +18,12 @@ from __future__ import annotations
 
 import mmap
 import weakref
-from typing import ClassVar, Mapping, Sequence
+from typing import Any, ClassVar, Sequence
 
 import torch
 import torch.nn.functional as F
 
+from sparq_ipu.torch.unchanged import Unchanged
 from sparq_reference import checks
 
 try:
@@ -176,23 +177,36 @@ class JoinedLinear:
     held twice.
 
     Args:
-        layers: by name, those that `fit`.
+        modules: `_modules` of the module that has the layers.
+        names: of those that `fit`.
+
+    Attributes:
+        unchanged: whether the layers are as they were, and nobody looks at what goes through them.
     """
 
-    def __init__(self, layers: Mapping[str, FewBitsLinear]):
-        self._layers = dict(layers)
-        first, every = next(iter(layers.values())), tuple(layers.values())
+    def __init__(self, modules: dict[str, Any], names: Sequence[str]):
+        self.modules, self.unchanged = modules, Unchanged()
+        layers: list[Any] = [modules[name] for name in names]
+        first = layers[0]
         self._is_int4 = isinstance(first, Int4Linear)
         name = "packed" if self._is_int4 else "codes"
-        self._codes = _in_shared_pages(_together([getattr(layer, name) for layer in every]))
+        self._codes = _in_shared_pages(_together([getattr(layer, name) for layer in layers]))
         at = 0
-        for layer in every:
+        for layer in layers:
             end = at + len(getattr(layer, name))
             setattr(layer, name, self._codes[at:end])
             at = end
-        self._scales = self._codes if self._is_int4 else _together([_scales(layer) for layer in every])
-        self._bias = None if first.bias is None else _together([layer.bias for layer in every])
-        self._seen = [(name, layer, layer.__dict__, *_state(layer)) for name, layer in layers.items()]
+        self._scales = self._codes if self._is_int4 else _together([layer.scale for layer in layers])
+        self._bias = None if first.bias is None else _together([layer.bias for layer in layers])
+        self.in_features = first.in_features
+        self.out_features = sum(layer.out_features for layer in layers)
+        for name in names:
+            self.unchanged.watch_module(modules, name)
+            layer = modules[name]
+            for scales in ("packed",) if self._is_int4 else ("codes", "scale"):
+                self.unchanged.watch_value(layer._buffers, scales)
+            holder = layer.__dict__ if self._bias is None else layer._parameters
+            self.unchanged.watch_value(holder, "bias")
 
     @staticmethod
     def fit(layers: Sequence[torch.nn.Module]) -> bool:
@@ -208,18 +222,13 @@ class JoinedLinear:
         """Whether the layers would multiply it by codes."""
         return input.dtype is torch.bfloat16 and input.numel() <= MOST_ROWS * input.shape[-1]
 
-    def stands_for(self, modules: Mapping[str, torch.nn.Module]) -> bool:
-        """Whether these are the layers, as they were, and nobody looks at what goes through them."""
-        for name, layer, own, scales, scales_version, bias, bias_version in self._seen:
-            if modules[name] is not layer or "forward" in own:
-                return False
-            if own["_forward_hooks"] or own["_forward_pre_hooks"]:
-                return False
-            if _scales(layer) is not scales or _version(scales) != scales_version:
-                return False
-            if layer._parameters.get("bias", own.get("bias")) is not bias or _version(bias) != bias_version:
-                return False
-        return True
+    @property
+    def addresses(self) -> tuple[int, int, int, int, int]:
+        """As the kernels of a step take it (poplar_ops/cpu/decoder_step.hpp): where the codes are, the scales
+        unless they are between these, and the bias, 0 for none; in_features and out_features."""
+        scales = 0 if self._is_int4 else self._scales.data_ptr()
+        bias = 0 if self._bias is None else self._bias.data_ptr()
+        return self._codes.data_ptr(), scales, bias, self.in_features, self.out_features
 
     def __call__(self, input: torch.Tensor) -> torch.Tensor:
         """(rows, sum of their outputs), of a few rows (rows, in_features)."""
@@ -341,22 +350,6 @@ def _copied(codes: torch.Tensor, memory: mmap.mmap, begin: int) -> torch.Tensor:
 
 def _together(tensors: list[torch.Tensor]) -> torch.Tensor:
     return torch.cat(tensors) if len(tensors) > 1 else tensors[0]
-
-
-def _scales(layer: FewBitsLinear) -> torch.Tensor:
-    """Of 4 bits, they are between the codes."""
-    scales: torch.Tensor = layer._buffers["packed" if isinstance(layer, Int4Linear) else "scale"]  # type: ignore[assignment]
-    return scales
-
-
-def _state(layer: FewBitsLinear) -> tuple[torch.Tensor, int, torch.Tensor | None, int]:
-    """Other where somebody wrote into the scales or the bias, or put others there. Codes are shared."""
-    return _scales(layer), _version(_scales(layer)), layer.bias, _version(layer.bias)
-
-
-def _version(tensor: torch.Tensor | None) -> int:
-    """Counts what was written into a tensor; 0 in inference mode, where torch does not count."""
-    return 0 if tensor is None or tensor.is_inference() else tensor._version
 
 
 def round_to_groups(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

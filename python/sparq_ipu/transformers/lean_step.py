@@ -6,7 +6,8 @@ A step of a small model takes as long as its operations are many, whatever they 
 some 60 in each layer beside the products, and calls a dozen modules. Here norms are written out, and all from
 the products of queries, keys and values to what attention says is one call: some 10 operations. Products,
 embeddings and the activation are the model's own modules, and every rounding is the model's. Layers of few
-bits that have one input are one product.
+bits that have one input are one product, and where all layers have few bits, all between the attention of two
+layers is one call (module `few_bits_step`).
 
 What is not as it was written (a class, a hook, an argument), gradients and torch.compile: all of these have
 the model's own forward pass, at each step anew.
@@ -20,11 +21,11 @@ from typing import Any, Callable, Sequence
 import torch
 import torch.nn.functional as F
 import torch.nn.modules.module
-from transformers.activations import ACT2FN
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from sparq_ipu.torch.few_bits import JoinedLinear
 from sparq_ipu.transformers.cache_name import cache_in, with_cache
+from sparq_ipu.transformers.few_bits_step import SILU, FewBitsStep
 from sparq_ipu.transformers.layer import SparqLayer
 from sparq_ipu.transformers.places import PlacesPass
 from sparq_ipu.transformers.rotary import Rotary
@@ -35,8 +36,6 @@ _torch_module: Any = torch.nn.modules.module  # partly typed
 _FAMILIES = {"LlamaModel": "Llama", "Qwen2Model": "Qwen2"}
 #: the parts that are written out here
 _PARTS = ("DecoderLayer", "Attention", "MLP", "RMSNorm")
-#: the class of the usual activation: its name differs with the version
-_SILU = type(ACT2FN["silu"])
 
 
 class _Linears:
@@ -47,9 +46,10 @@ class _Linears:
     """
 
     def __init__(self, module: Any, *names: str):
-        layers = {name: module._modules[name] for name in names}
-        self._names = names
-        self._joined = JoinedLinear(layers) if JoinedLinear.fit(list(layers.values())) else None
+        self._names, modules = names, module._modules
+        fit = JoinedLinear.fit([modules[name] for name in names])
+        #: all as one product
+        self.joined = JoinedLinear(modules, names) if fit else None
 
     def each(self, modules: Any, rows: torch.Tensor) -> Sequence[torch.Tensor]:
         """What each says, which has as many outputs as the others.
@@ -71,10 +71,10 @@ class _Linears:
 
     def _product(self, modules: Any, rows: torch.Tensor) -> torch.Tensor | None:
         """Of all together, or None where they are not joined, or others by now."""
-        joined = self._joined
-        if joined is None or not joined.takes(rows) or not joined.stands_for(modules):
+        joined = self.joined
+        if joined is None or not joined.takes(rows) or modules is not joined.modules:
             return None
-        return joined(rows)
+        return joined(rows) if joined.unchanged() else None
 
     def _apart(self, modules: Any, rows: torch.Tensor) -> list[torch.Tensor]:
         return [modules[name](rows[:, None])[:, 0] for name in self._names]
@@ -89,6 +89,11 @@ class _Layer:
         self.gates = _Linears(layer.mlp, "gate_proj", "up_proj")
         self.down = _Linears(layer.mlp, "down_proj")
 
+    @property
+    def joined(self) -> list[JoinedLinear | None]:
+        """Each as one product, None where it is not."""
+        return [of.joined for of in (self.inputs, self.output, self.gates, self.down)]
+
 
 class LeanStep:
     """The forward pass of a decoder that `fits`: a step of one token, and the decoder's own for all else.
@@ -101,7 +106,17 @@ class LeanStep:
         #: the decoder's own, whose signature `inspect` finds by this name
         self.__wrapped__: Callable[..., Any] = decoder.forward
         self._decoder = decoder
-        self._layers = [_Layer(layer) for layer in decoder.layers]
+        self._prepare()
+
+    def _prepare(self) -> None:
+        self._layers = [_Layer(layer) for layer in self._decoder.layers]
+        #: where all of these have few bits; not known before the first step
+        self._few_bits: FewBitsStep | None = None
+        self._is_known = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Of a copy, whose decoder may not be whole yet: it is prepared for at its first step."""
+        return dict(vars(self), _layers=[], _few_bits=None, _is_known=False)
 
     @staticmethod
     def fits(decoder: Any) -> bool:
@@ -122,15 +137,31 @@ class LeanStep:
         return is_usual and _has_its_bits(decoder.norm)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if args or not (_is_step(**kwargs) and self._is_as_written()):
+        if args or not _is_step(**kwargs) or self._is_looked_at():
             return self.__wrapped__(*args, **kwargs)
-        return self._step(kwargs["input_ids"], kwargs.get("position_ids"), cache_in(kwargs))
+        few_bits = self._few_bits
+        if few_bits is None or not few_bits.stands():
+            if not self._is_as_written():
+                return self.__wrapped__(*args, **kwargs)
+            few_bits = None if self._is_known else self._first_few_bits()
+        return self._step(few_bits, kwargs["input_ids"], kwargs.get("position_ids"), cache_in(kwargs))
+
+    def _first_few_bits(self) -> FewBitsStep | None:
+        if not self._layers:
+            self._prepare()
+        self._is_known = True
+        self._few_bits = FewBitsStep.of(self._decoder, [layer.joined for layer in self._layers])
+        return self._few_bits if self._few_bits is not None and self._few_bits.stands() else None
+
+    def _is_looked_at(self) -> bool:
+        """Somebody wants to see what goes through every part."""
+        config = self._decoder.config
+        wants = config.output_hidden_states or config.output_attentions
+        return bool(wants or _torch_module._has_any_global_hook())
 
     def _is_as_written(self) -> bool:
         """Every part is of its class, and nobody looks at what goes through it."""
-        decoder, config = self._decoder, self._decoder.config
-        if _torch_module._has_any_global_hook() or config.output_hidden_states or config.output_attentions:
-            return False
+        decoder = self._decoder
         family, written = _FAMILIES[type(decoder).__name__], sys.modules[type(decoder).__module__]
         layer_class, attention, mlp, norm = (getattr(written, family + part) for part in _PARTS)
         modules = decoder._modules
@@ -149,7 +180,11 @@ class LeanStep:
         return True
 
     def _step(
-        self, token: torch.Tensor, position: torch.Tensor | None, cache: Any
+        self,
+        few_bits: FewBitsStep | None,
+        token: torch.Tensor,
+        position: torch.Tensor | None,
+        cache: Any,
     ) -> BaseModelOutputWithPast:
         modules = self._decoder._modules
         embedded = modules["embed_tokens"](token)
@@ -158,6 +193,13 @@ class LeanStep:
         cos, sin = modules["rotary_emb"](embedded, position_ids=position)
         rotary = Rotary(cos[:, 0], _signed(sin[:, 0]), self._decoder.config.num_attention_heads)
         hidden = embedded[:, 0]
+        normed = None if few_bits is None else few_bits(hidden, cache.layers, rotary)
+        if normed is None:
+            normed = self._by_torch(hidden, cache, rotary)
+        return BaseModelOutputWithPast(normed[:, None], **with_cache(cache))
+
+    def _by_torch(self, hidden: torch.Tensor, cache: Any, rotary: Rotary) -> torch.Tensor:
+        modules = self._decoder._modules
         for layer, cached, linears in zip(modules["layers"]._modules.values(), cache.layers, self._layers):
             of_layer = layer._modules
             attention, mlp = of_layer["self_attn"]._modules, of_layer["mlp"]._modules
@@ -166,7 +208,7 @@ class LeanStep:
             normed = _norm(of_layer["post_attention_layernorm"], hidden)
             gate, up = linears.gates.each(mlp, normed)
             hidden = hidden + linears.down.one(mlp, _activated(mlp["act_fn"], gate) * up)
-        return BaseModelOutputWithPast(_norm(modules["norm"], hidden)[:, None], **with_cache(cache))
+        return _norm(modules["norm"], hidden)
 
 
 def _is_plain(part: Any, cls: type) -> bool:
@@ -207,7 +249,7 @@ def _is_step(
 
 
 def _activated(module: Any, gate: torch.Tensor) -> torch.Tensor:
-    activated: torch.Tensor = F.silu(gate) if _is_plain(module, _SILU) else module(gate[:, None])[:, 0]
+    activated: torch.Tensor = F.silu(gate) if _is_plain(module, SILU) else module(gate[:, None])[:, 0]
     return activated
 
 

@@ -65,7 +65,8 @@ class Traffic:
         self._steps.clear()
 
 
-@functools.lru_cache(maxsize=256)  # the layers of a model, one after another, ask the same
+# The layers of a model, one after another, ask the same: what a step moved, and what dense attention would.
+@functools.lru_cache(maxsize=4 * _MOST_STEPS)
 def _bytes(spec: CacheSpec, memory: str, seq_len: int, settings: Settings) -> int:
     """Of one query of a batch element."""
     kernel = BASELINE if settings is None else KERNELS[attention_over(memory, settings).kernel]

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models whose steps are lean, and what they say beside their own forward pass."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Iterator
+
+import torch
+from families import FAMILIES
+from tiny_models import tiny_model, tokens_of
+
+import sparq_ipu.transformers
+from sparq_ipu.transformers import SparqCache
+from sparq_ipu.transformers.cache_name import with_cache
+from sparq_ipu.transformers.lean_step import LeanStep
+
+SETTINGS = dict(rank=8, top_k=16, n_local=4, min_seq_len=0)
+
+
+def a_model(family: str = "Llama 2", dtype: Any = torch.float32) -> Any:
+    kind, changes, _ = FAMILIES[family]
+    model = tiny_model(kind, **changes).to(dtype)
+    for name, parameter in model.named_parameters():  # they are 1, as they are made
+        if "norm" in name:
+            torch.nn.init.uniform_(parameter, 0.5, 1.5)
+    return model
+
+
+def a_wide_model(weights: str, kind: str = "Qwen2", **changes: Any) -> Any:
+    """Of a shape whose layers are joined."""
+    shape = dict(hidden_size=128, intermediate_size=128, num_attention_heads=8, num_key_value_heads=4)
+    model = tiny_model(kind, **{**shape, **changes}).to(torch.bfloat16)
+    for name, parameter in model.named_parameters():  # 0 and 1, as they are made
+        if name.endswith("bias"):
+            torch.nn.init.normal_(parameter)
+        elif "norm" in name:
+            torch.nn.init.uniform_(parameter, 0.5, 1.5)
+    sparq_ipu.transformers.quantise_weights(model, weights)
+    return model
+
+
+@contextlib.contextmanager
+def counted(monkeypatch: Any) -> Iterator[list[int]]:
+    """How many steps are lean."""
+    steps: list[int] = []
+    own = LeanStep._step
+    with monkeypatch.context() as patch:
+        patch.setattr(LeanStep, "_step", lambda self, *given: (steps.append(1), own(self, *given))[1])
+        yield steps
+
+
+def logits(model: Any, n_steps: int = 6, mask: Any = None, **given: Any) -> Any:
+    """Of a prompt and of tokens one by one, (batch, n_steps, vocabulary), through a cache of its own."""
+    batch = 1 if mask is None else len(mask)
+    tokens, cache, said = tokens_of(40, batch=batch), SparqCache(model), []
+    with torch.no_grad():
+        model(tokens[:, :-n_steps], **with_cache(cache), attention_mask=mask)
+        for at in range(40 - n_steps, 40):
+            if mask is not None:
+                mask = torch.cat((mask, torch.ones(batch, 1, dtype=mask.dtype)), 1)
+                given = dict(given, position_ids=mask.sum(1, keepdim=True) - 1)
+            token = tokens[:, at : at + 1]
+            said.append(model(token, **with_cache(cache), attention_mask=mask, **given).logits)
+    return torch.cat(said, 1)
+
+
+def both(model: Any, monkeypatch: Any, **given: Any) -> tuple[Any, Any, int]:
+    """What the model's own forward pass says, and what lean steps say; how many of them there were."""
+    sparq_ipu.transformers.enable(model, lean=False, **SETTINGS)
+    own = logits(model, **given)
+    sparq_ipu.transformers.enable(model, **SETTINGS)
+    with counted(monkeypatch) as steps:
+        return own, logits(model, **given), len(steps)
+
+
+def logits_of_own(model: Any) -> Any:
+    sparq_ipu.transformers.enable(model, lean=False, **SETTINGS)
+    return logits(model)

@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Between the attention of two layers of few bits is one call: the bits are those of the model's own forward
+pass."""
+
+from __future__ import annotations
+
+import copy
+import io
+import os
+import subprocess
+import sys
+from typing import Any, Callable
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from lean_steps import SETTINGS, a_wide_model, both, logits, logits_of_own  # noqa: E402
+from tiny_models import tokens_of  # noqa: E402
+
+import sparq_ipu.transformers  # noqa: E402
+from sparq_ipu import _cpu  # noqa: E402
+from sparq_ipu.torch.few_bits import MOST_ROWS  # noqa: E402
+from sparq_ipu.transformers import few_bits_step  # noqa: E402
+from sparq_ipu.transformers.cache_name import with_cache  # noqa: E402
+from sparq_ipu.transformers.few_bits_step import FewBitsStep  # noqa: E402
+from sparq_ipu.transformers.places import Places  # noqa: E402
+
+
+@pytest.fixture
+def calls(monkeypatch: Any) -> list[bool]:
+    """Of each step, whether the kernels did it."""
+    done: list[bool] = []
+    own = FewBitsStep.__call__
+
+    def counted(self: Any, *given: Any) -> Any:
+        normed = own(self, *given)
+        done.append(normed is not None)
+        return normed
+
+    monkeypatch.setattr(FewBitsStep, "__call__", counted)
+    return done
+
+
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+@pytest.mark.parametrize("kind", ["Llama", "Qwen2"])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_the_bits_are_those_of_the_model(
+    weights: str, kind: str, batch: int, calls: list[bool], monkeypatch: Any
+) -> None:
+    mask = None
+    if batch > 1:
+        mask = torch.ones(batch, 34, dtype=torch.int64)
+        mask[1, :9] = mask[2, 20:] = 0
+    own, lean, n_steps = both(a_wide_model(weights, kind), monkeypatch, mask=mask)
+    assert n_steps == 6
+    assert calls == [True] * 6
+    assert torch.equal(own, lean)
+
+
+def test_threads_change_no_bit(calls: list[bool]) -> None:
+    model, before = a_wide_model("int4"), torch.get_num_threads()
+    sparq_ipu.transformers.enable(model, **SETTINGS)
+    said = []
+    try:
+        for n_threads in (1, 2, 3):
+            torch.set_num_threads(n_threads)
+            said.append(logits(model, mask=torch.ones(3, 34, dtype=torch.int64)))
+    finally:
+        torch.set_num_threads(before)
+    assert all(calls)
+    assert torch.equal(said[0], said[1])
+    assert torch.equal(said[0], said[2])
+
+
+def test_steps_of_some_places(calls: list[bool]) -> None:
+    """Texts that come and go one by one, as the server has them."""
+    model, said = a_wide_model("int4"), []
+    for lean in (False, True):
+        sparq_ipu.transformers.enable_dense(model, lean=lean)
+        places = Places([None] * 3, 3, 64, dict(device="cpu", n_threads=1))
+        with torch.no_grad():
+            for place, n in ((0, 20), (2, 11), (1, 2)):
+                piece = places.tokens([place], n, is_piece=True)
+                model(tokens_of(n, seed=place), **with_cache(piece), position_ids=torch.arange(n)[None])
+            passed = places.tokens([2, 0])
+            positions = torch.tensor([[11], [20]])
+            said.append(model(tokens_of(1, batch=2), **with_cache(passed), position_ids=positions).logits)
+    assert calls == [True]
+    assert torch.equal(*said)
+
+
+def _other_table() -> Any:
+    return torch.arange(1 << 16, dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
+
+
+def test_the_comparison_sees_another_step(calls: list[bool], monkeypatch: Any) -> None:
+    monkeypatch.setattr(few_bits_step, "_activation_table", _other_table)
+    own, lean, _ = both(a_wide_model("int4"), monkeypatch)
+    assert calls == [True] * 6
+    assert not torch.equal(own, lean)
+
+
+def _norm_written(model: Any) -> None:
+    model.model.layers[1].input_layernorm.weight.data.mul_(2)  # not counted by torch, and read where it is
+
+
+def _norm_counted(model: Any) -> None:
+    model.model.norm.weight.mul_(2)
+
+
+def _norm_elsewhere(model: Any) -> None:
+    norm = model.model.layers[1].post_attention_layernorm
+    norm.weight.data = norm.weight.data * 2
+
+
+def _norm_replaced(model: Any) -> None:
+    norm = model.model.layers[1].post_attention_layernorm
+    norm.weight = torch.nn.Parameter(norm.weight * 2)
+
+
+def _epsilon(model: Any) -> None:
+    model.model.layers[2].post_attention_layernorm.variance_epsilon = 1.0
+
+
+def _hook_on_activation(model: Any) -> None:
+    model.model.layers[1].mlp.act_fn.register_forward_hook(lambda module, args, output: output * 2)
+
+
+def _own_forward(model: Any) -> None:
+    mlp = model.model.layers[0].mlp
+    mlp.forward = lambda hidden: hidden
+
+
+def _hook_on_last_norm(model: Any) -> None:
+    model.model.norm.register_forward_pre_hook(lambda module, args: (args[0] + 1,))
+
+
+class OtherActivation(few_bits_step.SILU):  # type: ignore[misc, valid-type]
+    """A class that is not the usual one."""
+
+    def forward(self, input: Any) -> Any:
+        return 2 * super().forward(input)
+
+
+def _other_class(model: Any) -> None:
+    model.model.layers[1].mlp.act_fn.__class__ = OtherActivation
+
+
+def _layers_exchanged(model: Any) -> None:
+    layers = model.model.layers
+    layers[0].mlp, layers[1].mlp = layers[1].mlp, layers[0].mlp
+
+
+def _other_layers(model: Any) -> None:
+    layers = list(model.model.layers)
+    layers[1] = copy.deepcopy(layers[1])
+    layers[1].input_layernorm.weight.mul_(2)
+    model.model.layers = torch.nn.ModuleList(layers)
+
+
+def _biases(model: Any) -> None:
+    model.model.layers[1].self_attn.k_proj.bias.add_(1)
+
+
+CHANGES = [
+    _other_layers,
+    _biases,
+    _norm_written,
+    _norm_counted,
+    _norm_elsewhere,
+    _norm_replaced,
+    _epsilon,
+    _hook_on_activation,
+    _own_forward,
+    _hook_on_last_norm,
+    _other_class,
+    _layers_exchanged,
+]
+
+
+@pytest.mark.parametrize("change", [_biases, _layers_exchanged])
+@torch.no_grad()
+def test_a_change_before_the_first_step_is_heard(change: Callable[[Any], None]) -> None:
+    model = a_wide_model("int4")
+    sparq_ipu.transformers.enable(model, **SETTINGS)
+    change(model)
+    assert torch.equal(logits(model), logits_of_own(model))
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@torch.no_grad()
+def test_a_part_that_is_changed_is_heard(change: Callable[[Any], None], calls: list[bool]) -> None:
+    model = a_wide_model("int4")
+    sparq_ipu.transformers.enable(model, **SETTINGS)
+    before = logits(model)
+    assert calls == [True] * 6
+    change(model)
+    lean = logits(model)
+    assert torch.equal(lean, logits_of_own(model))
+    assert not torch.equal(lean, before)
+
+
+def test_what_is_left_to_pytorch(calls: list[bool], monkeypatch: Any) -> None:
+    for model in (a_wide_model("int4", hidden_act="gelu"), a_wide_model("int8", hidden_size=96)):
+        own, lean, n_steps = both(model, monkeypatch)
+        assert n_steps == 6
+        assert torch.equal(own, lean)
+    other = a_wide_model("int4")
+    other.model.layers[1].input_layernorm.variance_epsilon = 1e-2
+    own, lean, n_steps = both(other, monkeypatch)
+    assert n_steps == 6
+    assert torch.equal(own, lean)
+    monkeypatch.setattr(few_bits_step, "_LANES", ())  # a PyTorch that adds up otherwise
+    own, lean, n_steps = both(a_wide_model("int4"), monkeypatch)
+    assert n_steps == 6
+    assert torch.equal(own, lean)
+    assert not calls
+
+
+def test_more_rows_than_the_kernels_take(calls: list[bool], monkeypatch: Any) -> None:
+    model = a_wide_model("int4")
+    mask = torch.ones(MOST_ROWS + 1, 34, dtype=torch.int64)
+    own, lean, n_steps = both(model, monkeypatch, mask=mask)
+    assert n_steps == 6
+    assert calls == [False] * 6
+    assert torch.equal(own, lean)
+
+
+def test_copies_have_their_own(calls: list[bool]) -> None:
+    model = a_wide_model("int4")
+    sparq_ipu.transformers.enable(model, **SETTINGS)
+    expected = logits(model)
+    twin = copy.deepcopy(model)
+    torch.nn.init.zeros_(model.model.norm.weight)
+    calls.clear()
+    assert torch.equal(logits(twin), expected)
+    assert calls == [True] * 6
+    torch.save(twin.model.norm, io.BytesIO())
+    torch.nn.init.zeros_(twin.model.norm.weight)
+    assert not logits(twin).any()
+
+
+def squares_by_hand(row: Any, lanes: int) -> float:
+    """The mean as PyTorch adds it up, a number at a time."""
+    x = row.float().numpy()
+    squares, side = x * x, 4 * lanes
+    n_wide = len(x) // side
+    sums = np.zeros((4, side), np.float32)
+    for i in range(1, n_wide + 1):
+        sums[0] += squares[(i - 1) * side : i * side]
+        for level in range(1, 4):
+            if i % 16**level:
+                break
+            sums[level] += sums[level - 1]
+            sums[level - 1] = 0
+    for level in range(1, 4):
+        sums[0] += sums[level]
+    vectors = sums[0].reshape(4, lanes)
+    for at in range(n_wide * side, len(x) // lanes * lanes, lanes):
+        vectors[0] += squares[at : at + lanes]
+    for vector in vectors[1:]:
+        vectors[0] += vector
+    total = np.float32(0)
+    for square in squares[len(x) // lanes * lanes :]:
+        total += square
+    for one in vectors[0]:
+        total += one
+    return float(total / np.float32(len(x)))
+
+
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+@pytest.mark.parametrize("n", [1, 7, 64, 100, 576, 1030, 4096, 17 * 16 * 64 + 37])
+def test_sums_are_in_this_order(lanes: int, n: int) -> None:
+    rows = torch.randn(8, n, generator=torch.Generator().manual_seed(n)).to(torch.bfloat16)
+    means = [_cpu.mean_of_squares(n, lanes, row.data_ptr()) for row in rows]
+    assert means == [squares_by_hand(row, lanes) for row in rows]
+    if n > 4000:  # the order shows
+        assert means != [squares_by_hand(row, lanes * 2) for row in rows]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", ["default", "avx2", "avx512"])
+def test_any_vectors_of_pytorch(capability: str) -> None:
+    """Some order is that of PyTorch, whatever its vectors are."""
+    code = (
+        "import torch, transformers; from sparq_ipu.transformers.few_bits_step import _lanes\n"
+        "from transformers.models.llama.modeling_llama import LlamaRMSNorm\n"
+        "norms = [LlamaRMSNorm(n).to(torch.bfloat16) for n in (96, 576, 896, 1536, 4096)]\n"
+        "print([_lanes(norm) for norm in norms])"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", code],
+        env=dict(os.environ, ATEN_CPU_CAPABILITY=capability),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "None" not in said.stdout
+
+
+def test_shapes_that_do_not_fit_together() -> None:
+    linear, gates = (0, 0, 0, 64, 64), (0, 0, 0, 64, 128)
+    layer, norms = [linear, linear, gates, linear], [0, 0, 0]
+    _cpu.DecoderStep(norms, layer, 1e-5, 64, 8, 0)
+    with pytest.raises(ValueError, match=r"^decoder_step: lanes must be 4, 8 or 16, got 5"):
+        _cpu.DecoderStep(norms, layer, 1e-5, 64, 5, 0)
+    with pytest.raises(ValueError, match=r"^decoder_step: layer 1 must have gates of twice the inputs"):
+        _cpu.DecoderStep([0] * 5, layer + [linear] * 4, 1e-5, 64, 8, 0)
+    with pytest.raises(ValueError, match=r"^decoder_step: layer 0 must have attention between hidden and"):
+        _cpu.DecoderStep(norms, layer, 1e-5, 32, 8, 0)
+    for given in ((norms[1:], layer), (norms, layer[1:]), ([0], [])):
+        with pytest.raises(ValueError, match=r"^decoder_step: layers must have four linears and two norms"):
+            _cpu.DecoderStep(*given, 1e-5, 64, 8, 0)
