@@ -76,6 +76,11 @@ def share_for(kl: float, points: Sequence[tuple[float, float]]) -> str:
     return f"{bound}{100 * share:.1f} %"
 
 
+def named(name: str, items: Items, every: Items) -> str:
+    """A method's name, with its contexts where it has fewer than the others."""
+    return name if len(items) == len(every) else f"{name} ({len(items)} contexts)"
+
+
 def points_of(found: dict[str, Items], methods: Sequence[str]) -> list[tuple[float, float]]:
     """(share of dense attention's bytes, KL) of each."""
     return [(1 / report.compression(found[m]), report.estimate(found[m], KL).value) for m in methods]
@@ -90,7 +95,8 @@ def kl_table(lines: list[dict[str, Any]]) -> str:
     rows = []
     for name, methods in methods_run.items():
         values = [report.interval(report.estimate(found[method], KL), KL.digits) for method in methods]
-        rows.append([name, *values, share_for(goal, points_of(found, methods))])
+        told = named(name, found[methods[0]], found["dense"])
+        rows.append([told, *values, share_for(goal, points_of(found, methods))])
     header = [
         "KL [95 %] at so much of dense attention's bytes",
         *(f"{100 * share:.1f} %" for share in shares),
@@ -111,7 +117,10 @@ def gap_table(lines: list[dict[str, Any]]) -> str:
     found = report.select(lines, "lm", "sparse")
     levels, methods_run = run(found)
     rows = [
-        [name, *(gap(found[method], found[level]) for method, level in zip(methods, levels))]
+        [
+            named(name, found[methods[0]], found["dense"]),
+            *(gap(found[method], found[level]) for method, level in zip(methods, levels)),
+        ]
         for name, methods in methods_run.items()
         if name != OURS
     ]
@@ -150,7 +159,8 @@ def goal_table(files: Sequence[list[dict[str, Any]]]) -> str:
                 cells.append("")
                 continue
             bound, share = bytes_for(goal, points_of(found, methods_run[name]))
-            cells.append(f"{bound}{share * dense / 1e6:.1f} MB, {100 * share:.1f} %")
+            told = f"{bound}{share * dense / 1e6:.1f} MB, {100 * share:.1f} %"
+            cells.append(named(told, found[methods_run[name][0]], found["dense"]))
         rows.append([title(lines), f"{dense / 1e6:.1f} MB", *cells])
     return markdown_table([f"at a KL of {goal:.{KL.digits}f}", "dense", *GOAL_METHODS], rows)
 

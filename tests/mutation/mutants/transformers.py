@@ -9,6 +9,7 @@ _CACHE_NAME = "tests/models/test_cache_name.py"
 _DECODE = "tests/models/test_transformers_decode.py tests/models/test_index_bits_transformers.py"
 _FEW_BITS = "tests/models/test_few_bits.py"
 _LEAN = "tests/models/test_lean_step.py"
+_STEP = "tests/models/test_few_bits_step.py"
 _ROTARY = "tests/models/test_rotary.py"
 _COMPONENTS = "tests/models/test_index_components_transformers.py"
 _ERRORS = "tests/models/test_transformers_errors.py"
@@ -383,8 +384,16 @@ MUTANTS = [
         "python/sparq_ipu/torch/few_bits.py",
         _LEAN,
         [
-            ("or _version(scales) != scales_version", "", "a joined layer does not hear of other scales"),
-            ('if own["_forward_hooks"] or', "if", "hooks of a joined layer are not called"),
+            (
+                'if self._is_int4 else ("codes", "scale"):',
+                "if self._is_int4 else ():",
+                "a joined layer does not hear of other scales",
+            ),
+            (
+                '            self.unchanged.watch_value(holder, "bias")\n',
+                "",
+                "a joined layer does not hear of another bias",
+            ),
             ("layer.out_features % _BLOCK for", "False for", "codes of part of a block are joined"),
             (
                 "output += self._bias",
@@ -392,6 +401,106 @@ MUTANTS = [
                 "joined layers leave out their bias",
             ),
             ("input.numel() <= MOST_ROWS * input.shape[-1]", "True", "many rows are multiplied by codes"),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/torch/unchanged.py",
+        f"{_LEAN} {_STEP}",
+        [
+            (
+                "            all(map(operator.is_, map(dict.get",
+                "            True or all(map(operator.is_, map(dict.get",
+                "nothing is heard",
+            ),
+            (
+                "all(map(operator.is_, map(type, self._modules), self._classes))",
+                "True",
+                "another class is not heard",
+            ),
+            (
+                'not any(map(dict.__contains__, self._own, itertools.repeat("forward")))',
+                "True",
+                "a module's own forward is not heard",
+            ),
+            ("not any(self._hooks)", "True", "hooks are not called"),
+            ("return tensor.data_ptr(), 0 if", "return 0, 0 if", "a tensor that is elsewhere is not heard"),
+            ("else tensor._version", "else 0", "what is written into a tensor is not heard"),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/transformers/few_bits_step.py",
+        _STEP,
+        [
+            (
+                "if any(one.modules is not module._modules",
+                "if any(False and one",
+                "other layers have former weights",
+            ),
+            ("if any(type(layer.mlp.act_fn) is not SILU", "if any(False", "any activation is SiLU"),
+            ("if kinds != {", "if False and kinds != {", "norms have the epsilon of the last one"),
+            ("or n_rows > MOST_ROWS", "", "more rows are taken than products of few rows have"),
+            (
+                'watched.watch_value(norm.__dict__, "variance_epsilon")',
+                "pass",
+                "another epsilon is not heard",
+            ),
+            ('        watched.watch_module(mlp._modules, "act_fn")\n', "", "another activation is not heard"),
+            (
+                "return lanes if torch.equal(ours, normed) else None",
+                "return lanes",
+                "norms are not compared",
+                "norms of PyTorch that only add up alike are not at hand",
+            ),
+        ],
+    ),
+    *of(
+        "poplar_ops/cpu/decoder_step.cpp",
+        _STEP,
+        [
+            (
+                "    if (i & ((levelStep - 1) << (level * levelPower)))\n        break;",
+                "",
+                "sums are carried on at once",
+            ),
+            (
+                "sums[0][k % lanes] += sums[0][k];",
+                "sums[0][k - lanes] += sums[0][k];",
+                "vectors are added in another order",
+            ),
+            ("output[i] = narrowed(widened(output[i]) + widened(weights.bias[i]));", ";", "no bias"),
+            ("activation[gate[i]]", "activation[up[i]]", "the wrong half is activated"),
+            (
+                "isLast ? lastNorm : layers[index + 1].inputNorm",
+                "layers[isLast ? index : index + 1].inputNorm",
+                "the last norm is another",
+            ),
+            (
+                "widened(narrowed(widened(from[i]) * factor))",
+                "(widened(from[i]) * factor)",
+                "a norm is rounded once",
+            ),
+            (
+                "for (std::size_t row = thread; row < nRows; row += team)",
+                "for (std::size_t row = thread; row < 1; row += team)",
+                "one row is normed",
+            ),
+            ("layer.gates.outputs == 2 * layer.down.inputs", "true", "any gates are taken"),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/transformers/lean_step.py",
+        f"{_LEAN} {_STEP}",
+        [
+            (
+                "return self._few_bits if self._few_bits is not None and self._few_bits.stands() else None",
+                "return self._few_bits",
+                "what changed before the first step is not heard",
+            ),
+            (
+                "_layers=[], _few_bits=None, _is_known=False",
+                "_layers=[]",
+                "a copy has the addresses of the model",
+            ),
         ],
     ),
     *of(
