@@ -282,9 +282,9 @@ def test_sums_are_in_this_order(lanes: int, n: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("capability", ["default", "avx2", "avx512"])
+@pytest.mark.parametrize("capability", ["default", "avx2"])
 def test_any_vectors_of_pytorch(capability: str) -> None:
-    """Some order is that of PyTorch, whatever its vectors are."""
+    """Some order is that of PyTorch, whatever its vectors are. ("avx512" it takes on any processor.)"""
     code = (
         "import torch, transformers; from sparq_ipu.transformers.few_bits_step import _lanes\n"
         "from transformers.models.llama.modeling_llama import LlamaRMSNorm\n"
