@@ -5,12 +5,14 @@ Clocks around modules of the model, and around our caches: they see what transfo
 them too, and cost some microseconds each. So the parts are of steps of their own, which are not counted in
 tokens per second. Attention of transformers is all that its modules do beside products; ours is what the
 cache does, in a lean step (docs/models.md) with the rotary embedding. A clock around a linear layer keeps it
-from being joined with others there, so products take longer in these steps.
+from being joined with others there, so products take longer in these steps. Where all between the attention
+of two layers is one call of the kernels, that is the clock's product: norms and the activation are in it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
 from typing import Any, Callable, Iterator
 
@@ -31,14 +33,31 @@ class Clock:
 
     def before(self, module: Any, *_: Any) -> None:
         """A hook in front of a module."""
-        if not _is_linear(module):
-            self._in_attention = True
-        self._starts.append(self._now())
+        self._start(_is_linear(module))
 
     def after(self, module: Any, *_: Any) -> None:
         """A hook behind it."""
+        self._stop(_is_linear(module))
+
+    def timed(self, function: Callable[..., Any], is_product: bool) -> Callable[..., Any]:
+        """A function with the clock around it."""
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            self._start(is_product)
+            result = function(*args, **kwargs)
+            self._stop(is_product)
+            return result
+
+        return timed
+
+    def _start(self, is_product: bool) -> None:
+        if not is_product:
+            self._in_attention = True
+        self._starts.append(self._now())
+
+    def _stop(self, is_product: bool) -> None:
         seconds = self._now() - self._starts.pop()
-        if _is_linear(module):
+        if is_product:
             self.seconds["linear"] += seconds
             self.seconds["linear in attention"] += seconds if self._in_attention else 0.0
         else:
@@ -69,18 +88,22 @@ def _is_linear(module: Any) -> bool:
     return type(module).__name__ in ("Linear", "Int8Linear", "Int4Linear")
 
 
-def _timed(function: Callable[..., Any], of: Clock) -> Callable[..., Any]:
-    def timed(*args: Any, **kwargs: Any) -> Any:
-        of.before(None)
-        result = function(*args, **kwargs)
-        of.after(None)
-        return result
-
-    return timed
-
-
 #: what a layer of our caches does in a step
 _OURS = ("step", "update", "attend")
+
+
+@dataclasses.dataclass
+class _TimedStep:
+    """`sparq_ipu._cpu.DecoderStep` with clocks."""
+
+    begin: Callable[..., Any]
+    next: Callable[..., Any]
+
+
+def _few_bits_step(model: Any) -> Any:
+    """What computes all between the attention of two layers, None where PyTorch does."""
+    forward = getattr(getattr(model, "model", None), "forward", None)
+    return forward.find_few_bits() if hasattr(forward, "find_few_bits") else None
 
 
 @contextlib.contextmanager
@@ -91,8 +114,14 @@ def clock(model: Any, cache: Any, now: Callable[[], float]) -> Iterator[Clock]:
     ours = [layer for layer in cache.layers if hasattr(layer, "step")]
     for layer in ours:
         for name in _OURS:
-            setattr(layer, name, _timed(getattr(layer, name), of))
+            setattr(layer, name, of.timed(getattr(layer, name), False))
+    few_bits = _few_bits_step(model) if ours else None
+    own = few_bits and few_bits.kernels
+    if few_bits is not None:
+        few_bits.kernels = _TimedStep(of.timed(own.begin, True), of.timed(own.next, True))
     for name, module in model.named_modules():
+        if few_bits is not None and ".layers." in name:
+            continue  # a clock there would be a reason to leave it to PyTorch
         if _is_linear(module) or (name.endswith("self_attn") and not ours):
             handles.append(module.register_forward_pre_hook(of.before))
             handles.append(module.register_forward_hook(of.after))
@@ -101,6 +130,8 @@ def clock(model: Any, cache: Any, now: Callable[[], float]) -> Iterator[Clock]:
     finally:
         for handle in handles:
             handle.remove()
+        if few_bits is not None:
+            few_bits.kernels = own
         for layer in ours:
             for name in _OURS:
                 delattr(layer, name)

@@ -199,6 +199,37 @@ def test_attention_of_our_caches_is_what_they_do() -> None:
     assert clock.seconds["attention"] == 7
 
 
+@pytest.mark.parametrize("weights", ["int4", None])
+def test_products_of_few_bits_are_one_call(weights: str | None) -> None:
+    """A clock is no reason to leave them to PyTorch."""
+    import torch
+    from lean_steps import SETTINGS, a_model, a_wide_model
+
+    from sparq_ipu.transformers import SparqCache, enable
+    from sparq_ipu.transformers.cache_name import with_cache
+
+    model = a_model(dtype=torch.bfloat16) if weights is None else a_wide_model(weights)
+    enable(model, **SETTINGS)
+    cache = SparqCache(model)
+
+    def step() -> None:
+        with torch.no_grad():
+            model(torch.tensor([[1]]), **with_cache(cache))
+
+    few_bits = model.model.forward.find_few_bits()
+    assert (few_bits is None) == (weights is None)
+    times = iter(range(10**6))
+    with decode_parts.clock(model, cache, lambda: next(times)) as clock:
+        step()
+    n_layers = model.config.num_hidden_layers
+    # between the first layer's inputs and the last layer there are n + 1 calls, and the output layer is one
+    n_products = n_layers + 2 if weights else 7 * n_layers + 1
+    assert (clock.seconds["linear"], clock.seconds["attention"]) == (n_products, n_layers)
+    before = dict(clock.seconds)
+    step()
+    assert clock.seconds == before
+
+
 def test_a_method_that_fails_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(self: decode.Method, *arguments: Any) -> None:
         raise RuntimeError("no room")

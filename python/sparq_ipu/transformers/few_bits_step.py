@@ -50,7 +50,8 @@ class FewBitsStep:
         self._kept = layers, _activation_table(), [norm.weight.data for norm in _norms(decoder)]
         self._first, *rest = (of_layer[0].out_features for of_layer in layers)
         self._widths = [*rest, self._hidden]
-        self._step = _cpu.DecoderStep(
+        #: the calls of a step, which a clock may stand around
+        self.kernels = _cpu.DecoderStep(
             [norm.weight.data_ptr() for norm in _norms(decoder)],
             [joined.addresses for of_layer in layers for joined in of_layer],
             decoder.norm.variance_epsilon,
@@ -89,7 +90,7 @@ class FewBitsStep:
         n_rows = len(embedded)
         if embedded.dtype is not torch.bfloat16 or n_rows > MOST_ROWS:
             return None
-        step, n_threads = self._step, torch.get_num_threads()
+        step, n_threads = self.kernels, torch.get_num_threads()
         hidden = embedded.clone(memory_format=torch.contiguous_format)
         at = hidden.data_ptr()
         products = hidden.new_empty(n_rows, self._first)

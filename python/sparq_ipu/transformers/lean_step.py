@@ -143,14 +143,17 @@ class LeanStep:
         if few_bits is None or not few_bits.stands():
             if not self._is_as_written():
                 return self.__wrapped__(*args, **kwargs)
-            few_bits = None if self._is_known else self._first_few_bits()
+            few_bits = None if self._is_known else self.find_few_bits()
         return self._step(few_bits, kwargs["input_ids"], kwargs.get("position_ids"), cache_in(kwargs))
 
-    def _first_few_bits(self) -> FewBitsStep | None:
-        if not self._layers:
-            self._prepare()
-        self._is_known = True
-        self._few_bits = FewBitsStep.of(self._decoder, [layer.joined for layer in self._layers])
+    def find_few_bits(self) -> FewBitsStep | None:
+        """What computes all between the attention of two layers, None where PyTorch does. The decoder must be as
+        it was written."""
+        if not self._is_known:
+            if not self._layers:
+                self._prepare()
+            self._is_known = True
+            self._few_bits = FewBitsStep.of(self._decoder, [layer.joined for layer in self._layers])
         return self._few_bits if self._few_bits is not None and self._few_bits.stands() else None
 
     def _is_looked_at(self) -> bool:
