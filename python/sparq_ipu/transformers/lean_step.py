@@ -147,8 +147,8 @@ class LeanStep:
         return self._step(few_bits, kwargs["input_ids"], kwargs.get("position_ids"), cache_in(kwargs))
 
     def find_few_bits(self) -> FewBitsStep | None:
-        """What computes all between the attention of two layers, None where PyTorch does. The decoder must be as
-        it was written."""
+        """What computes all between the attention of two layers of a decoder that is as it was written; None:
+        PyTorch does."""
         if not self._is_known:
             if not self._layers:
                 self._prepare()
