@@ -274,6 +274,7 @@ def tasks_table(files: Sequence[list[dict[str, Any]]]) -> str:
         runs.append((lines[0]["model"], min(lengths), max(lengths), found))
     rows = []
     for model, shortest, longest, found in sorted(runs, key=lambda run: run[:3]):
+        positions = f"{shortest:,}" + (f" to {longest:,}" if longest > shortest else "")
         of_one = next(iter(found.values()))
         for method, items in of_one.items():
             cells = []
@@ -287,7 +288,7 @@ def tasks_table(files: Sequence[list[dict[str, Any]]]) -> str:
                     cells.append(gap(of[method], of["dense"], metric))
             name = "dense attention" if method == "dense" else f"`{method}` less that"
             share = f"{100 / report.compression(items):.1f} %"
-            rows.append([model, f"{shortest:,} to {longest:,}", str(len(items)), name, share, *cells])
+            rows.append([model, positions, str(len(items)), name, share, *cells])
     return markdown_table(["model", "positions", "contexts", "", "of its bytes", *TASKS_TOLD], rows)
 
 
