@@ -85,9 +85,9 @@ def test_products_have_the_same_bits_with_any_number_of_rows(dtype: str, bias: b
 def test_weights_of_few_bits_are_multiplied_together() -> None:
     """As in lean steps, and prompts by weights made bfloat16, so many rows at a time."""
     modules = {name: Int4Linear(torch.nn.Linear(192, 64).bfloat16()) for name in ("gate", "up")}
-    joined = JoinedLinear(modules)
+    joined = JoinedLinear(modules, ["gate", "up"])
     products = FixedRows(torch.nn.ModuleDict(modules))
-    assert joined.stands_for(modules)
+    assert joined.unchanged()
     rows = torch.randn(1, 300, 192, generator=torch.Generator().manual_seed(1)).bfloat16()
     layer = modules["gate"]
     with torch.inference_mode():
