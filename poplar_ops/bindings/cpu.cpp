@@ -298,12 +298,15 @@ py::array attentionOfTokens(const KVCache &cache, const py::array &query) {
   return output;
 }
 
+const std::uint16_t *bfloat16At(std::uintptr_t address) {
+  return reinterpret_cast<const std::uint16_t *>(address);
+}
+
 void int4Product(std::uintptr_t rows, std::uintptr_t weights, std::uintptr_t output,
                  std::size_t nRows, std::size_t inFeatures, std::size_t outFeatures,
                  std::int64_t nThreads, const std::string &isa) {
   py::gil_scoped_release release;
-  multiplyInt4({reinterpret_cast<const std::uint16_t *>(rows),
-                reinterpret_cast<const unsigned char *>(weights),
+  multiplyInt4({bfloat16At(rows), reinterpret_cast<const unsigned char *>(weights),
                 reinterpret_cast<std::uint16_t *>(output), nRows, inFeatures, outFeatures},
                nThreads, isa);
 }
@@ -312,20 +315,15 @@ void int8Product(std::uintptr_t rows, std::uintptr_t codes, std::uintptr_t scale
                  std::uintptr_t output, std::size_t nRows, std::size_t inFeatures,
                  std::size_t outFeatures, std::int64_t nThreads, const std::string &isa) {
   py::gil_scoped_release release;
-  multiplyInt8({reinterpret_cast<const std::uint16_t *>(rows),
-                reinterpret_cast<const signed char *>(codes),
-                reinterpret_cast<const std::uint16_t *>(scale),
+  multiplyInt8({bfloat16At(rows), reinterpret_cast<const signed char *>(codes), bfloat16At(scale),
                 reinterpret_cast<std::uint16_t *>(output), nRows, inFeatures, outFeatures},
                nThreads, isa);
-}
-
-const std::uint16_t *bfloat16At(std::uintptr_t address) {
-  return reinterpret_cast<const std::uint16_t *>(address);
 }
 
 // Addresses of codes, scale and bias, or 0; inputs, outputs.
 using LinearAt =
     std::tuple<std::uintptr_t, std::uintptr_t, std::uintptr_t, std::size_t, std::size_t>;
+
 FewBitsWeights linearAt(const LinearAt &at) {
   const auto &[codes, scale, bias, inputs, outputs] = at;
   return {reinterpret_cast<const void *>(codes), bfloat16At(scale), bfloat16At(bias), inputs,

@@ -71,6 +71,11 @@ template <class Work> void eachRow(std::size_t nRows, std::int64_t nThreads, con
   });
 }
 
+void addTo(std::uint16_t *sum, const std::uint16_t *x, std::size_t n) {
+  for (std::size_t i = 0; i < n; ++i)
+    sum[i] = narrowed(widened(sum[i]) + widened(x[i]));
+}
+
 void multiply(const FewBitsWeights &weights, std::size_t nRows, const std::uint16_t *rows,
               std::uint16_t *output, std::int64_t nThreads) {
   if (weights.scale)
@@ -83,14 +88,8 @@ void multiply(const FewBitsWeights &weights, std::size_t nRows, const std::uint1
                  nThreads, "auto");
   if (!weights.bias)
     return;
-  for (std::size_t row = 0; row < nRows; ++row, output += weights.outputs)
-    for (std::size_t i = 0; i < weights.outputs; ++i)
-      output[i] = narrowed(widened(output[i]) + widened(weights.bias[i]));
-}
-
-void addTo(std::uint16_t *sum, const std::uint16_t *x, std::size_t n) {
-  for (std::size_t i = 0; i < n; ++i)
-    sum[i] = narrowed(widened(sum[i]) + widened(x[i]));
+  for (std::size_t row = 0; row < nRows; ++row)
+    addTo(output + row * weights.outputs, weights.bias, weights.outputs);
 }
 
 void check(bool holds, std::size_t layer, const char *rule) {

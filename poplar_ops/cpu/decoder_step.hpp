@@ -54,8 +54,6 @@ public:
   void next(std::size_t layer, std::size_t nRows, const std::uint16_t *attended,
             std::uint16_t *hidden, std::uint16_t *products, std::int64_t nThreads) const;
 
-  std::size_t nLayers() const { return layers.size(); }
-
 private:
   void normed(const std::uint16_t *weight, std::size_t row, const std::uint16_t *hidden,
               std::uint16_t *to) const;

@@ -18,24 +18,25 @@ from sparq_ipu.transformers.lean_step import LeanStep
 SETTINGS = dict(rank=8, top_k=16, n_local=4, min_seq_len=0)
 
 
-def a_model(family: str = "Llama 2", dtype: Any = torch.float32) -> Any:
-    kind, changes, _ = FAMILIES[family]
-    model = tiny_model(kind, **changes).to(dtype)
-    for name, parameter in model.named_parameters():  # they are 1, as they are made
-        if "norm" in name:
+def _uneven(model: Any) -> Any:
+    """With biases other than 0 and norms other than 1, as they are made."""
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            torch.nn.init.normal_(parameter)
+        elif "norm" in name:
             torch.nn.init.uniform_(parameter, 0.5, 1.5)
     return model
+
+
+def a_model(family: str = "Llama 2", dtype: Any = torch.float32) -> Any:
+    kind, changes, _ = FAMILIES[family]
+    return _uneven(tiny_model(kind, **changes).to(dtype))
 
 
 def a_wide_model(weights: str, kind: str = "Qwen2", **changes: Any) -> Any:
     """Of a shape whose layers are joined."""
     shape = dict(hidden_size=128, intermediate_size=128, num_attention_heads=8, num_key_value_heads=4)
-    model = tiny_model(kind, **{**shape, **changes}).to(torch.bfloat16)
-    for name, parameter in model.named_parameters():  # 0 and 1, as they are made
-        if name.endswith("bias"):
-            torch.nn.init.normal_(parameter)
-        elif "norm" in name:
-            torch.nn.init.uniform_(parameter, 0.5, 1.5)
+    model = _uneven(tiny_model(kind, **{**shape, **changes}).to(torch.bfloat16))
     sparq_ipu.transformers.quantise_weights(model, weights)
     return model
 

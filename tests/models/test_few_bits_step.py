@@ -5,7 +5,6 @@ pass."""
 from __future__ import annotations
 
 import copy
-import io
 import os
 import subprocess
 import sys
@@ -238,7 +237,6 @@ def test_copies_have_their_own(calls: list[bool]) -> None:
     calls.clear()
     assert torch.equal(logits(twin), expected)
     assert calls == [True] * 6
-    torch.save(twin.model.norm, io.BytesIO())
     torch.nn.init.zeros_(twin.model.norm.weight)
     assert not logits(twin).any()
 
@@ -311,6 +309,8 @@ def test_shapes_that_do_not_fit_together() -> None:
         _cpu.DecoderStep([0] * 5, layer + [linear] * 4, 1e-5, 64, 8, 0)
     with pytest.raises(ValueError, match=r"^decoder_step: layer 0 must have attention between hidden and"):
         _cpu.DecoderStep(norms, layer, 1e-5, 32, 8, 0)
+    with pytest.raises(ValueError, match=r"^decoder_step: layer 0 must have gates from hidden, and down to"):
+        _cpu.DecoderStep(norms, [linear, linear, gates, (0, 0, 0, 64, 32)], 1e-5, 64, 8, 0)
     for given in ((norms[1:], layer), (norms, layer[1:]), ([0], [])):
         with pytest.raises(ValueError, match=r"^decoder_step: layers must have four linears and two norms"):
             _cpu.DecoderStep(*given, 1e-5, 64, 8, 0)

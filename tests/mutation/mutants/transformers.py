@@ -467,7 +467,7 @@ MUTANTS = [
                 "sums[0][k - lanes] += sums[0][k];",
                 "vectors are added in another order",
             ),
-            ("output[i] = narrowed(widened(output[i]) + widened(weights.bias[i]));", ";", "no bias"),
+            ("addTo(output + row * weights.outputs, weights.bias, weights.outputs);", ";", "no bias"),
             ("activation[gate[i]]", "activation[up[i]]", "the wrong half is activated"),
             (
                 "isLast ? lastNorm : layers[index + 1].inputNorm",
