@@ -30,7 +30,9 @@ from shared import Parser, Progress, check_output, guarded
 from sparq_study import traces
 
 
-def capture(model: Any, tokens: Any, layers: list[int], n_queries: int) -> dict[str, np.ndarray]:
+def capture(
+    model: Any, tokens: Any, layers: list[int], n_queries: int, prefill_bits: int = 32
+) -> dict[str, np.ndarray]:
     """Queries, keys and values of one text, by the names above.
 
     Args:
@@ -38,6 +40,7 @@ def capture(model: Any, tokens: Any, layers: list[int], n_queries: int) -> dict[
         tokens: (1, n_tokens) int64 tensor.
         layers: indices of layers.
         n_queries: how many of the last tokens' queries to keep, at most n_tokens.
+        prefill_bits: of the model's products, 32 or 16 (bfloat16).
 
     Raises:
         ValueError: `capture: <argument> must <rule>, got <value>`; also for numbers that float16 cannot hold.
@@ -77,7 +80,8 @@ def capture(model: Any, tokens: Any, layers: list[int], n_queries: int) -> dict[
     before = model.config._attn_implementation
     model.set_attn_implementation("sparq_ipu_capture")
     try:
-        with torch.no_grad():
+        in_bfloat16 = torch.autocast("cpu", torch.bfloat16, enabled=prefill_bits == 16, cache_enabled=False)
+        with torch.no_grad(), in_bfloat16:
             model.base_model(tokens, use_cache=False)
     finally:
         model.set_attn_implementation(before)
@@ -85,7 +89,15 @@ def capture(model: Any, tokens: Any, layers: list[int], n_queries: int) -> dict[
 
 
 def capture_trace(
-    model: Any, tokens: Any, layers: list[int], n_steps: int, *, text: str, kind: str, model_name: str
+    model: Any,
+    tokens: Any,
+    layers: list[int],
+    n_steps: int,
+    *,
+    text: str,
+    kind: str,
+    model_name: str,
+    prefill_bits: int = 32,
 ) -> traces.Trace:
     """The last `n_steps` of `tokens` as decode steps after the others; arguments as of `capture`.
 
@@ -98,7 +110,7 @@ def capture_trace(
     start = tokens.shape[1] - n_steps
     if start < 1:
         raise ValueError(f"capture: n_steps must be below n_tokens={tokens.shape[1]}, got {n_steps}")
-    arrays = capture(model, tokens, layers, n_steps)
+    arrays = capture(model, tokens, layers, n_steps, prefill_bits)
     recorded = {
         layer: traces.TraceLayer(
             np.ascontiguousarray(arrays[f"query_{layer}"][0].transpose(1, 0, 2)),
@@ -183,6 +195,13 @@ def main(argv: list[str] | None = None) -> int:
         help="what the steps decode: the text as it goes on (default; code: of a program), a passage of it "
         "again, answers to questions about what was told in it",
     )
+    parser.add_argument(
+        "--prefill-bits",
+        type=int,
+        choices=(32, 16),
+        default=32,
+        help="16: the model's products in bfloat16, for long texts (default 32)",
+    )
     parser.add_argument("--kv-heads", type=int, metavar="N", help="keep the first N KV heads of a trace")
     parser.add_argument("--seed", type=int, default=0, help="of what --kind retrieval asks (default 0)")
     parser.add_argument("--force", action="store_true", help="overwrite the output")
@@ -228,13 +247,14 @@ def main(argv: list[str] | None = None) -> int:
     progress.step(f"running {tokens.shape[1]} tokens")
     try:
         if arguments.steps is None:
-            arrays = capture(model, tokens, layers, arguments.queries)
+            arrays = capture(model, tokens, layers, arguments.queries, arguments.prefill_bits)
             # through an open file: given a name, NumPy would add .npz to it
             with arguments.output.open("wb") as file:
                 np.savez(file, **arrays)
         else:
             about = {"text": name, "kind": arguments.kind, "model_name": _model_name(arguments.model)}
-            trace = capture_trace(model, tokens, layers, arguments.steps, **about)
+            bits = arguments.prefill_bits
+            trace = capture_trace(model, tokens, layers, arguments.steps, **about, prefill_bits=bits)
             trace.cut(n_kv_heads=arguments.kv_heads).save(arguments.output)
     except ValueError as error:
         progress.step(None)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "pair_attention.hpp"
 
+#include "fetch.hpp"
 #include "list_attention.hpp"
 
 #include <limits>
@@ -100,7 +101,7 @@ void PairAttention::scoreIndex(float *maxima, SoftmaxWeights *beside, PairAttent
   if (open)
     for (unsigned j = 0; j < range.rank; ++j)
       for (std::size_t p = 0; p < length % blockSize; p += 32)
-        __builtin_prefetch(query.columns[j] + p);
+        fetchLine(query.columns[j] + p);
   std::fill(maxima, maxima + g, -std::numeric_limits<float>::infinity());
   if (range.begin < range.end) {
     const std::size_t at = team.member * s.indexRank;
@@ -267,10 +268,9 @@ void PairAttention::finish() {
 
 // Into the cache of that level.
 template <unsigned level> void PairAttention::fetchRows(const Half *rows) const {
-  constexpr int read = 0, locality = level == 1 ? 3 : 2;
   for (std::size_t i = 0; i < nSelected; ++i)
     for (unsigned c = 0; c < d; c += 32)
-      __builtin_prefetch(rows + s.positions[i] * std::size_t(d) + c, read, locality);
+      fetchLine<level>(rows + s.positions[i] * std::size_t(d) + c);
 }
 
 SoftmaxWeights PairAttention::softmaxOf(unsigned h, std::int32_t *blockMaxima) const {

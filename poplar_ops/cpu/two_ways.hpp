@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace sparq {
 namespace cpu {
@@ -17,7 +18,8 @@ namespace cpu {
 class TwoWays {
 public:
   // shortest: bytes below which a run says little, and is not timed. tries: runs that are timed, of each way.
-  TwoWays(std::size_t shortestIn, unsigned triesIn) : shortest(shortestIn), tries(triesIn) {}
+  TwoWays(std::size_t shortestIn, unsigned triesIn)
+      : shortest(shortestIn), tries(triesIn), paces(2 * triesIn) {}
   // This way from now on, and nothing is timed.
   void settle(unsigned wayIn);
   // 0 or 1, as far as is known now: 0, the usual one, until all is timed.
@@ -35,14 +37,18 @@ public:
   private:
     TwoWays &owner;
     const std::size_t length; // 0: not timed
+    unsigned number = 0;      // of those that are timed
     std::chrono::steady_clock::time_point start;
   };
 
 private:
+  // Of the runs of a way, the one in the middle.
+  std::uint64_t median(unsigned way) const;
+
   const std::size_t shortest;
   const unsigned tries;
   std::atomic<unsigned> chosen{0}, begun{0}, ended{0};
-  std::atomic<std::uint64_t> quickest[2] = {{UINT64_MAX}, {UINT64_MAX}}; // ns a MiB
+  std::vector<std::uint64_t> paces; // of each run, the ways in turn, ns a MiB
 };
 
 // The number that an environment variable holds; nothing where it is not set or empty. Throws std::invalid_argument:

@@ -14,7 +14,7 @@ from sparq_reference import exact
 VARIABLE = "SPARQ_CPU_READ_AHEAD"
 LEVEL = "SPARQ_CPU_FETCH_LEVEL"
 #: bytes ahead where nothing is said and nothing is known
-USUAL = 8192
+USUAL = 4096
 
 
 def read_ahead(cache: KVCache) -> int:

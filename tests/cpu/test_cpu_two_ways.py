@@ -28,7 +28,8 @@ using sparq::cpu::TwoWays;
 constexpr unsigned tries = 3;
 
 // The way that is used after runs of these lengths and times, (way 0, way 1) in turn.
-unsigned chosen(long long first, long long second, std::size_t length = 1000, int outlier = -1) {
+unsigned chosen(long long first, long long second, std::size_t length = 1000, int outlier = -1,
+                long long its = 100000) {
   TwoWays ways(1000, tries);
   for (unsigned i = 0; i < 2 * tries; ++i) {
     if (ways.now() != 0)
@@ -36,7 +37,7 @@ unsigned chosen(long long first, long long second, std::size_t length = 1000, in
     TwoWays::Run run(ways, length);
     if (length >= 1000 && run.way != i % 2)
       return 8; // not in turn
-    ::now += int(i) == outlier ? 100000 : run.way == 0 ? first : second;
+    ::now += int(i) == outlier ? its : run.way == 0 ? first : second;
   }
   TwoWays::Run after(ways, length);
   return after.way == ways.now() ? ways.now() : 7;
@@ -49,9 +50,12 @@ int main() {
     return 2;
   if (chosen(900, 1000) != 0)
     return 3;
-  for (int outlier : {1, 2 * int(tries) - 1}) // what ran meanwhile was timed too
+  for (int outlier : {1, 2 * int(tries) - 1}) { // what ran meanwhile was timed too
     if (chosen(1000, 900, 1000, outlier) != 1)
       return 4;
+    if (chosen(900, 1000, 1000, outlier, 100) != 0) // its data were in a cache
+      return 13;
+  }
   if (chosen(1000, 900, 999) != 0) // too short to say anything
     return 5;
   TwoWays settled(0, tries);
@@ -67,7 +71,7 @@ int main() {
   for (unsigned i = 0; i < 64; ++i) {
     const ReadAhead::Run read(ahead, 1 << 20);
     const FetchLevel::Run of(fetch, 1 << 20);
-    if (i < 16 && read.bytes() != (i % 2 ? 0 : 8192))
+    if (i < 16 && read.bytes() != (i % 2 ? 0 : 4096))
       return 10;
     if (of.level() != 1 + i % 2)
       return 11;

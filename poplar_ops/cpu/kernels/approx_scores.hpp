@@ -46,7 +46,7 @@ inline void sweepColumns(const ApproxScores &a, unsigned head, unsigned done, st
   float *const scores = a.scores + head * a.scoreStride;
   for (std::size_t at = begin; at < end; at += line) {
     for (unsigned j = 0; j < C; ++j)
-      __builtin_prefetch(reinterpret_cast<const char *>(column[j] + at) + columnAhead);
+      fetchLine(reinterpret_cast<const char *>(column[j] + at) + columnAhead);
 #pragma GCC unroll 8
     for (unsigned vector = 0; vector < line / Scores::n; vector += N) {
       const std::size_t p = at + vector * Scores::n;

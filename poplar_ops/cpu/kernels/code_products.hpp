@@ -19,9 +19,7 @@ inline void codeProductsOf(const CodeProducts &a, unsigned row, unsigned output)
   Vec sum[R][4][n] = {};
   for (std::size_t k = 0; k < inputs; k += codeLanes) {
     if (row == 0) // in sequence, over all four: a line for each 64 codes
-      __builtin_prefetch(
-          reinterpret_cast<const void *>(reinterpret_cast<std::uintptr_t>(codes + 4 * k) + a.ahead),
-          0, 2);
+      fetchLine<2>(reinterpret_cast<std::uintptr_t>(codes + 4 * k) + a.ahead);
     for (unsigned i = 0; i < 4; ++i)
       for (unsigned v = 0; v < n; ++v) {
         const Vec code = loadBytes(codes + i * inputs + k + v * width);

@@ -40,7 +40,7 @@ struct CellRows {
   void fetch(std::size_t from, std::size_t to) const {
     for (std::size_t j = from; j < to; ++j)
       for (std::size_t at = 0; at < rowBytes; at += 64)
-        __builtin_prefetch(rows[j] + at);
+        fetchLine(rows[j] + at);
   }
 };
 
@@ -61,7 +61,7 @@ inline void fetchPart(const unsigned char *const *rows, unsigned rank, unsigned 
       return;
     const auto at = reinterpret_cast<std::uintptr_t>(rows[row]) + part % parts * lines * 64;
     for (unsigned line = 0; line < lines; ++line)
-      __builtin_prefetch(reinterpret_cast<const void *>(at + line * 64));
+      fetchLine(at + line * 64);
   }
 }
 

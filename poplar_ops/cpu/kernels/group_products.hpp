@@ -96,9 +96,7 @@ template <unsigned fixed> inline void groupProductsOf(const GroupProducts &a) {
     const RoundedGroup *rows = a.rows;
     for (std::size_t group = 0; group < a.groups; ++group, rows += nRows, weights += groupBytes) {
       for (unsigned line = 0; line < groupBytes; line += 64)
-        __builtin_prefetch(reinterpret_cast<const void *>(
-                               reinterpret_cast<std::uintptr_t>(weights + line) + a.ahead),
-                           0, 2);
+        fetchLine<2>(reinterpret_cast<std::uintptr_t>(weights + line) + a.ahead);
       for (unsigned part = 0; part < parts; ++part) {
         const WeightsOfGroup of(weights, part);
         for (std::size_t r = 0; r < nRows; ++r)

@@ -18,7 +18,7 @@ struct NextLines {
   }
   template <unsigned, unsigned> void visit(unsigned number) const {
     for (unsigned i = number * each; i < (number + 1) * each && i < n; ++i)
-      __builtin_prefetch(lines[i]);
+      fetchLine(lines[i]);
   }
 };
 
@@ -103,7 +103,7 @@ private:
   }
   void fetchAll() const {
     for (unsigned i = 0; i < nLines; ++i)
-      __builtin_prefetch(a.lines[i]);
+      fetchLine(a.lines[i]);
   }
 
   const IndexScores &a;

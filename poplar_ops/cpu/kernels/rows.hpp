@@ -15,8 +15,7 @@ template <bool gathered> inline const Half *rowOf(const Rows &r, std::size_t ent
 // their address is an integer.
 inline void fetchAhead(const Rows &r, const Half *at, unsigned n) {
   for (unsigned i = 0; i < n; i += 32)
-    __builtin_prefetch(
-        reinterpret_cast<const void *>(reinterpret_cast<std::uintptr_t>(at + i) + r.ahead), 0, 2);
+    fetchLine<2>(reinterpret_cast<std::uintptr_t>(at + i) + r.ahead);
 }
 
 // Lanes of the dot products of H heads with N rows, one vector of eight components after the other.
@@ -40,6 +39,41 @@ inline void dotRows(const float *query, const Half *const *rows, Dim d, Lanes (*
       sum[h][i] = total[h][i];
 }
 
+// The same for four rows.
+template <unsigned H, class Dim>
+inline void dotFourRows(const float *query, const Half *const *rows, Dim d, Lanes (*sum)[4]) {
+#ifdef SPARQ_WIDE_VECTORS
+  if constexpr (H > 1) { // two rows in a vector
+    Vec total[H][2] = {};
+    for (unsigned c = 0; c < d; c += nLanes) {
+      const Vec k[2] = {loadTwoHalfLanes(rows[0] + c, rows[1] + c),
+                        loadTwoHalfLanes(rows[2] + c, rows[3] + c)};
+      for (unsigned h = 0; h < H; ++h) {
+        const Vec q = loadLanesTwice(query + h * d + c);
+        for (unsigned i = 0; i < 2; ++i)
+          total[h][i] = addExactProduct(q, k[i], total[h][i]);
+      }
+    }
+    for (unsigned h = 0; h < H; ++h)
+      for (unsigned i = 0; i < 2; ++i) {
+        sum[h][2 * i] = firstLanes(total[h][i]);
+        sum[h][2 * i + 1] = secondLanes(total[h][i]);
+      }
+    return;
+  }
+#endif
+  // With one head, its query stays in registers.
+  constexpr unsigned together = H == 1 ? 1 : 2;
+#pragma GCC unroll 4
+  for (unsigned i = 0; i < 4; i += together) {
+    Lanes part[H][4];
+    dotRows<H, together>(query, rows + i, d, part);
+    for (unsigned h = 0; h < H; ++h)
+      for (unsigned j = 0; j < together; ++j)
+        sum[h][i + j] = part[h][j];
+  }
+}
+
 // head_dim, as a number known to the compiler.
 template <unsigned d> struct FixedDim {
   constexpr operator unsigned() const { return d; }
@@ -54,16 +88,7 @@ inline void scoreRows(const RowScores &a, unsigned head, std::size_t entry, Dim 
     row[i] = rowOf<gathered>(a.key, entry + i);
   if (!gathered && a.key.ahead && head == 0)
     fetchAhead(a.key, row[0], 4 * d);
-  // With one head, its query stays in registers.
-  constexpr unsigned together = H == 1 ? 1 : 2;
-#pragma GCC unroll 4
-  for (unsigned i = 0; i < 4; i += together) {
-    Lanes part[H][4];
-    dotRows<H, together>(a.query + head * d, row + i, d, part);
-    for (unsigned h = 0; h < H; ++h)
-      for (unsigned j = 0; j < together; ++j)
-        sum[h][i + j] = part[h][j];
-  }
+  dotFourRows<H>(a.query + head * d, row, d, sum);
   for (unsigned h = 0; h < H; ++h) {
     float *score = a.scores + (head + h) * a.scoreStride + entry;
     treeSums(sum[h], score);

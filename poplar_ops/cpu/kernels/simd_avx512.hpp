@@ -45,6 +45,17 @@ inline Lanes loadHalfLanes(const Half *from) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i *>(from)));
 }
 inline Lanes addExactProduct(Lanes a, Lanes b, Lanes c) { return _mm256_fmadd_ps(a, b, c); }
+// Lanes of two things side by side.
+inline Vec loadLanesTwice(const float *from) {
+  return _mm512_broadcast_f32x8(_mm256_loadu_ps(from));
+}
+inline Vec loadTwoHalfLanes(const Half *a, const Half *b) {
+  const __m128i first = _mm_loadu_si128(reinterpret_cast<const __m128i *>(a)),
+                second = _mm_loadu_si128(reinterpret_cast<const __m128i *>(b));
+  return _mm512_cvtph_ps(_mm256_inserti128_si256(_mm256_castsi128_si256(first), second, 1));
+}
+inline Lanes firstLanes(Vec x) { return _mm512_castps512_ps256(x); }
+inline Lanes secondLanes(Vec x) { return _mm512_extractf32x8_ps(x, 1); }
 
 inline Lanes maximum(Lanes a, Lanes b) { return _mm256_max_ps(a, b); }
 

@@ -8,6 +8,7 @@
 // Before that the file includes table.hpp, and <immintrin.h> where it has instructions of its own.
 #pragma once
 
+#include "../fetch.hpp"
 #include "../key_cells.hpp"
 #include "arith/key_index.hpp"
 using namespace sparq;

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory is asked for before it is read, and the compiler leaves that in."""
+
+from __future__ import annotations
+
+import platform
+import re
+import subprocess
+from pathlib import Path
+
+import builds
+import pytest
+
+CPU = Path(__file__).resolve().parents[2] / "poplar_ops" / "cpu"
+# A function without any other effect, in a loop with others: GCC drops its calls, if nothing tells it of the
+# effect.
+SOURCE = """
+#include "fetch.hpp"
+struct Lines {
+  const unsigned char *const *rows;
+  unsigned n;
+  __attribute__((noinline)) void visit(unsigned i) const {
+    if (i < n)
+      ASK(rows[i]);
+  }
+};
+void work(Lines lines, float *to) {
+  for (unsigned i = 0; i < 64; ++i) {
+    to[i] += 1;
+    lines.visit(i);
+  }
+}
+"""
+
+
+def assembly(folder: Path, name: str, ask: str) -> str:
+    source, output = folder / f"{name}.cpp", folder / f"{name}.s"
+    source.write_text(f"#define ASK {ask}\n{SOURCE}")
+    command = [builds.compiler(), "-std=c++17", "-O3", f"-I{CPU}", "-S", str(source), "-o", str(output)]
+    subprocess.run([str(word) for word in command], check=True)
+    return output.read_text()
+
+
+@pytest.mark.skipif(builds.compiler() is None, reason="needs a C++ compiler")
+@pytest.mark.skipif(platform.machine().lower() not in ("x86_64", "amd64"), reason="reads x86 assembly")
+@pytest.mark.parametrize("level, instruction", [(1, "prefetcht0"), (2, "prefetcht1")])
+def test_what_is_asked_for_is_not_dropped(tmp_path: Path, level: int, instruction: str) -> None:
+    """The loop still calls the function, or has its prefetch."""
+    text = assembly(tmp_path, "asked", f"sparq::fetchLine<{level}>")
+    assert instruction in text
+    work = text[re.search(r"^_Z4work\w+:", text, re.MULTILINE).start() :]  # type: ignore[union-attr]
+    body = work[: work.index(".cfi_endproc")]
+    assert re.search(r"visit|prefetch", body)
+
+
+def test_every_kernel_asks_in_that_way() -> None:
+    """Another prefetch may be dropped: GCC 12 did that to the key index's, which then took up to 1.5 times as
+    long."""
+    others = [
+        str(path.relative_to(CPU))
+        for path in sorted(CPU.rglob("*.[ch]pp"))
+        if path.name != "fetch.hpp" and re.search(r"__builtin_prefetch|_mm_prefetch", path.read_text())
+    ]
+    assert others == []
+    assert "__builtin_prefetch" in (CPU / "fetch.hpp").read_text()
