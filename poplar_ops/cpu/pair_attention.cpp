@@ -5,6 +5,7 @@
 #include "list_attention.hpp"
 
 #include <limits>
+#include <optional>
 
 namespace sparq {
 namespace cpu {
@@ -26,11 +27,10 @@ void PairAttention::dense() {
   rowScores.scores = scores + begin;
   rowScores.scoreStride = s.stride;
   rowScores.maximum = s.maxima + team.member * g;
-  {
-    const ReadAhead::Run run(cache.readAhead, (end - begin) * d * sizeof(Half));
-    rowScores.key.ahead = run.bytes();
-    kernels.rowScores(rowScores);
-  }
+  std::optional<ReadAhead::Run> run; // keys and values: it may pay for one of them alone
+  run.emplace(cache.readAhead, 2 * (end - begin) * d * sizeof(Half));
+  rowScores.key.ahead = run->bytes();
+  kernels.rowScores(rowScores);
   team.barrier();
   softmaxOfAll();
   const bool alone = team.size == 1;
@@ -38,13 +38,14 @@ void PairAttention::dense() {
   if (alone)
     std::memset(s.sum, 0, g * d * sizeof(float));
   WeightedValues sum{};
-  sum.value = {pair.valueRows, d, nullptr, begin, end - begin, cache.readAhead.bytes()};
+  sum.value = {pair.valueRows, d, nullptr, begin, end - begin, run->bytes()};
   sum.weights = scores + begin;
   sum.weightStride = s.stride;
   sum.groupSize = g;
   sum.sum = partial;
   sum.fold = alone;
   kernels.weightedValues(sum);
+  run.reset();
   team.barrier();
   if (!alone) {
     const std::size_t from = team.begin(g * d), to = team.end(g * d);

@@ -8,6 +8,13 @@
 
 namespace sparq {
 namespace cpu {
+namespace {
+
+// 0 1 1 0 1 0 0 1 ...: threads that run side by side have each way as often, and so their processors, of which one
+// may be slower.
+unsigned wayOf(unsigned number) { return static_cast<unsigned>(__builtin_parity(number)); }
+
+} // namespace
 
 void TwoWays::settle(unsigned wayIn) {
   chosen = wayIn;
@@ -23,7 +30,7 @@ TwoWays::Run::Run(TwoWays &ownerIn, std::size_t lengthIn)
   if (!length)
     return;
   number = owner.begun.fetch_add(1, std::memory_order_relaxed);
-  way = number % 2;
+  way = wayOf(number);
   start = std::chrono::steady_clock::now();
 }
 
@@ -41,8 +48,9 @@ TwoWays::Run::~Run() {
 
 std::uint64_t TwoWays::median(unsigned way) const {
   std::vector<std::uint64_t> of;
-  for (std::size_t i = way; i < paces.size(); i += 2)
-    of.push_back(paces[i]);
+  for (unsigned i = 0; i < paces.size(); ++i)
+    if (wayOf(i) == way)
+      of.push_back(paces[i]);
   const auto middle = of.begin() + static_cast<std::ptrdiff_t>(of.size() / 2);
   std::nth_element(of.begin(), middle, of.end());
   return *middle;

@@ -48,7 +48,7 @@ private:
   const std::size_t shortest;
   const unsigned tries;
   std::atomic<unsigned> chosen{0}, begun{0}, ended{0};
-  std::vector<std::uint64_t> paces; // of each run, the ways in turn, ns a MiB
+  std::vector<std::uint64_t> paces; // of each run, ns a MiB
 };
 
 // The number that an environment variable holds; nothing where it is not set or empty. Throws std::invalid_argument:

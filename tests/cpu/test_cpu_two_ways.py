@@ -35,7 +35,7 @@ unsigned chosen(long long first, long long second, std::size_t length = 1000, in
     if (ways.now() != 0)
       return 9; // before all is timed
     TwoWays::Run run(ways, length);
-    if (length >= 1000 && run.way != i % 2)
+    if (length >= 1000 && int(run.way) != __builtin_parity(i))
       return 8; // not in turn
     ::now += int(i) == outlier ? its : run.way == 0 ? first : second;
   }
@@ -43,7 +43,20 @@ unsigned chosen(long long first, long long second, std::size_t length = 1000, in
   return after.way == ways.now() ? ways.now() : 7;
 }
 
+// Of two threads side by side, one of which takes twice as long.
+unsigned chosenByTwo(long long first, long long second, unsigned slow) {
+  TwoWays ways(0, 8);
+  for (unsigned i = 0; i < 16; ++i) {
+    TwoWays::Run run(ways, 1000);
+    ::now += (run.way == 0 ? first : second) * (i % 2 == slow ? 2 : 1);
+  }
+  return ways.now();
+}
+
 int main() {
+  for (unsigned slow : {0, 1})
+    if (chosenByTwo(1000, 900, slow) != 1 || chosenByTwo(900, 1000, slow) != 0)
+      return 14;
   if (chosen(1000, 900) != 1)
     return 1;
   if (chosen(1000, 960) != 0) // by less than chance
@@ -71,9 +84,9 @@ int main() {
   for (unsigned i = 0; i < 64; ++i) {
     const ReadAhead::Run read(ahead, 1 << 20);
     const FetchLevel::Run of(fetch, 1 << 20);
-    if (i < 16 && read.bytes() != (i % 2 ? 0 : 4096))
+    if (i < 16 && read.bytes() != (__builtin_parity(i) ? 0 : 4096))
       return 10;
-    if (of.level() != 1 + i % 2)
+    if (int(of.level()) != 1 + __builtin_parity(i))
       return 11;
     ::now += of.level() == 2 ? 1000 : 9000;
   }

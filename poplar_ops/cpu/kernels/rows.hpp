@@ -10,12 +10,16 @@ template <bool gathered> inline const Half *rowOf(const Rows &r, std::size_t ent
   return r.rows + (gathered ? r.index[entry] : r.first + entry) * std::size_t(r.headDim);
 }
 
-// Asks for the lines that n numbers of rows in sequence are ahead of: into L2, which has room for
-// them. (Into L1, or without a trace: measured, slower.) They may be beyond the end of the rows, so
-// their address is an integer.
-inline void fetchAhead(const Rows &r, const Half *at, unsigned n) {
+// Where to ask for rows in sequence ahead of reading them, or 0. Into L2, which has room for them. (Into L1,
+// or without a trace: measured, slower.) It may be beyond the end of the rows, so it is an integer.
+inline std::uintptr_t aheadOf(const Rows &r, const Half *at) {
+  return r.ahead ? reinterpret_cast<std::uintptr_t>(at) + r.ahead : 0;
+}
+
+// The lines of n numbers.
+inline void fetchLines(std::uintptr_t at, unsigned n) {
   for (unsigned i = 0; i < n; i += 32)
-    fetchLine<2>(reinterpret_cast<std::uintptr_t>(at + i) + r.ahead);
+    fetchLine<2>(at + i * sizeof(Half));
 }
 
 // Lanes of the dot products of H heads with N rows, one vector of eight components after the other.
@@ -39,13 +43,16 @@ inline void dotRows(const float *query, const Half *const *rows, Dim d, Lanes (*
       sum[h][i] = total[h][i];
 }
 
-// The same for four rows.
+// The same for four rows. From `ahead` on as many bytes as these have are asked for, if it is not 0.
 template <unsigned H, class Dim>
-inline void dotFourRows(const float *query, const Half *const *rows, Dim d, Lanes (*sum)[4]) {
+inline void dotFourRows(const float *query, const Half *const *rows, Dim d, std::uintptr_t ahead,
+                        Lanes (*sum)[4]) {
 #ifdef SPARQ_WIDE_VECTORS
   if constexpr (H > 1) { // two rows in a vector
     Vec total[H][2] = {};
     for (unsigned c = 0; c < d; c += nLanes) {
+      if (ahead) // evenly: four rows have as many lines as there are steps
+        fetchLine<2>(ahead + c * 4 * sizeof(Half));
       const Vec k[2] = {loadTwoHalfLanes(rows[0] + c, rows[1] + c),
                         loadTwoHalfLanes(rows[2] + c, rows[3] + c)};
       for (unsigned h = 0; h < H; ++h) {
@@ -62,6 +69,8 @@ inline void dotFourRows(const float *query, const Half *const *rows, Dim d, Lane
     return;
   }
 #endif
+  if (ahead)
+    fetchLines(ahead, 4 * d);
   // With one head, its query stays in registers.
   constexpr unsigned together = H == 1 ? 1 : 2;
 #pragma GCC unroll 4
@@ -79,25 +88,24 @@ template <unsigned d> struct FixedDim {
   constexpr operator unsigned() const { return d; }
 };
 
-// Scores of four rows from `entry` for H heads.
+using Four = float __attribute__((vector_size(16)));
+
+// Scores of four rows from `entry` for H heads, and their largest so far.
 template <unsigned H, bool gathered, class Dim>
-inline void scoreRows(const RowScores &a, unsigned head, std::size_t entry, Dim d) {
+inline void scoreRows(const RowScores &a, unsigned head, std::size_t entry, Dim d, Four *largest) {
   const Half *row[4];
   Lanes sum[H][4];
   for (unsigned i = 0; i < 4; ++i)
     row[i] = rowOf<gathered>(a.key, entry + i);
-  if (!gathered && a.key.ahead && head == 0)
-    fetchAhead(a.key, row[0], 4 * d);
-  dotFourRows<H>(a.query + head * d, row, d, sum);
+  dotFourRows<H>(a.query + head * d, row, d, gathered || head ? 0 : aheadOf(a.key, row[0]), sum);
   for (unsigned h = 0; h < H; ++h) {
-    float *score = a.scores + (head + h) * a.scoreStride + entry;
-    treeSums(sum[h], score);
-    float most = a.maximum[head + h];
-    for (unsigned i = 0; i < 4; ++i) {
-      score[i] = score[i] * a.scale;
-      most = score[i] > most ? score[i] : most;
-    }
-    a.maximum[head + h] = most;
+    float dots[4];
+    treeSums(sum[h], dots);
+    Four score;
+    __builtin_memcpy(&score, dots, sizeof(score));
+    score = score * a.scale;
+    __builtin_memcpy(a.scores + (head + h) * a.scoreStride + entry, &score, sizeof(score));
+    largest[h] = score > largest[h] ? score : largest[h];
   }
 }
 
@@ -121,8 +129,15 @@ template <unsigned H, bool gathered, class Dim>
 inline void scoreBlock(const RowScores &a, unsigned head, std::size_t begin, std::size_t end,
                        Dim d) {
   std::size_t e = begin;
+  Four largest[H];
+  for (unsigned h = 0; h < H; ++h)
+    largest[h] = Four{} + a.maximum[head + h];
   for (; e + 4 <= end; e += 4)
-    scoreRows<H, gathered>(a, head, e, d);
+    scoreRows<H, gathered>(a, head, e, d, largest);
+  for (unsigned h = 0; h < H; ++h)
+    for (unsigned i = 0; i < 4; ++i)
+      a.maximum[head + h] =
+          largest[h][i] > a.maximum[head + h] ? largest[h][i] : a.maximum[head + h];
   for (; e < end; ++e)
     for (unsigned h = head; h < head + H; ++h)
       scoreRow<gathered>(a, h, e);
@@ -175,7 +190,7 @@ inline void sumBlock(const WeightedValues &a, unsigned head, unsigned c, std::si
   for (std::size_t e = entry; e < entry + n; ++e) {
     const Half *row = rowOf<gathered>(a.value, e) + c;
     if (!gathered && a.value.ahead && head == 0)
-      fetchAhead(a.value, row, C * Components<V>::n);
+      fetchLines(aheadOf(a.value, row), C * Components<V>::n);
     V v[C];
     for (unsigned j = 0; j < C; ++j)
       v[j] = Components<V>::get(row + j * Components<V>::n);

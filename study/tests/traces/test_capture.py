@@ -93,6 +93,20 @@ def test_a_trace_is_the_same_inputs_step_by_step(model):
         bench.capture_trace(model, tokens, [0], 30, text="", kind="prose", model_name="")
 
 
+def test_products_in_bfloat16_are_near(model):
+    """Of both kinds of files; and the next one is in float32 again."""
+    tokens = tokens_of(30)
+    exact, short = (bench.capture(model, tokens, [0], 4, bits) for bits in (32, 16))
+    for name, array in exact.items():
+        difference = np.linalg.norm(array.astype(np.float64) - short[name])
+        assert 1e-4 < difference / np.linalg.norm(array.astype(np.float64)) < 0.01, name
+    about = dict(text="t", kind="prose", model_name="m")
+    trace = bench.capture_trace(model, tokens, [0], 4, **about, prefill_bits=16)
+    assert np.array_equal(trace.layers[0].key, short["key_0"][0])
+    again = bench.capture_trace(model, tokens, [0], 4, **about)
+    assert np.array_equal(again.layers[0].key, exact["key_0"][0])
+
+
 def test_command_of_a_trace(checkpoint, tmp_path, capsys):
     output = tmp_path / "trace"
     words = [
@@ -109,6 +123,10 @@ def test_command_of_a_trace(checkpoint, tmp_path, capsys):
     trace = traces.load(output)
     assert (trace.text, trace.kind, trace.model) == ("prompt", "repetition", checkpoint.name)
     assert (trace.start, trace.n_steps, trace.n_kv_heads, trace.layer_numbers) == (44, 6, 1, [1, 2])
+    assert bench.main([*words, *sizes, "--kind", "repetition", "--prefill-bits", "16", "--force"]) == 0
+    short, exact = traces.load(output).layers[1].key.astype(float), trace.layers[1].key.astype(float)
+    assert 0 < np.abs(short - exact).max() < 0.1 * np.abs(exact).max()
+    capsys.readouterr()
     for options, message in (
         (["--tokens", "50", "--steps", "50"], "--steps must be in [1, --tokens=50), got 50"),
         (["--tokens", "50", "--steps", "0"], "--steps must be in [1, --tokens=50), got 0"),
@@ -165,6 +183,10 @@ def test_command(checkpoint, tmp_path, capsys):
         expected = bench.capture(tiny_model(), tokens_of(60)[:, :40], [1], 3)
         assert sorted(saved) == sorted(expected)
         assert all(np.array_equal(saved[name], expected[name]) for name in expected)
+    short = ["--tokens", "40", "--queries", "3", "--layers", "1", "--prefill-bits", "16", "--force"]
+    assert bench.main([*common, *short]) == 0
+    with np.load(output) as saved:
+        assert not np.array_equal(saved["key_1"], expected["key_1"])
     for options, message in (
         (["--tokens", "40", "--layers", "1"], "exists; --force overwrites it"),
         (["--output", str(tmp_path / "none" / "x.npz")], "--output must be a file that can be written, got"),

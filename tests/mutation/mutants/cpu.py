@@ -144,10 +144,11 @@ MUTANTS = [
             ("  begun = 2 * tries;\n", "", "what is settled is timed all the same"),
             ("  chosen = wayIn;\n", "  chosen = 0 * wayIn;\n", "what is settled is the usual way"),
             (
-                "way = number % 2;",
-                "way = number * 0;",
+                "way = wayOf(number);",
+                "way = 0 * number;",
                 "one way alone is tried",
             ),
+            ("__builtin_parity(number)", "number % 2", "each thread tries one way alone"),
             ("/ 20 * 19 ? 1 : 0", "? 1 : 0", "chance decides"),
             ("of.size() / 2", "0", "the quickest run counts, not the median"),
             ("lengthIn < owner.shortest ||", "", "short runs decide"),

@@ -85,6 +85,8 @@ MUTANTS = [
             ),
             ("[0].transpose(1, 0, 2)", "[0][:, ::-1].transpose(1, 0, 2)", "queries backwards"),
             ("model.set_attn_implementation(before)", "pass", "the model keeps the recording attention"),
+            ("enabled=prefill_bits == 16", "enabled=False", "all products in float32"),
+            ("**about, prefill_bits=bits", "**about", "a trace's products in float32"),
         ],
     ),
     *of(
