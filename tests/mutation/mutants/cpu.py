@@ -124,6 +124,14 @@ MUTANTS = [
         ],
     ),
     *of(
+        "poplar_ops/cpu/fetch.hpp",
+        "tests/cpu/test_cpu_fetch.py",
+        [
+            ('  asm volatile("");\n', "", "the compiler may drop it"),
+            ("level == 1 ? 3 : 2", "level == 1 ? 2 : 3", "into the other cache"),
+        ],
+    ),
+    *of(
         "poplar_ops/cpu/read_ahead.cpp",
         "tests/cpu/test_cpu_read_ahead.py",
         [
