@@ -123,18 +123,20 @@ def all_rows(rows: list[Row]) -> str:
     return markdown_table(header, lines) + f"\n\n{_how(rows)} The commands:\n\n{_commands(rows)}"
 
 
-#: a column of the table beside other programs: what it is called, method, weights, rows of the cache
+#: a column of the table beside other programs: what it is called, method, weights, rows of the cache, and the bits of
+#: a key index; those with 2 have as many rows as are recommended for the length
 PEERS = (
-    ("llama.cpp, f16", "llama.cpp", "gguf", "f16"),
-    ("llama.cpp, q8_0", "llama.cpp", "gguf", "q8_0"),
-    ("OpenVINO, f16", "openvino", "gguf", "f16"),
-    ("OpenVINO, u8", "openvino", "gguf", "u8"),
-    ("dense, bf16", "dense", "bfloat16", "f16"),
-    ("SparQ, bf16", "sparq", "bfloat16", "f16"),
-    ("dense, int8", "dense", "int8", "f16"),
-    ("SparQ, int8", "sparq", "int8", "f16"),
-    ("dense, int4", "dense", "int4", "f16"),
-    ("SparQ, int4", "sparq", "int4", "f16"),
+    ("llama.cpp, f16", "llama.cpp", "gguf", "f16", None),
+    ("llama.cpp, q8_0", "llama.cpp", "gguf", "q8_0", None),
+    ("OpenVINO, f16", "openvino", "gguf", "f16", None),
+    ("OpenVINO, u8", "openvino", "gguf", "u8", None),
+    ("dense, bf16", "dense", "bfloat16", "f16", None),
+    ("SparQ, bf16", "sparq", "bfloat16", "f16", 4),
+    ("dense, int8", "dense", "int8", "f16", None),
+    ("SparQ, int8", "sparq", "int8", "f16", 4),
+    ("dense, int4", "dense", "int4", "f16", None),
+    ("SparQ, int4", "sparq", "int4", "f16", 4),
+    ("SparQ as recommended, int4", "sparq", "int4", "f16", 2),
 )
 _MODELS = {"smollm2": "SmolLM2-135M"}
 
@@ -166,8 +168,8 @@ def of_the_peers(rows: list[Row]) -> str:
     return "\n\n".join(text)
 
 
-def _is(row: Row, column: tuple[str, str, str, str]) -> bool:
-    return (row["method"], row["dtype"], row.get("kv_type")) == column[1:]
+def _is(row: Row, column: tuple[str, str, str, str, int | None]) -> bool:
+    return (row["method"], row["dtype"], row.get("kv_type"), row["index_bits"]) == column[1:]
 
 
 def plot(rows: list[Row], path: Path) -> None:

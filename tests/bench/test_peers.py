@@ -146,12 +146,21 @@ def test_what_a_process_says_while_it_runs(capfd: pytest.CaptureFixture[str]) ->
 
 def row(method: str, dtype: str, kv: str, tokens: float, cpu: str = "A", **more: Any) -> dict[str, Any]:
     values = dict(method=method, dtype=dtype, kv_type=kv, tokens_per_second=tokens, cpu=cpu, seq_len=512)
-    values.update(first_token_seconds=1.5, others=0.02, model="smollm2", error=None, n_threads=2, command="c")
+    values.update(
+        index_bits=4 if method == "sparq" else None,
+        first_token_seconds=1.5,
+        others=0.02,
+        model="smollm2",
+        error=None,
+        n_threads=2,
+        command="c",
+    )
     return {**values, **more}
 
 
 def test_the_table_has_both_processors_apart_and_what_we_lose() -> None:
     made = [
+        row("sparq", "int4", "f16", 60.0, index_bits=2),
         row("sparq", "int4", "f16", 50.0),
         row("llama.cpp", "gguf", "q8_0", 80.0),
         row("sparq", "int4", "f16", 20.0, cpu="B"),
@@ -160,9 +169,9 @@ def test_the_table_has_both_processors_apart_and_what_we_lose() -> None:
     lines = decode_tables.of_the_peers(made).splitlines()
     first = lines.index("Tokens per second after the first, A:")
     assert lines[first + 2 : first + 5] == [
-        "| model | positions | llama.cpp, q8_0 | SparQ, int4 |",
-        "|---|---:|---:|---:|",
-        "| SmolLM2-135M | 512 | 80.0 | 50.0 |",
+        "| model | positions | llama.cpp, q8_0 | SparQ, int4 | SparQ as recommended, int4 |",
+        "|---|---:|---:|---:|---:|",
+        "| SmolLM2-135M | 512 | 80.0 | 50.0 | 60.0 |",
     ]
     second = lines.index("Tokens per second after the first, B:")
     assert lines[second + 4] == "| SmolLM2-135M | 512 | 20.0 |"

@@ -46,7 +46,7 @@ def test_the_recommended_settings_at_head_dim_64():
 
 
 def test_longer_texts_have_more_rows():
-    wanted = {1: 256, 8192: 256, 8193: 512, 32768: 512, 1 << 24: 512}
+    wanted = {1: 256, 8192: 256, 8193: 512, 24576: 512, 24577: 1024, 32768: 1024, 1 << 24: 1024}
     assert {positions: recommended_top_k(positions) for positions in wanted} == wanted
     with pytest.raises(ValueError, match=r"^recommended_top_k: positions must be in \[1, 16777216\], got 0$"):
         recommended_top_k(0)

@@ -24,7 +24,7 @@ from sparq_ipu.transformers.settings_file import read_settings
 SETTINGS_HELP = {
     "rank": "query components that score positions (paper: r; default 32, or half of a smaller head_dim)",
     "top_k": "positions attended to (paper: k; default 256, as published 128; `generate` has 512 for more "
-    "than 8192 tokens)",
+    "than 8192 tokens, 1024 for more than 24576)",
     "n_local": "of these, the most recent ones (paper: l; default a quarter of top_k)",
     "index_bits": "of a number of the key index, from which positions are scored: 16, 8, 4 or 2 "
     "(default 2, or 4 with index_read_bits)",

@@ -22,7 +22,11 @@ RECOMMENDED: dict[str, Any] = {
 }
 #: A longer text needs more rows for one quality (docs/models.md, "Settings for other models", up to 32,000
 #: positions): the most positions, and the top_k up to there.
-TOP_K_BY_LENGTH: tuple[tuple[int, int], ...] = ((8192, RECOMMENDED["top_k"]), (checks.MAX_CAPACITY, 512))
+TOP_K_BY_LENGTH: tuple[tuple[int, int], ...] = (
+    (8192, RECOMMENDED["top_k"]),
+    (24576, 512),
+    (checks.MAX_CAPACITY, 1024),
+)
 #: What most figures of arXiv:2312.04985 have, and `enable(model, published=True)`.
 PUBLISHED_TOP_K = 128
 #: Of a key index that is read in planes of bits, unless they are given: 2 bits have none.
