@@ -123,8 +123,8 @@ def all_rows(rows: list[Row]) -> str:
     return markdown_table(header, lines) + f"\n\n{_how(rows)} The commands:\n\n{_commands(rows)}"
 
 
-#: a column of the table beside other programs: what it is called, method, weights, rows of the cache, and the bits of
-#: a key index; those with 2 have as many rows as are recommended for the length
+#: a column of the table beside other programs: what it is called, method, weights, rows of the cache, bits of
+#: the key index; those with 2 have as many rows as are recommended for the length
 PEERS = (
     ("llama.cpp, f16", "llama.cpp", "gguf", "f16", None),
     ("llama.cpp, q8_0", "llama.cpp", "gguf", "q8_0", None),
