@@ -38,7 +38,8 @@ TwoWays::Run::~Run() {
   if (!length || number >= owner.paces.size())
     return;
   const auto ns = std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count();
-  owner.paces[number] = (static_cast<std::uint64_t>(ns) << 20) / length;
+  // Of each two runs that follow one another there is one of each way.
+  owner.paces[way * owner.tries + number / 2] = (static_cast<std::uint64_t>(ns) << 20) / length;
   // The second only where it is quicker by more than chance: where it is as quick now, it may be
   // slower when the memory is busier. Not by the quickest run of each: one that finds its data in a cache is
   // quicker than memory allows, and says nothing about it.
@@ -46,13 +47,10 @@ TwoWays::Run::~Run() {
     owner.chosen = owner.median(1) < owner.median(0) / 20 * 19 ? 1 : 0;
 }
 
-std::uint64_t TwoWays::median(unsigned way) const {
-  std::vector<std::uint64_t> of;
-  for (unsigned i = 0; i < paces.size(); ++i)
-    if (wayOf(i) == way)
-      of.push_back(paces[i]);
-  const auto middle = of.begin() + static_cast<std::ptrdiff_t>(of.size() / 2);
-  std::nth_element(of.begin(), middle, of.end());
+std::uint64_t TwoWays::median(unsigned way) {
+  const auto begin = paces.begin() + static_cast<std::ptrdiff_t>(way * tries);
+  const auto middle = begin + tries / 2;
+  std::nth_element(begin, middle, begin + tries);
   return *middle;
 }
 

@@ -43,12 +43,12 @@ public:
 
 private:
   // Of the runs of a way, the one in the middle.
-  std::uint64_t median(unsigned way) const;
+  std::uint64_t median(unsigned way);
 
   const std::size_t shortest;
   const unsigned tries;
   std::atomic<unsigned> chosen{0}, begun{0}, ended{0};
-  std::vector<std::uint64_t> paces; // of each run, ns a MiB
+  std::vector<std::uint64_t> paces; // of each run of the first way, then of the second, ns a MiB
 };
 
 // The number that an environment variable holds; nothing where it is not set or empty. Throws std::invalid_argument:

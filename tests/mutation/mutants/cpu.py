@@ -158,7 +158,7 @@ MUTANTS = [
             ),
             ("__builtin_parity(number)", "number % 2", "each thread tries one way alone"),
             ("/ 20 * 19 ? 1 : 0", "? 1 : 0", "chance decides"),
-            ("of.size() / 2", "0", "the quickest run counts, not the median"),
+            ("begin + tries / 2", "begin", "the quickest run counts, not the median"),
             ("lengthIn < owner.shortest ||", "", "short runs decide"),
             ("number > most", "number > most + 1", "a number too large"),
             ("number < least ||", "", "a number too small"),
