@@ -54,8 +54,8 @@ def test_what_is_asked_for_is_not_dropped(tmp_path: Path, level: int, instructio
 
 
 def test_every_kernel_asks_in_that_way() -> None:
-    """Another prefetch may be dropped: GCC 12 did that to the key index's, which then took up to 1.5 times as
-    long."""
+    """Another prefetch may be dropped: GCC 12 did that to the key index's, whose calls then took up to 1.4
+    times as long."""
     others = [
         str(path.relative_to(CPU))
         for path in sorted(CPU.rglob("*.[ch]pp"))
