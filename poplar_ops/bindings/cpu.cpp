@@ -207,8 +207,7 @@ std::optional<py::array> attentionOfQuery(KVCache &cache, const py::object &quer
   if (array.ndim() != 3)
     return std::nullopt;
   const auto nHeads = static_cast<std::size_t>(array.shape(1));
-  if (nHeads % cache.nKvHeads != 0 ||
-      !isOrdinary(query, {cache.batch, nHeads, cache.headDim}, checkFinite))
+  if (!isOrdinary(query, {cache.batch, nHeads, cache.headDim}, checkFinite))
     return std::nullopt;
   if (settings.is_none())
     return attention(cache, array, std::nullopt);
