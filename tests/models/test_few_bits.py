@@ -412,7 +412,7 @@ def test_addresses_are_of_bfloat16_on_this_processor(monkeypatch: pytest.MonkeyP
 def test_large_codes_move_to_large_pages_as_they_are() -> None:
     codes = torch.randint(-127, 128, (2100, 2016), generator=torch.Generator().manual_seed(0)).to(torch.int8)
     moved = few_bits._in_huge_pages(codes)
-    assert torch.equal(moved, codes) and moved.shape == codes.shape and moved.data_ptr() % 4096 == 0
+    assert torch.equal(moved, codes) and moved.shape == codes.shape and moved.data_ptr() % few_bits._PAGE == 0
     assert torch.equal(copy.deepcopy(moved), codes)
     small = codes[:8]
     assert few_bits._in_huge_pages(small) is small
@@ -420,15 +420,15 @@ def test_large_codes_move_to_large_pages_as_they_are() -> None:
 
 def test_small_codes_share_large_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(few_bits, "_shared", None)
+    monkeypatch.setattr(few_bits, "_SHARED", 2000)
     codes = torch.randint(-127, 128, (6, 300), generator=torch.Generator().manual_seed(0)).to(torch.int8)
     first, second = (few_bits._in_shared_pages(part) for part in (codes[:4], codes[4:]))
     assert torch.equal(torch.cat((first, second)), codes)
     assert second.data_ptr() == first.data_ptr() + 1216  # 1200 in whole lines
-    assert first.data_ptr() % 4096 == 0
+    assert first.data_ptr() % few_bits._PAGE == 0
     first.zero_()
     assert first._version > 0 and second._version == 1  # as it was made: each counts for itself
     assert torch.equal(second, codes[4:])
-    monkeypatch.setattr(few_bits, "_SHARED", 2000)
     third = few_bits._in_shared_pages(codes[4:])
     assert torch.equal(third, second) and not 0 <= third.data_ptr() - first.data_ptr() < 2000
     del first, second, third

@@ -39,8 +39,8 @@ MOST_ROWS = 32
 _BLOCK = 64
 #: outputs that the kernel for 4 bits keeps together; bytes of a group: codes, and with scales and zeros
 _OUTPUTS, _CODES, _BYTES = 16, 256, 320
-#: bytes from which codes have pages of 2 MB of their own, and bytes that are shared out to others
-_HUGE, _SHARED = 1 << 22, 1 << 26
+#: bytes of a large page, those from which codes have pages of their own, and those that are shared out to others
+_PAGE, _HUGE, _SHARED = 1 << 21, 1 << 22, 1 << 26
 #: what the kernels ask of a layer: others crash in some versions of PyTorch
 _MULTIPLES = {"out_features": 16, "in_features": GROUP}
 
@@ -317,11 +317,11 @@ def _in_huge_pages(codes: torch.Tensor) -> torch.Tensor:
     """In pages of 2 MB where the system has them, if it fills some: a product reads a page and leaves it."""
     if codes.nbytes < _HUGE or not hasattr(mmap, "MADV_HUGEPAGE"):
         return codes
-    return _copied(codes, _huge_pages(codes.nbytes), 0)
+    return _copied(codes, *_huge_pages(codes.nbytes))
 
 
-#: memory that is shared out, as long as some of it is used, and how much of it was
-_shared: tuple[weakref.ref[mmap.mmap], int] | None = None
+#: memory that is shared out, as long as some of it is used, and where in it the rest begins and ends
+_shared: tuple[weakref.ref[mmap.mmap], int, int] | None = None
 
 
 def _in_shared_pages(codes: torch.Tensor) -> torch.Tensor:
@@ -330,17 +330,20 @@ def _in_shared_pages(codes: torch.Tensor) -> torch.Tensor:
     global _shared
     if codes.nbytes >= _HUGE or not hasattr(mmap, "MADV_HUGEPAGE"):
         return _in_huge_pages(codes)
-    memory, begin = (None, 0) if _shared is None else (_shared[0](), _shared[1])
-    if memory is None or begin + codes.nbytes > _SHARED:
-        memory, begin = _huge_pages(_SHARED), 0
-    _shared = weakref.ref(memory), -(-(begin + codes.nbytes) // 64) * 64  # in whole lines
+    memory, begin, end = (None, 0, 0) if _shared is None else (_shared[0](), *_shared[1:])
+    if memory is None or begin + codes.nbytes > end:
+        memory, begin = _huge_pages(_SHARED)
+        end = begin + _SHARED
+    _shared = weakref.ref(memory), -(-(begin + codes.nbytes) // 64) * 64, end  # in whole lines
     return _copied(codes, memory, begin)
 
 
-def _huge_pages(n_bytes: int) -> mmap.mmap:
-    memory = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+def _huge_pages(n_bytes: int) -> tuple[mmap.mmap, int]:
+    """Memory, and where n_bytes of it begin: at a large page, or a part of them would be in small ones. The rest
+    is never touched, so it takes nothing."""
+    memory = mmap.mmap(-1, n_bytes + _PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.madvise(mmap.MADV_HUGEPAGE)
-    return memory
+    return memory, -torch.frombuffer(memory, dtype=torch.uint8).data_ptr() % _PAGE
 
 
 def _copied(codes: torch.Tensor, memory: mmap.mmap, begin: int) -> torch.Tensor:
