@@ -5,8 +5,8 @@ Clocks around modules of the model, and around our caches: they see what transfo
 them too, and cost some microseconds each. So the parts are of steps of their own, which are not counted in
 tokens per second. Attention of transformers is all that its modules do beside products; ours is what the
 cache does, in a lean step (docs/models.md) with the rotary embedding. A clock around a linear layer keeps it
-from being joined with others there, so products take longer in these steps. Where all between the attention
-of two layers is one call of the kernels, that is the clock's product: norms and the activation are in it.
+from being joined with others there, so products take longer in these steps. Where a step is one call of the
+kernels, they say what attention took, and all else in it counts as products: norms and the activation too.
 """
 
 from __future__ import annotations
@@ -46,6 +46,18 @@ class Clock:
             self._start(is_product)
             result = function(*args, **kwargs)
             self._stop(is_product)
+            return result
+
+        return timed
+
+    def run(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`run` of a `sparq_ipu._cpu.DecoderStep`, which says what it took."""
+
+        def timed(*args: Any) -> Any:
+            result = function(*args)
+            _, attention, products = result
+            self.seconds["attention"] += attention
+            self.seconds["linear"] += products
             return result
 
         return timed
@@ -98,10 +110,11 @@ class _TimedStep:
 
     begin: Callable[..., Any]
     next: Callable[..., Any]
+    run: Callable[..., Any]
 
 
 def _few_bits_step(model: Any) -> Any:
-    """What computes all between the attention of two layers, None where PyTorch does."""
+    """What computes a step with weights of few bits, None where PyTorch does."""
     forward = getattr(getattr(model, "model", None), "forward", None)
     return forward.find_few_bits() if hasattr(forward, "find_few_bits") else None
 
@@ -118,7 +131,8 @@ def clock(model: Any, cache: Any, now: Callable[[], float]) -> Iterator[Clock]:
     few_bits = _few_bits_step(model) if ours else None
     own = few_bits and few_bits.kernels
     if few_bits is not None:
-        few_bits.kernels = _TimedStep(of.timed(own.begin, True), of.timed(own.next, True))
+        clocked = of.timed(own.begin, True), of.timed(own.next, True), of.run(own.run)
+        few_bits.kernels = _TimedStep(*clocked)
     for name, module in model.named_modules():
         if few_bits is not None and ".layers." in name:
             continue  # a clock there would be a reason to leave it to PyTorch

@@ -363,6 +363,45 @@ void nextOfStep(const DecoderStep &step, std::size_t layer, std::size_t nRows,
             reinterpret_cast<std::uint16_t *>(products), nThreads);
 }
 
+// The cache; settings; the shortest length that is not dense; the address of the order of components, or 0.
+using AttentionAt =
+    std::tuple<KVCache *, std::optional<SparqSettings>, std::int64_t, std::uintptr_t>;
+
+// The layer that the caller goes on with, and the seconds of attention and of all else. `lengths` gets those of
+// each layer before it, also where this throws.
+std::tuple<std::size_t, double, double>
+runStep(const DecoderStep &step, std::size_t layer,
+        const std::vector<std::optional<AttentionAt>> &attention, std::uintptr_t cos,
+        std::uintptr_t sin, std::size_t rows, std::size_t nHeads, std::size_t nRows,
+        std::uintptr_t hidden, std::uintptr_t products, std::int64_t nThreads, py::list lengths) {
+  std::vector<DecoderStep::Attention> of;
+  of.reserve(attention.size());
+  for (const auto &at : attention) {
+    of.push_back({});
+    if (at) {
+      const auto &[cache, settings, minLength, order] = *at;
+      of.back() = {cache, settings ? &*settings : nullptr, minLength,
+                   reinterpret_cast<const std::int32_t *>(order)};
+    }
+  }
+  DecoderStep::Done done{layer, {}, 0, 0};
+  const auto tell = [&] {
+    for (const auto &ofLayer : done.lengths)
+      lengths.append(py::cast(ofLayer));
+  };
+  try {
+    py::gil_scoped_release release;
+    step.run(of, bfloat16At(cos), bfloat16At(sin), rows, nHeads, nRows,
+             reinterpret_cast<std::uint16_t *>(hidden), reinterpret_cast<std::uint16_t *>(products),
+             nThreads, done);
+  } catch (...) {
+    tell();
+    throw;
+  }
+  tell();
+  return {done.layer, done.attentionSeconds, done.productSeconds};
+}
+
 void rmsNormAt(std::uintptr_t weight, float epsilon, std::size_t n, unsigned lanes,
                std::uintptr_t from, std::uintptr_t to) {
   rmsNorm(bfloat16At(weight), epsilon, n, lanes, bfloat16At(from),
@@ -412,7 +451,10 @@ PYBIND11_MODULE(_cpu, m) {
       .def("begin", &beginStep, py::arg("n_rows"), py::arg("hidden"), py::arg("products"),
            py::arg("n_threads"))
       .def("next", &nextOfStep, py::arg("layer"), py::arg("n_rows"), py::arg("attended"),
-           py::arg("hidden"), py::arg("products"), py::arg("n_threads"));
+           py::arg("hidden"), py::arg("products"), py::arg("n_threads"))
+      .def("run", &runStep, py::arg("layer"), py::arg("attention"), py::arg("cos"), py::arg("sin"),
+           py::arg("rows"), py::arg("n_heads"), py::arg("n_rows"), py::arg("hidden"),
+           py::arg("products"), py::arg("n_threads"), py::arg("lengths"));
 
   py::class_<KVCache>(m, "KVCache")
       .def(py::init<const CacheSpec &, std::int64_t, const std::string &>(), py::arg("spec"),

@@ -6,6 +6,7 @@
 #include "int8_product.hpp"
 #include "thread_pool.hpp"
 
+#include <chrono>
 #include <cmath>
 #include <stdexcept>
 #include <string>
@@ -135,6 +136,38 @@ DecoderStep::DecoderStep(std::vector<Layer> layersIn, const std::uint16_t *lastN
 void DecoderStep::normed(const std::uint16_t *weight, std::size_t row, const std::uint16_t *hidden,
                          std::uint16_t *to) const {
   rmsNorm(weight, epsilon, hiddenSize, lanes, hidden + row * hiddenSize, to + row * hiddenSize);
+}
+
+void DecoderStep::run(const std::vector<Attention> &attention, const std::uint16_t *cos,
+                      const std::uint16_t *sin, std::size_t rows, std::size_t nHeads,
+                      std::size_t nRows, std::uint16_t *hidden, std::uint16_t *products,
+                      std::int64_t nThreads, Done &done) const {
+  using Clock = std::chrono::steady_clock;
+  const auto seconds = [](Clock::duration d) { return std::chrono::duration<double>(d).count(); };
+  std::vector<std::uint16_t> attended;
+  for (; done.layer < layers.size(); ++done.layer) {
+    const Attention &of = attention.at(done.layer);
+    if (!of.cache)
+      return;
+    const Layer &layer = layers[done.layer];
+    const std::size_t headDim = of.cache->headDim;
+    check(of.cache->batch == nRows, done.layer, "a cache of as many rows");
+    check(nHeads * headDim == layer.output.inputs &&
+              (nHeads + 2 * of.cache->nKvHeads) * headDim == layer.inputs.outputs,
+          done.layer, "the heads of its cache");
+    attended.resize(nRows * layer.output.inputs);
+    const auto start = Clock::now();
+    std::vector<std::int64_t> lengths = attendRotary(
+        *of.cache, {Float::bfloat16, products, cos, sin, rows, nHeads, attended.data(), of.order},
+        of.settings, of.minLength);
+    if (lengths.empty())
+      return;
+    done.lengths.push_back(std::move(lengths));
+    const auto between = Clock::now();
+    next(done.layer, nRows, attended.data(), hidden, products, nThreads);
+    done.attentionSeconds += seconds(between - start);
+    done.productSeconds += seconds(Clock::now() - between);
+  }
 }
 
 void DecoderStep::begin(std::size_t nRows, const std::uint16_t *hidden, std::uint16_t *products,

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a decoder of the kind of Llama does between the attention of one layer and that of the next, in
-// one call: a step of one token through a small model takes as long as its calls are many.
+// A step of one token through a decoder of the kind of Llama, in one call: with a small model it takes as
+// long as its calls are many.
 #pragma once
+
+#include "rotary_step.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -39,6 +41,21 @@ public:
     FewBitsWeights down;
   };
 
+  // A layer's attention, as `attendRotary`. Its numbers are bfloat16, and its positions those of `run`.
+  struct Attention {
+    KVCache *cache; // null: the caller computes it
+    const SparqSettings *settings;
+    std::int64_t minLength;
+    const std::int32_t *order;
+  };
+
+  // How far `run` came.
+  struct Done {
+    std::size_t layer;                              // the first one that has not attended
+    std::vector<std::vector<std::int64_t>> lengths; // after it, of each layer that has
+    double attentionSeconds, productSeconds;        // the latter with all that is not attention
+  };
+
   // epsilon, lanes: as `rmsNorm`. activation: of the gate, for each of the 65536 numbers, in the order of their bits.
   // Throws std::invalid_argument for layers whose shapes do not fit together.
   DecoderStep(std::vector<Layer> layers, const std::uint16_t *lastNorm, float epsilon,
@@ -53,6 +70,14 @@ public:
   // bfloat16, as PyTorch does.
   void next(std::size_t layer, std::size_t nRows, const std::uint16_t *attended,
             std::uint16_t *hidden, std::uint16_t *products, std::int64_t nThreads) const;
+
+  // Attention and `next` of the layers from done.layer on, up to one whose attention the caller computes, or
+  // which `attendRotary` leaves to it. products: (nRows, outputs of the inputs of done.layer) in memory for
+  // those of any layer, and then of the layer that done.layer is, or the normed output of the last one. cos, sin,
+  // rows, nHeads: as RotaryStep. Throws Error as `attendRotary`; done is then what was done before that.
+  void run(const std::vector<Attention> &attention, const std::uint16_t *cos,
+           const std::uint16_t *sin, std::size_t rows, std::size_t nHeads, std::size_t nRows,
+           std::uint16_t *hidden, std::uint16_t *products, std::int64_t nThreads, Done &done) const;
 
 private:
   void normed(const std::uint16_t *weight, std::size_t row, const std::uint16_t *hidden,

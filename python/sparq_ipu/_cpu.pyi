@@ -87,7 +87,7 @@ def rms_norm(weight: int, epsilon: float, n: int, lanes: int, input: int, output
 def mean_of_squares(n: int, lanes: int, row: int) -> float: ...
 
 class DecoderStep:
-    """What a decoder of the kind of Llama does between the attention of its layers."""
+    """A step of one token through a decoder of the kind of Llama."""
 
     def __init__(
         self,
@@ -102,6 +102,20 @@ class DecoderStep:
     def next(
         self, layer: int, n_rows: int, attended: int, hidden: int, products: int, n_threads: int
     ) -> None: ...
+    def run(
+        self,
+        layer: int,
+        attention: Sequence[tuple[KVCache, SparqSettings | None, int, int] | None],
+        cos: int,
+        sin: int,
+        rows: int,
+        n_heads: int,
+        n_rows: int,
+        hidden: int,
+        products: int,
+        n_threads: int,
+        lengths: list[list[int]],
+    ) -> tuple[int, float, float]: ...
 
 class StreamSum:
     """Reads memory as fast as it can: what a benchmark compares attention with."""

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Between the attention of two layers of few bits is one call: the bits are those of the model's own forward
-pass."""
+"""A step through layers of few bits is one call: the bits are those of the model's own forward pass."""
 
 from __future__ import annotations
 
@@ -22,10 +21,12 @@ from tiny_models import tokens_of  # noqa: E402
 import sparq_ipu.transformers  # noqa: E402
 from sparq_ipu import _cpu  # noqa: E402
 from sparq_ipu.torch.few_bits import MOST_ROWS  # noqa: E402
-from sparq_ipu.transformers import few_bits_step  # noqa: E402
+from sparq_ipu.transformers import SparqCache, few_bits_step  # noqa: E402
 from sparq_ipu.transformers.cache_name import with_cache  # noqa: E402
 from sparq_ipu.transformers.few_bits_step import FewBitsStep  # noqa: E402
+from sparq_ipu.transformers.layer import SparqLayer  # noqa: E402
 from sparq_ipu.transformers.places import Places  # noqa: E402
+from sparq_reference import CacheSpec  # noqa: E402
 
 
 @pytest.fixture
@@ -57,6 +58,126 @@ def test_the_bits_are_those_of_the_model(
     assert n_steps == 6
     assert calls == [True] * 6
     assert torch.equal(own, lean)
+
+
+class Spy:
+    """`_cpu.DecoderStep` with the calls that it gets: of `run` from which layer to which, of `next` which."""
+
+    def __init__(self, own: Any):
+        self.calls: list[tuple[int, ...]] = []
+        self._own = own
+        self.begin = own.begin
+
+    def run(self, layer: int, *given: Any) -> Any:
+        done = self._own.run(layer, *given)
+        assert (done[1] > 0 and done[2] > 0) or done[0] == layer
+        self.calls.append((layer, done[0]))
+        return done
+
+    def next(self, layer: int, *given: Any) -> None:
+        self._own.next(layer, *given)
+        self.calls.append((layer,))
+
+
+@pytest.fixture
+def spy(monkeypatch: Any) -> list[Spy]:
+    """Of each model that is stepped through."""
+    made: list[Spy] = []
+    own = FewBitsStep.__init__
+
+    def watched(self: Any, *given: Any) -> None:
+        own(self, *given)
+        self.kernels = Spy(self.kernels)
+        made.append(self.kernels)
+
+    monkeypatch.setattr(FewBitsStep, "__init__", watched)
+    return made
+
+
+def test_a_step_is_one_call(spy: list[Spy], monkeypatch: Any) -> None:
+    own, lean, _ = both(a_wide_model("int4"), monkeypatch)
+    assert [one.calls for one in spy] == [[(0, 3)] * 6]
+    assert torch.equal(own, lean)
+
+
+#: layers whose attention the caller computes, and the calls of a step
+APART: list[tuple[tuple[int, ...], list[tuple[int, ...]]]] = [
+    ((0,), [(0, 0), (0,), (1, 3)]),
+    ((1,), [(0, 1), (1,), (2, 3)]),
+    ((2,), [(0, 2), (2,), (3, 3)]),
+    ((0, 1, 2), [(0, 0), (0,), (1, 1), (1,), (2, 2), (2,), (3, 3)]),
+]
+
+
+@pytest.mark.parametrize("apart, expected", APART)
+def test_some_layers_attend_elsewhere(
+    apart: tuple[int, ...], expected: list[tuple[int, ...]], spy: list[Spy], monkeypatch: Any
+) -> None:
+    own_of_layer = SparqLayer.attention_of_step
+    monkeypatch.setattr(
+        SparqLayer,
+        "attention_of_step",
+        lambda layer, rotary: None if layer.index in apart else own_of_layer(layer, rotary),
+    )
+    own, lean, _ = both(a_wide_model("int4"), monkeypatch)
+    assert torch.equal(own, lean)
+    assert [one.calls for one in spy] == [expected * 6]
+
+
+def test_no_layer_of_window_attention_is_in_the_call(spy: list[Spy]) -> None:
+    model, said = a_wide_model("int4"), []
+    for lean in (False, True):
+        sparq_ipu.transformers.enable_window(model, top_k=16, n_recent=4, lean=lean)
+        said.append(logits(model))
+    assert torch.equal(*said)
+    assert [one.calls for one in spy] == [APART[3][1] * 6]
+
+
+def test_rows_of_which_some_are_dense(spy: list[Spy], monkeypatch: Any) -> None:
+    """Each layer is tried, and then left to its own step."""
+    model, mask = a_wide_model("int4"), torch.ones(2, 34, dtype=torch.int64)
+    mask[1, :9] = 0
+    monkeypatch.setitem(SETTINGS, "min_seq_len", 33)
+    own, lean, _ = both(model, monkeypatch, mask=mask)
+    assert torch.equal(own, lean)
+    # 35 to 40 columns: the padded row has up to 31 positions
+    assert [one.calls for one in spy] == [APART[3][1] * 6]
+
+
+@torch.no_grad()
+def test_a_number_that_float16_does_not_have(spy: list[Spy]) -> None:
+    """Layers before that one have the token, as in the model's own forward pass."""
+    model, said = a_wide_model("int4"), []
+    model.model.layers[1].self_attn.v_proj.bias.fill_(1e5)
+    for lean in (False, True):
+        sparq_ipu.transformers.enable(model, lean=lean, **SETTINGS)
+        cache = SparqCache(model, index_bits=2)
+        for index, layer in enumerate(cache.layers):
+            layer.arm(None, None)
+            cache.update(*torch.ones(2, 1, 4, 20, 16), index)
+        with pytest.raises(ValueError, match="layer 1; the cache is float16") as caught:
+            model(tokens_of(1), **with_cache(cache))
+        said.append((str(caught.value), [layer.cache.lengths.tolist() for layer in cache.layers]))
+        said[-1][1].append([layer.get_seq_length() for layer in cache.layers])
+    assert said[0] == said[1]
+    assert said[1][1] == [[21], [20], [20], [21, 20, 20]]
+    assert [one.calls for one in spy] == [[(0, 1)]]
+
+
+@torch.no_grad()
+def test_no_room_in_a_layer() -> None:
+    """The layers before have the token, and know it."""
+    model = a_wide_model("int4")
+    sparq_ipu.transformers.enable(model, **SETTINGS)
+    cache = SparqCache(model, capacity=20)
+    model(tokens_of(20), **with_cache(cache))
+    other = SparqCache(model, capacity=21)
+    model(tokens_of(20), **with_cache(other))
+    other.layers[1] = cache.layers[1]
+    with pytest.raises(ValueError, match="capacity=20"):
+        model(tokens_of(1), **with_cache(other))
+    assert [layer.get_seq_length() for layer in other.layers] == [21, 20, 20]
+    assert [layer.cache.lengths.tolist() for layer in other.layers] == [[21], [20], [20]]
 
 
 def test_threads_change_no_bit(calls: list[bool]) -> None:
@@ -311,6 +432,11 @@ def test_shapes_that_do_not_fit_together() -> None:
         _cpu.DecoderStep(norms, layer, 1e-5, 32, 8, 0)
     with pytest.raises(ValueError, match=r"^decoder_step: layer 0 must have gates from hidden, and down to"):
         _cpu.DecoderStep(norms, [linear, linear, gates, (0, 0, 0, 64, 32)], 1e-5, 64, 8, 0)
+    step = _cpu.DecoderStep(norms, layer, 1e-5, 64, 8, 0)
+    for n_rows, heads, rule in ((2, 4, "a cache of as many rows"), (1, 2, "the heads of its cache")):
+        attention = [(_cpu.KVCache(CacheSpec(1, heads, 16, 8)), None, 0, 0)]
+        with pytest.raises(ValueError, match=f"^decoder_step: layer 0 must have {rule}"):
+            step.run(0, attention, 0, 0, 1, 4, n_rows, 0, 0, 1, [])
     for given in ((norms[1:], layer), (norms, layer[1:]), ([0], [])):
         with pytest.raises(ValueError, match=r"^decoder_step: layers must have four linears and two norms"):
             _cpu.DecoderStep(*given, 1e-5, 64, 8, 0)

@@ -43,6 +43,14 @@ def a_step(dtype: str, rows: int = BATCH) -> tuple[Any, Rotary]:
     return products.to(getattr(torch, dtype)), Rotary(cos, sin, N_HEADS)
 
 
+def attend(
+    rotary: Rotary, products: Any, cache: KVCache, settings: Any, order: int = 0
+) -> tuple[Any, list[int]] | None:
+    """As a layer does it."""
+    attention_of_step = rotary.of_layer(cache, settings, order)
+    return None if attention_of_step is None else rotary.attend(products, attention_of_step)
+
+
 def in_parts(products: Any, rotary: Rotary, cache: KVCache, settings: Any) -> Any:
     query, key, value = rotary.turned(products)
     cache.append(key.numpy(), value.numpy())
@@ -56,7 +64,7 @@ def in_parts(products: Any, rotary: Rotary, cache: KVCache, settings: Any) -> An
 def test_the_bits_are_those_of_the_parts(isa: str, dtype: str, settings: Any, rows: int) -> None:
     products, rotary = a_step(dtype, rows)
     parts, whole = a_cache(isa=isa), a_cache(isa=isa)
-    done = rotary.attend(products, whole, settings)
+    done = attend(rotary, products, whole, settings)
     assert done is not None
     output, lengths = done
     expected = in_parts(products, rotary, parts, settings)
@@ -77,7 +85,7 @@ def test_components_in_another_order(isa: str, dtype: str, settings: Any) -> Non
     order = np.random.default_rng(2).permuted(np.broadcast_to(np.arange(HEAD_DIM), shape), axis=-1)
     numbers = np.ascontiguousarray(order, np.int32)
     parts, whole = (a_cache(isa=isa, index_components=8) for _ in range(2))
-    done = rotary.attend(products, whole, settings, numbers.ctypes.data)
+    done = attend(rotary, products, whole, settings, numbers.ctypes.data)
     query, key, value = (x.numpy() for x in rotary.turned(products))
     parts.append(component_order.reorder(key, order), value)
     query = np.ascontiguousarray(component_order.reorder(query, order)[:, :, 0])
@@ -109,7 +117,7 @@ def test_short_rows_are_dense(min_seq_len: int, n_sparse: int | None) -> None:
     settings = LayerSettings(rank=8, top_k=12, n_local=4, index_bits=4, min_seq_len=min_seq_len)
     products, rotary = a_step("float32")
     cache = a_cache()
-    done = rotary.attend(products, cache, settings)
+    done = attend(rotary, products, cache, settings)
     if n_sparse is None:
         assert done is None
         assert cache.lengths.tolist() == [40, 33, 27]
@@ -137,7 +145,7 @@ def test_numbers_that_float16_does_not_have(dtype: str, change: Any) -> None:
     products, rotary = a_step(dtype)
     change(products)
     cache = a_cache()
-    assert rotary.attend(products, cache, SETTINGS) is None
+    assert attend(rotary, products, cache, SETTINGS) is None
     assert cache.lengths.tolist() == [40, 33, 27]
 
 
@@ -145,7 +153,7 @@ def test_numbers_that_float16_does_not_have(dtype: str, change: Any) -> None:
 def test_the_largest_number(x: float, fits: bool) -> None:
     products, rotary = a_step("float32")
     products[1, -2] = x
-    done = rotary.attend(products, a_cache(), None)
+    done = attend(rotary, products, a_cache(), None)
     assert (done is not None) == fits
     assert bool(rotary.turned(products)[2].isfinite().all()) == fits
 
@@ -157,25 +165,26 @@ def test_a_sum_that_float16_does_not_have_in_between() -> None:
     products = torch.full((BATCH, N_ROWS * HEAD_DIM), 60000.0, dtype=torch.float16)
     cos, sin = torch.full((BATCH, HEAD_DIM), 2.0), torch.full((BATCH, HEAD_DIM), -1.5)
     rotary = Rotary(cos.half(), sin.half(), N_HEADS)
-    assert rotary.attend(products, a_cache(), None) is None
+    assert attend(rotary, products, a_cache(), None) is None
     assert not rotary.turned(products)[0].isfinite().all()
 
 
 def test_what_is_left_to_the_parts() -> None:
     products, rotary = a_step("float32")
-    assert rotary.attend(products, a_cache(device="reference"), None) is None
-    assert rotary.attend(products, a_cache(), WindowLayerSettings(8, None, 4, op="test")) is None
-    assert rotary.attend(products.double(), a_cache(), None) is None
+    assert attend(rotary, products, a_cache(device="reference"), None) is None
+    assert attend(rotary, products, a_cache(), WindowLayerSettings(8, None, 4, op="test")) is None
+    assert attend(rotary, products.double(), a_cache(), None) is None
     # Of the same size, so nothing else would refuse them.
-    assert a_step("bfloat16")[1].attend(torch.ones_like(products).half(), a_cache(), None) is None
-    assert rotary.attend(products.repeat(1, 2)[:, ::2], a_cache(), None) is None
+    assert attend(a_step("bfloat16")[1], torch.ones_like(products).half(), a_cache(), None) is None
+    assert attend(rotary, products.repeat(1, 2)[:, ::2], a_cache(), None) is None
+    assert rotary.of_layer(a_cache(), SETTINGS) is not None and not rotary.is_bfloat16
 
 
 def test_no_room() -> None:
     products, rotary = a_step("float32")
     cache = a_cache((HELD, HELD, HELD))
-    assert rotary.attend(products, cache, None) is not None
+    assert attend(rotary, products, cache, None) is not None
     rule = "append: length must be at most capacity=41 .element 0 holds 41, 1 more., got 42"
     with pytest.raises(ValueError, match=f"^{rule}"):
-        rotary.attend(products, cache, None)
+        attend(rotary, products, cache, None)
     assert cache.lengths.tolist() == [41, 41, 41]

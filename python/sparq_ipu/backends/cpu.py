@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Optional, Tuple
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from sparq_reference import CacheSpec, SparqSettings, WindowSettings, checks, wi
 if TYPE_CHECKING:
     from sparq_ipu import _cpu
     from sparq_ipu.kernels import Settings
+
+    #: what `CPUBackend.attention_of_step` returns
+    AttentionOfStep = Tuple[_cpu.KVCache, Optional[SparqSettings], int, int]
 
 #: overrides the choice of the instruction set where the option `isa` is not given
 ISA_VARIABLE = "SPARQ_CPU_ISA"
@@ -144,39 +147,17 @@ class CPUBackend:
     ) -> np.ndarray | None:
         return self._cache.attention_of_query(query, settings, check_finite)
 
-    def attend_rotary(
-        self,
-        dtype: str,
-        products: int,
-        cos: int,
-        sin: int,
-        rows: int,
-        n_heads: int,
-        output: int,
-        settings: SparqSettings | None,
-        min_seq_len: int,
-        order: int = 0,
-    ) -> list[int] | None:
-        """A step of one token from the products of a model's linear layers: rotary embedding, rounding to
-        float16, append and attention.
+    def attention_of_step(
+        self, settings: SparqSettings | None, min_seq_len: int, order: int = 0
+    ) -> AttentionOfStep:
+        """What the kernels take for one token through a layer of a model, with this cache.
 
         Args:
-            dtype: "float32", "bfloat16" or "float16"; products, cos, sin, output: addresses of contiguous
-                arrays of it, as poplar_ops/cpu/rotary_step.hpp has them. Nothing is checked.
-            rows: of cos and sin.
             settings: None: dense attention, as of fewer than min_seq_len positions.
             order: 0, or the address of the order of the components of queries and keys, (batch, n_kv_heads,
                 head_dim) int32.
-
-        Returns:
-            The lengths after it; None: nothing has happened, `append_token` and `attention_of_query` say why.
-
-        Raises:
-            ValueError: no room in the capacity.
         """
-        return self._cache.attend_rotary(
-            dtype, products, cos, sin, rows, n_heads, output, settings, min_seq_len, order
-        )
+        return self._cache, settings, min_seq_len, order
 
     def attention(self, query: np.ndarray, settings: Settings) -> np.ndarray:
         if settings is not None and settings.kind == "window":

@@ -39,7 +39,7 @@ MOST_ROWS = 32
 _BLOCK = 64
 #: outputs that the kernel for 4 bits keeps together; bytes of a group: codes, and with scales and zeros
 _OUTPUTS, _CODES, _BYTES = 16, 256, 320
-#: bytes of a large page, those from which codes have pages of their own, and those that are shared out to others
+#: bytes of a large page, from which on codes have pages of their own, and which are shared out to others
 _PAGE, _HUGE, _SHARED = 1 << 21, 1 << 22, 1 << 26
 #: what the kernels ask of a layer: others crash in some versions of PyTorch
 _MULTIPLES = {"out_features": 16, "in_features": GROUP}
@@ -339,8 +339,8 @@ def _in_shared_pages(codes: torch.Tensor) -> torch.Tensor:
 
 
 def _huge_pages(n_bytes: int) -> tuple[mmap.mmap, int]:
-    """Memory, and where n_bytes of it begin: at a large page, or a part of them would be in small ones. The rest
-    is never touched, so it takes nothing."""
+    """Memory, and where n_bytes of it begin: at a large page, or a part of them would be in small ones. The
+    rest is never touched, so it takes nothing."""
     memory = mmap.mmap(-1, n_bytes + _PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.madvise(mmap.MADV_HUGEPAGE)
     return memory, -torch.frombuffer(memory, dtype=torch.uint8).data_ptr() % _PAGE

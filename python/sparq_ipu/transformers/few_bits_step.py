@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps of one token through decoders whose linear layers have few bits: one call of the CPU kernels between
-the attention of two layers, and the same bits.
+"""Steps of one token through decoders whose linear layers have few bits: one call of the CPU kernels, and the
+same bits.
 
 Between what attention says and what the next layer attends with are four products, two norms, an activation
 and two sums. As operations of PyTorch they take longer than their weights take to be read, where a model is
-small.
+small. So the kernels do all of that, and the attention of layers whose cache they have. Where a layer's is
+elsewhere, there is one call between its attention and that of the next.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _LANES = (8, 16, 4)
 
 
 class FewBitsStep:
-    """The layers of a decoder of the kind of Llama, but for their attention.
+    """The layers of a decoder of the kind of Llama.
 
     Args:
         decoder: as `lean_step.LeanStep` computes it.
@@ -48,8 +49,8 @@ class FewBitsStep:
         self._hidden = decoder.norm.weight.shape[0]
         #: what the kernels have the addresses of
         self._kept = layers, _activation_table(), [norm.weight.data for norm in _norms(decoder)]
-        self._first, *rest = (of_layer[0].out_features for of_layer in layers)
-        self._widths = [*rest, self._hidden]
+        #: what each layer attends with, and the last one says
+        self._widths = [*(of_layer[0].out_features for of_layer in layers), self._hidden]
         #: the calls of a step, which a clock may stand around
         self.kernels = _cpu.DecoderStep(
             [norm.weight.data_ptr() for norm in _norms(decoder)],
@@ -91,15 +92,25 @@ class FewBitsStep:
         if embedded.dtype is not torch.bfloat16 or n_rows > MOST_ROWS:
             return None
         step, n_threads = self.kernels, torch.get_num_threads()
+        attention = [layer.attention_of_step(rotary) if rotary.is_bfloat16 else None for layer in layers]
         hidden = embedded.clone(memory_format=torch.contiguous_format)
-        at = hidden.data_ptr()
-        products = hidden.new_empty(n_rows, self._first)
-        step.begin(n_rows, at, products.data_ptr(), n_threads)
-        for index, (cached, width) in enumerate(zip(layers, self._widths)):
-            attended = cached.step(products, rotary).contiguous()
-            products = hidden.new_empty(n_rows, width)
-            step.next(index, n_rows, attended.data_ptr(), at, products.data_ptr(), n_threads)
-        return products
+        memory = hidden.new_empty(n_rows * max(self._widths))
+        at = n_rows, hidden.data_ptr(), memory.data_ptr(), n_threads
+        step.begin(*at)
+        index = 0
+        while True:
+            begin, lengths = index, []  # type: tuple[int, list[list[int]]]
+            try:
+                index, *_ = step.run(begin, attention, *rotary.positions, *at, lengths)
+            finally:
+                for layer, of_rows in zip(layers[begin:], lengths):
+                    layer.has_attended(of_rows)
+            products = memory[: n_rows * self._widths[index]].view(n_rows, -1)
+            if index == len(layers):
+                return products
+            attended = layers[index].step(products, rotary).contiguous()
+            step.next(index, n_rows, attended.data_ptr(), *at[1:])
+            index += 1
 
 
 def _watch(decoder: Any, layers: Sequence[Joined]) -> Unchanged:

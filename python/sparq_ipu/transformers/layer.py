@@ -12,7 +12,7 @@ top of a filled cache (another turn of a chat, prefill in chunks): they are then
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Sequence
 
 import numpy as np
 import torch
@@ -32,6 +32,9 @@ from sparq_ipu.transformers.storage import Storage
 from sparq_ipu.transformers.traffic import Traffic
 from sparq_reference import NotFinite, checks
 from sparq_reference.settings import op_of
+
+if TYPE_CHECKING:
+    from sparq_ipu.backends.cpu import AttentionOfStep
 
 
 class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly typed in transformers
@@ -433,25 +436,38 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
             products: (batch, heads of query, key and value * head_dim), what the linear layers say.
         Returns: (batch, n_heads * head_dim), of the same type.
         """
+        attention = self.attention_of_step(rotary)
+        done = None if attention is None else rotary.attend(products, attention)
+        if done is not None:
+            output, lengths = done
+            self.has_attended(lengths)
+            return output
         announced = self._handover.expected()
-        settings, done = announced.settings, None
+        query, key, value = rotary.turned(products)
+        self._store(key, value, announced.real)
+        self._handover.announce(None)
+        query = self.order.to_cache(query)
+        half = attend(query.numpy()[:, :, 0], self.cache, announced.settings, self.traffic)
+        return torch.from_numpy(half).view(len(products), -1).to(products.dtype)
+
+    def attention_of_step(self, rotary: Rotary) -> AttentionOfStep | None:
+        """What the kernels take to store one token and attend to it, with room for it; None: only `step` can.
+        Where they have done it, `has_attended` is called."""
+        announced = self._handover.expected()
         self._settle_order()
-        if announced.real is None and self.is_initialized:
-            self._storage.reserve(self._columns.n_columns + 1)
-            done = rotary.attend(products, self.cache, settings, self.order.address)
-        if done is None:
-            query, key, value = rotary.turned(products)
-            self._store(key, value, announced.real)
-            self._handover.announce(None)
-            half = attend(self.order.to_cache(query).numpy()[:, :, 0], self.cache, settings, self.traffic)
-            return torch.from_numpy(half).view(len(products), -1).to(products.dtype)
-        output, lengths = done
+        if announced.real is not None or not self.is_initialized:
+            return None
+        self._storage.reserve(self._columns.n_columns + 1)
+        return rotary.of_layer(self.cache, announced.settings, self.order.address)
+
+    def has_attended(self, lengths: Sequence[int]) -> None:
+        """One token was stored and attended to; `lengths` of the rows, with it."""
+        settings = self._handover.expected().settings
         self._columns.append(None, 1)
         self._handover.announce(None)
         is_dense = settings is None or lengths[0] < settings.min_seq_len  # in all rows or in none
         sparq = None if settings is None else settings.attention
         self.traffic.count(self.cache, lengths, [is_dense] * len(lengths), sparq)
-        return output
 
     @property
     def waits(self) -> bool:

@@ -26,7 +26,7 @@ from sparq_ipu.transformers.settings import AnyLayerSettings, ModelSettings
 from sparq_ipu.transformers.steps import half_of
 
 if TYPE_CHECKING:
-    from sparq_ipu.backends.cpu import CPUBackend
+    from sparq_ipu.backends.cpu import AttentionOfStep, CPUBackend
 
 #: sets of places whose rows are kept at hand
 _SETS = 8
@@ -195,16 +195,23 @@ class _LayerPass(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
 
     def step(self, products: torch.Tensor, rotary: Rotary) -> torch.Tensor:
         """One token of each place, as `SparqLayer.step`."""
-        if not self._of.is_empty:
-            done = rotary.attend(products, self._of.rows(self._places), self._settings)
-            if done is not None:
-                return done[0]
+        attention = self.attention_of_step(rotary)
+        done = None if attention is None else rotary.attend(products, attention)
+        if done is not None:
+            return done[0]
         query, key, value = rotary.turned(products)
         self.lazy_initialization(key)
         rows = self._of.rows(self._places)
         rows.append(key.numpy(), value.numpy())
         half = self._attend_one(query.numpy()[:, :, 0], rows)
         return torch.from_numpy(half).view(len(products), -1).to(products.dtype)
+
+    def attention_of_step(self, rotary: Rotary) -> AttentionOfStep | None:
+        """As of `SparqLayer`."""
+        return None if self._of.is_empty else rotary.of_layer(self._of.rows(self._places), self._settings)
+
+    def has_attended(self, lengths: Sequence[int]) -> None:
+        """As of `SparqLayer`: the places know their lengths."""
 
     def _attend_one(self, query: np.ndarray, rows: KVCache) -> np.ndarray:
         """One token of each place; short texts attend densely."""

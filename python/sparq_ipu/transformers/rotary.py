@@ -4,11 +4,16 @@ attention, by PyTorch or, with the cache on "cpu", in one call with attention.""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
 from sparq_ipu import KVCache
 from sparq_ipu.backends.cpu import CPUBackend
 from sparq_ipu.transformers.settings import AnyLayerSettings
+
+if TYPE_CHECKING:
+    from sparq_ipu.backends.cpu import AttentionOfStep
 
 _NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
@@ -41,39 +46,55 @@ class Rotary:
         turned = (turned * cos).add_(turned.roll(self._head_dim // 2, 3).mul_(sin)).to(torch.float16)
         return turned[:, :n_heads], turned[:, n_heads:], value
 
+    def of_layer(
+        self, cache: KVCache, settings: AnyLayerSettings | None, order: int = 0
+    ) -> AttentionOfStep | None:
+        """What the kernels take to append a token to this cache and attend to it. None: they do not; take
+        what is `turned`. That is for other devices and types than they have, and for window attention.
+
+        Args:
+            settings: None: densely.
+            order: of the components of queries and keys in the cache: 0, or `ComponentOrder.address`.
+        """
+        backend = cache.one_layer("sparq_attention")
+        if not isinstance(backend, CPUBackend) or not self._type:
+            return None
+        if settings is None:
+            return backend.attention_of_step(None, 0, order)
+        if settings.kind == "window":
+            return None
+        return backend.attention_of_step(settings.attention, settings.min_seq_len, order)
+
     def attend(
-        self, products: torch.Tensor, cache: KVCache, settings: AnyLayerSettings | None, order: int = 0
+        self, products: torch.Tensor, attention: AttentionOfStep
     ) -> tuple[torch.Tensor, list[int]] | None:
         """Append the token and attend to it, in one call.
 
         Args:
             products: as of `turned`.
-            settings: None: densely.
-            order: of the components of queries and keys in the cache: 0, or `ComponentOrder.address`.
+            attention: as of `of_layer`.
 
         Returns:
             (batch, n_heads * head_dim) of the type of `products`, and the lengths with the token. None, and
-            nothing has happened: take what is `turned`. That is for other devices and types than the kernels
-            have, window attention, rows of which some are dense, and numbers that float16 does not have.
+            nothing has happened: take what is `turned`. That is for products of another type, rows of which
+            some are dense, and numbers that float16 does not have.
 
         Raises:
             ValueError: no room in the capacity.
         """
-        backend = cache.one_layer("sparq_attention")
-        if not isinstance(backend, CPUBackend) or products.dtype is not self._dtype or not self._type:
-            return None
-        if not products.is_contiguous() or (settings is not None and settings.kind == "window"):
+        if products.dtype is not self._dtype or not products.is_contiguous():
             return None
         output = products.new_empty(len(products), self._n_heads * self._head_dim)
-        lengths = backend.attend_rotary(
-            self._type,
-            products.data_ptr(),
-            *self._addresses,
-            self._rows,
-            self._n_heads,
-            output.data_ptr(),
-            None if settings is None else settings.attention,
-            0 if settings is None else settings.min_seq_len,
-            order,
-        )
+        cache, settings, min_seq_len, order = attention
+        given = self._type, products.data_ptr(), *self.positions, output.data_ptr()
+        lengths = cache.attend_rotary(*given, settings, min_seq_len, order)
         return None if lengths is None else (output, lengths)
+
+    @property
+    def positions(self) -> tuple[int, int, int, int]:
+        """Of cosine and sine the addresses and the rows; the heads of a query."""
+        return (*self._addresses, self._rows, self._n_heads)
+
+    @property
+    def is_bfloat16(self) -> bool:
+        return self._dtype is torch.bfloat16

@@ -439,6 +439,14 @@ MUTANTS = [
             ("if any(type(layer.mlp.act_fn) is not SILU", "if any(False", "any activation is SiLU"),
             ("if kinds != {", "if False and kinds != {", "norms have the epsilon of the last one"),
             ("or n_rows > MOST_ROWS", "", "more rows are taken than products of few rows have"),
+            ("if rotary.is_bfloat16 else None", "", "other positions are read as bfloat16"),
+            ("zip(layers[begin:], lengths)", "zip(layers, lengths)", "other layers hear of a token"),
+            ("max(self._widths)", "self._widths[-1]", "there is memory for the last width alone"),
+            (
+                "            finally:\n",
+                "            except ZeroDivisionError:\n",
+                "a token is stored unheard",
+            ),
             (
                 'watched.watch_value(norm.__dict__, "variance_epsilon")',
                 "pass",
@@ -485,6 +493,16 @@ MUTANTS = [
                 "one row is normed",
             ),
             ("layer.gates.outputs == 2 * layer.down.inputs", "true", "any gates are taken"),
+            ("of.cache->batch == nRows", "true", "a cache may have other rows"),
+            ("nHeads * headDim == layer.output.inputs &&", "", "any number of query heads is taken"),
+            ("    if (lengths.empty())\n      return;\n", "", "what attendRotary leaves is lost"),
+            ("    if (!of.cache)\n      return;\n", "", "no layer attends elsewhere"),
+            ("done.lengths.push_back(std::move(lengths));", ";", "layers do not hear what was done"),
+            (
+                "done.attentionSeconds += seconds(between - start)",
+                "done.attentionSeconds += 0 * seconds(between - start)",
+                "attention takes no time",
+            ),
         ],
     ),
     *of(
@@ -569,10 +587,14 @@ MUTANTS = [
         "python/sparq_ipu/transformers/rotary.py",
         _ROTARY,
         [
-            ("or products.dtype is not self._dtype", "", "products are read as another type of their size"),
-            ("if not products.is_contiguous() or", "if", "strides of products are not heard"),
-            ('settings is not None and settings.kind == "window"', "False", "window attention is another"),
-            ("else settings.min_seq_len,", "else 0,", "short rows are not dense"),
+            ("products.dtype is not self._dtype or", "", "products are read as another type of their size"),
+            ("or not products.is_contiguous()", "", "strides of products are not heard"),
+            ('settings.kind == "window"', "False", "window attention is another"),
+            (
+                "(settings.attention, settings.min_seq_len,",
+                "(settings.attention, 0,",
+                "short rows are not dense",
+            ),
         ],
     ),
     *of(
