@@ -144,6 +144,16 @@ def test_rows_of_which_some_are_dense(spy: list[Spy], monkeypatch: Any) -> None:
     assert [one.calls for one in spy] == [APART[3][1] * 6]
 
 
+def test_positions_of_another_type(spy: list[Spy], monkeypatch: Any) -> None:
+    """The kernels would read cosines of float32 as bfloat16."""
+    model = a_wide_model("int4")
+    own = model.model.rotary_emb.forward
+    monkeypatch.setattr(model.model.rotary_emb, "forward", lambda *a, **o: [x.float() for x in own(*a, **o)])
+    sparq_ipu.transformers.enable(model, **SETTINGS)
+    assert logits(model).isfinite().all()
+    assert [one.calls for one in spy] == [APART[3][1] * 6]
+
+
 @torch.no_grad()
 def test_a_number_that_float16_does_not_have(spy: list[Spy]) -> None:
     """Layers before that one have the token, as in the model's own forward pass."""
@@ -433,10 +443,11 @@ def test_shapes_that_do_not_fit_together() -> None:
     with pytest.raises(ValueError, match=r"^decoder_step: layer 0 must have gates from hidden, and down to"):
         _cpu.DecoderStep(norms, [linear, linear, gates, (0, 0, 0, 64, 32)], 1e-5, 64, 8, 0)
     step = _cpu.DecoderStep(norms, layer, 1e-5, 64, 8, 0)
-    for n_rows, heads, rule in ((2, 4, "a cache of as many rows"), (1, 2, "the heads of its cache")):
-        attention = [(_cpu.KVCache(CacheSpec(1, heads, 16, 8)), None, 0, 0)]
+    rows, heads = "a cache of as many rows", "the heads of its cache"
+    for n_rows, n_heads, n_kv_heads, rule in ((2, 2, 1, rows), (1, 4, 2, heads), (1, 2, 1, heads)):
+        attention = [(_cpu.KVCache(CacheSpec(1, n_kv_heads, 16, 8)), None, 0, 0)]
         with pytest.raises(ValueError, match=f"^decoder_step: layer 0 must have {rule}"):
-            step.run(0, attention, 0, 0, 1, 4, n_rows, 0, 0, 1, [])
+            step.run(0, attention, 0, 0, 1, n_heads, n_rows, 0, 0, 1, [])
     for given in ((norms[1:], layer), (norms, layer[1:]), ([0], [])):
         with pytest.raises(ValueError, match=r"^decoder_step: layers must have four linears and two norms"):
             _cpu.DecoderStep(*given, 1e-5, 64, 8, 0)
