@@ -23,7 +23,10 @@ class Unchanged:
         self._own: list[dict[str, Any]] = []
         self._hooks: list[Mapping[int, Any]] = []
         self._tensors: list[torch.Tensor] = []
-        self._states: list[tuple[int, int]] = []
+        self._addresses: list[int] = []
+        #: of these torch counts how often they are written; in inference mode it does not
+        self._counted: list[torch.Tensor] = []
+        self._versions: list[int] = []
 
     def watch_module(self, holder: dict[str, Any], name: str) -> torch.nn.Module:
         """The module of this name, which another may take the place of, or which somebody may look into.
@@ -48,7 +51,10 @@ class Unchanged:
         value = self._watch(holder, name)
         if isinstance(value, torch.Tensor):
             self._tensors.append(value)
-            self._states.append(_state(value))
+            self._addresses.append(value.data_ptr())
+            if not value.is_inference():
+                self._counted.append(value)
+                self._versions.append(value._version)
 
     def _watch(self, holder: dict[str, Any], name: str) -> Any:
         self._holders.append(holder)
@@ -69,10 +75,9 @@ class Unchanged:
             and all(map(operator.is_, map(type, self._modules), self._classes))
             and not any(map(dict.__contains__, self._own, itertools.repeat("forward")))
             and not any(self._hooks)
-            and all(map(operator.eq, map(_state, self._tensors), self._states))
+            and list(map(torch.Tensor.data_ptr, self._tensors)) == self._addresses
+            and list(map(_version, self._counted)) == self._versions
         )
 
 
-def _state(tensor: torch.Tensor) -> tuple[int, int]:
-    """Where its numbers are, and how often some were written; torch does not count that in inference mode."""
-    return tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version
+_version = operator.attrgetter("_version")

@@ -21,9 +21,13 @@ class RealColumns:
     """
 
     def __init__(self, flags: torch.Tensor, n_columns: int = 0):
-        self._flags = flags
+        self._keep(flags)
         #: columns so far
         self.n_columns = n_columns
+
+    def _keep(self, flags: torch.Tensor) -> None:
+        #: the second with NumPy, which writes a token's sooner
+        self._flags, self._array = flags, flags.numpy()
 
     @property
     def flags(self) -> torch.Tensor:
@@ -36,9 +40,9 @@ class RealColumns:
         if stop > self._flags.shape[1]:
             grown = torch.empty((len(self._flags), max(stop, 2 * self._flags.shape[1])), dtype=torch.bool)
             grown[:, :start] = self.flags
-            self._flags = grown
+            self._keep(grown)
         if real is None:
-            self._flags.numpy()[:, start:stop] = True  # a token, mostly: torch takes longer for it
+            self._array[:, start:stop] = True
         else:
             self._flags[:, start:stop] = real
         self.n_columns = stop

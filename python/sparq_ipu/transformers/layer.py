@@ -85,6 +85,8 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
             self._storage.forget()
         self.is_initialized = False
         self._handover = Handover(self.index)
+        #: settings that the cache was found to have what they ask for
+        self._fitting: AnyLayerSettings | None = None
         #: tokens may be taken back
         self._is_croppable = False
         #: what the decode steps so far moved
@@ -145,6 +147,8 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
     def check_options(self, settings: AnyLayerSettings | None) -> None:
         """Raise ValueError if `arm` can not be called with these settings: they ask for another cache than
         this one, e.g. another `index_bits` or `n_recent`."""
+        if settings is self._fitting:  # as at the step before
+            return
         for name, wanted in ({} if settings is None else settings.of_cache).items():
             own = getattr(self.cache, name) if self.is_initialized else self._options.get(name, wanted)
             if own != wanted:
@@ -152,6 +156,7 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
                 checks.fail("sparq_attention", name, rule, wanted)
         if self.is_initialized and settings is not None:
             self.cache.check_settings(op_of(settings.attention), settings.attention)
+            self._fitting = settings
 
     @property
     def is_armed(self) -> bool:

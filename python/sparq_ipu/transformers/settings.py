@@ -90,8 +90,8 @@ class LayerSettings(sparq_reference.SparqSettings):
         names = [field.name for field in dataclasses.fields(sparq_reference.SparqSettings)]
         return sparq_reference.SparqSettings(**{name: getattr(self, name) for name in names})
 
-    @property
-    def of_cache(self) -> dict[str, Any]:
+    @cached_property
+    def of_cache(self) -> Mapping[str, Any]:
         """Of them, the options that the layer's cache must have, by name."""
         asked = {name: getattr(self, name) for name in CACHE_DEFAULTS}
         return {name: value for name, value in asked.items() if value is not None}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Sequence
+from typing import Callable, Sequence
 
 from sparq_ipu import KVCache
 from sparq_ipu.kernels import BASELINE, KERNELS, Settings, attention_over
@@ -56,19 +56,28 @@ class Traffic:
             self._sum()
 
     def _sum(self) -> None:
+        before: tuple[int, str, int] | None = None
         for spec, memory, lengths, is_dense, settings in self._steps:
+            now = id(spec), memory, id(settings)  # the same, mostly: quicker than to look them up
+            if now != before:
+                dense_bytes, own_bytes = _bytes(spec, memory, None), _bytes(spec, memory, settings)
+                before = now
             for seq_len, dense in zip(lengths, is_dense):
-                of_dense = _bytes(spec, memory, int(seq_len), None)
+                of_dense = dense_bytes(int(seq_len))
                 self._bytes_dense += of_dense
-                of_row = of_dense if dense else _bytes(spec, memory, int(seq_len), settings)
-                self._bytes_read += of_row
+                self._bytes_read += of_dense if dense else own_bytes(int(seq_len))
         self._steps.clear()
 
 
-# The layers of a model, one after another, ask the same: what a step moved, and what dense attention would.
-@functools.lru_cache(maxsize=4 * _MOST_STEPS)
-def _bytes(spec: CacheSpec, memory: str, seq_len: int, settings: Settings) -> int:
-    """Of one query of a batch element."""
+@functools.lru_cache(maxsize=64)
+def _bytes(spec: CacheSpec, memory: str, settings: Settings) -> Callable[[int], int]:
+    """Of one query of a batch element, by its length."""
     kernel = BASELINE if settings is None else KERNELS[attention_over(memory, settings).kernel]
-    held = dataclasses.replace(spec, batch=1, capacity=seq_len)
-    return held.n_kv_heads * kernel.transfer_bytes(held, settings)
+
+    # The layers of a model, one after another, ask the same.
+    @functools.lru_cache(maxsize=4 * _MOST_STEPS)
+    def of_length(seq_len: int) -> int:
+        held = dataclasses.replace(spec, batch=1, capacity=seq_len)
+        return held.n_kv_heads * kernel.transfer_bytes(held, settings)
+
+    return of_length

@@ -143,7 +143,8 @@ MUTANTS = [
         "python/sparq_ipu/transformers/traffic.py",
         _DECODE,
         [
-            ("of_dense if dense else _bytes(", "_bytes(", "dense rows count as sparse"),
+            ("of_dense if dense else ", "", "dense rows count as sparse"),
+            ("if now != before:", "if before is None:", "the first settings count for all steps"),
             (
                 "return held.n_kv_heads * kernel",
                 "return kernel",
@@ -423,8 +424,16 @@ MUTANTS = [
                 "a module's own forward is not heard",
             ),
             ("not any(self._hooks)", "True", "hooks are not called"),
-            ("return tensor.data_ptr(), 0 if", "return 0, 0 if", "a tensor that is elsewhere is not heard"),
-            ("else tensor._version", "else 0", "what is written into a tensor is not heard"),
+            (
+                "and list(map(torch.Tensor.data_ptr, self._tensors)) == self._addresses",
+                "",
+                "a tensor that is elsewhere is not heard",
+            ),
+            (
+                "and list(map(_version, self._counted)) == self._versions",
+                "",
+                "what is written into a tensor is not heard",
+            ),
         ],
     ),
     *of(
