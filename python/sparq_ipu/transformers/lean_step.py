@@ -6,8 +6,8 @@ A step of a small model takes as long as its operations are many, whatever they 
 some 60 in each layer beside the products, and calls a dozen modules. Here norms are written out, and all from
 the products of queries, keys and values to what attention says is one call: some 10 operations. Products,
 embeddings and the activation are the model's own modules, and every rounding is the model's. Layers of few
-bits that have one input are one product, and where all layers have few bits, all between the attention of two
-layers is one call (module `few_bits_step`).
+bits that have one input are one product, and where all layers have few bits, a step is one call (module
+`few_bits_step`).
 
 What is not as it was written (a class, a hook, an argument), gradients and torch.compile: all of these have
 the model's own forward pass, at each step anew.
@@ -147,7 +147,7 @@ class LeanStep:
         return self._step(few_bits, kwargs["input_ids"], kwargs.get("position_ids"), cache_in(kwargs))
 
     def find_few_bits(self) -> FewBitsStep | None:
-        """What computes all between the attention of two layers of a decoder that is as it was written; None:
+        """What computes a step of a decoder that is as it was written, where its layers have few bits; None:
         PyTorch does."""
         if not self._is_known:
             if not self._layers:
