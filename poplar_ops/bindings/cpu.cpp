@@ -445,17 +445,6 @@ PYBIND11_MODULE(_cpu, m) {
       },
       py::arg("n"), py::arg("lanes"), py::arg("row"));
 
-  py::class_<DecoderStep>(m, "DecoderStep")
-      .def(py::init(&decoderStep), py::arg("norms"), py::arg("linears"), py::arg("epsilon"),
-           py::arg("hidden"), py::arg("lanes"), py::arg("activation"))
-      .def("begin", &beginStep, py::arg("n_rows"), py::arg("hidden"), py::arg("products"),
-           py::arg("n_threads"))
-      .def("next", &nextOfStep, py::arg("layer"), py::arg("n_rows"), py::arg("attended"),
-           py::arg("hidden"), py::arg("products"), py::arg("n_threads"))
-      .def("run", &runStep, py::arg("layer"), py::arg("attention"), py::arg("cos"), py::arg("sin"),
-           py::arg("rows"), py::arg("n_heads"), py::arg("n_rows"), py::arg("hidden"),
-           py::arg("products"), py::arg("n_threads"), py::arg("lengths"));
-
   py::class_<KVCache>(m, "KVCache")
       .def(py::init<const CacheSpec &, std::int64_t, const std::string &>(), py::arg("spec"),
            py::kw_only(), py::arg("n_threads") = 0, py::arg("isa") = "auto")
@@ -510,6 +499,17 @@ PYBIND11_MODULE(_cpu, m) {
       .def("add_step", &addStep, py::arg("element"), py::arg("shares"))
       .def("attention_of_tokens", &attentionOfTokens, py::arg("query"),
            "Dense attention of the last tokens held.");
+
+  py::class_<DecoderStep>(m, "DecoderStep")
+      .def(py::init(&decoderStep), py::arg("norms"), py::arg("linears"), py::arg("epsilon"),
+           py::arg("hidden"), py::arg("lanes"), py::arg("activation"))
+      .def("begin", &beginStep, py::arg("n_rows"), py::arg("hidden"), py::arg("products"),
+           py::arg("n_threads"))
+      .def("next", &nextOfStep, py::arg("layer"), py::arg("n_rows"), py::arg("attended"),
+           py::arg("hidden"), py::arg("products"), py::arg("n_threads"))
+      .def("run", &runStep, py::arg("layer"), py::arg("attention"), py::arg("cos"), py::arg("sin"),
+           py::arg("rows"), py::arg("n_heads"), py::arg("n_rows"), py::arg("hidden"),
+           py::arg("products"), py::arg("n_threads"), py::arg("lengths"));
 
   py::class_<StreamSum>(m, "StreamSum")
       .def(py::init<std::int64_t, std::int64_t, const std::string &>(), py::arg("n_bytes"),

@@ -323,6 +323,17 @@ def test_a_joined_layer_that_is_changed_is_heard(
     assert not torch.equal(lean, before)
 
 
+@pytest.mark.parametrize("name", ["codes", "scale"])
+def test_a_joined_layer_of_8_bits_that_is_changed_is_heard(name: str) -> None:
+    model = a_wide_model("int8")
+    sparq_ipu.transformers.enable(model, **SETTINGS)
+    before = logits(model)
+    getattr(model.model.layers[1].mlp.up_proj, name).neg_()
+    lean = logits(model)
+    assert torch.equal(lean, logits_of_own(model))
+    assert not torch.equal(lean, before)
+
+
 def test_layers_that_are_not_joined() -> None:
     def linear(n: int, bias: bool = False, cls: type = Int8Linear) -> Any:
         return cls(torch.nn.Linear(64, n, bias=bias, dtype=torch.bfloat16))

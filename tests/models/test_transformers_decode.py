@@ -438,6 +438,11 @@ def test_a_step_of_a_batch_is_one_step():
     assert [one.bytes_read == one.bytes_dense for one in alone] == [False, True, False]
     assert batch.bytes_read == sum(one.bytes_read for one in alone)
     assert batch.bytes_dense == sum(one.bytes_dense for one in alone)
+    other, steps, mixed = SparqSettings(rank=8, top_k=40), Traffic(), Traffic()
+    steps.count(KVCache(3, 2, 16, 512), lengths, dense, other)
+    for of_step in (settings, other):
+        mixed.count(KVCache(3, 2, 16, 512), lengths, dense, of_step)
+    assert mixed.bytes_read == batch.bytes_read + steps.bytes_read != 2 * batch.bytes_read
 
 
 def test_traffic_is_that_of_the_cache():

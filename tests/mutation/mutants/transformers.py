@@ -366,7 +366,7 @@ MUTANTS = [
             ),
             ("halves[:, :, :, 1] << 4", "halves[:, :, :, 1]", "codes are packed over one another"),
             (
-                "memory is None or begin + codes.nbytes > _SHARED",
+                "memory is None or begin + codes.nbytes > end",
                 "memory is None",
                 "more codes share pages than there is room for",
             ),
