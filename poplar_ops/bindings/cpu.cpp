@@ -373,7 +373,8 @@ std::tuple<std::size_t, double, double>
 runStep(const DecoderStep &step, std::size_t layer,
         const std::vector<std::optional<AttentionAt>> &attention, std::uintptr_t cos,
         std::uintptr_t sin, std::size_t rows, std::size_t nHeads, std::size_t nRows,
-        std::uintptr_t hidden, std::uintptr_t products, std::int64_t nThreads, py::list lengths) {
+        std::uintptr_t hidden, std::uintptr_t products, std::int64_t nThreads,
+        py::typing::List<py::typing::List<std::int64_t>> lengths) {
   std::vector<DecoderStep::Attention> of;
   of.reserve(attention.size());
   for (const auto &at : attention) {
