@@ -6,7 +6,8 @@ them too, and cost some microseconds each. So the parts are of steps of their ow
 tokens per second. Attention of transformers is all that its modules do beside products; ours is what the
 cache does, in a lean step (docs/models.md) with the rotary embedding. A clock around a linear layer keeps it
 from being joined with others there, so products take longer in these steps. Where a step is one call of the
-kernels, they say what attention took, and all else in it counts as products: norms and the activation too.
+kernels, they say what share of it attention took. All else in it counts as products: norms and the activation
+too.
 """
 
 from __future__ import annotations
@@ -51,13 +52,18 @@ class Clock:
         return timed
 
     def run(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """`run` of a `sparq_ipu._cpu.DecoderStep`, which says what it took."""
+        """`run` of a `sparq_ipu._cpu.DecoderStep` with the clock around it. The kernels have one of their own: it
+        says what share of that attention took."""
 
         def timed(*args: Any) -> Any:
+            start = self._now()
             result = function(*args)
+            seconds = self._now() - start
             _, attention, products = result
-            self.seconds["attention"] += attention
-            self.seconds["linear"] += products
+            if attention:  # else no layer was computed
+                share = attention / (attention + products)
+                self.seconds["attention"] += seconds * share
+                self.seconds["linear"] += seconds * (1 - share)
             return result
 
         return timed
