@@ -51,8 +51,8 @@ public:
 
   // How far `run` came.
   struct Done {
-    std::size_t layer;                              // the first one that has not attended
-    std::vector<std::vector<std::int64_t>> lengths; // after it, of each layer that has
+    std::size_t layer;                              // the one that is next
+    std::vector<std::vector<std::int64_t>> lengths; // of the rows, of each layer that attended
     double attentionSeconds, productSeconds;        // the latter with all that is not attention
   };
 

@@ -113,11 +113,11 @@ APART: list[tuple[tuple[int, ...], list[tuple[int, ...]]]] = [
 def test_some_layers_attend_elsewhere(
     apart: tuple[int, ...], expected: list[tuple[int, ...]], spy: list[Spy], monkeypatch: Any
 ) -> None:
-    own_of_layer = SparqLayer.attention_of_step
+    own_attention = SparqLayer.attention_of_step
     monkeypatch.setattr(
         SparqLayer,
         "attention_of_step",
-        lambda layer, rotary: None if layer.index in apart else own_of_layer(layer, rotary),
+        lambda layer, rotary: None if layer.index in apart else own_attention(layer, rotary),
     )
     own, lean, _ = both(a_wide_model("int4"), monkeypatch)
     assert torch.equal(own, lean)

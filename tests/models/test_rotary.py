@@ -47,8 +47,7 @@ def attend(
     rotary: Rotary, products: Any, cache: KVCache, settings: Any, order: int = 0
 ) -> tuple[Any, list[int]] | None:
     """As a layer does it."""
-    attention_of_step = rotary.of_layer(cache, settings, order)
-    return None if attention_of_step is None else rotary.attend(products, attention_of_step)
+    return rotary.attend(products, rotary.of_layer(cache, settings, order))
 
 
 def in_parts(products: Any, rotary: Rotary, cache: KVCache, settings: Any) -> Any:

@@ -39,7 +39,7 @@ MOST_ROWS = 32
 _BLOCK = 64
 #: outputs that the kernel for 4 bits keeps together; bytes of a group: codes, and with scales and zeros
 _OUTPUTS, _CODES, _BYTES = 16, 256, 320
-#: bytes of a large page, from which on codes have pages of their own, and which are shared out to others
+#: bytes of a large page, of codes that have pages of their own (at least), of pages that others share
 _PAGE, _HUGE, _SHARED = 1 << 21, 1 << 22, 1 << 26
 #: what the kernels ask of a layer: others crash in some versions of PyTorch
 _MULTIPLES = {"out_features": 16, "in_features": GROUP}

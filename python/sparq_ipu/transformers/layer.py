@@ -441,8 +441,7 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
             products: (batch, heads of query, key and value * head_dim), what the linear layers say.
         Returns: (batch, n_heads * head_dim), of the same type.
         """
-        attention = self.attention_of_step(rotary)
-        done = None if attention is None else rotary.attend(products, attention)
+        done = rotary.attend(products, self.attention_of_step(rotary))
         if done is not None:
             output, lengths = done
             self.has_attended(lengths)

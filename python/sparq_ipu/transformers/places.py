@@ -195,8 +195,7 @@ class _LayerPass(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
 
     def step(self, products: torch.Tensor, rotary: Rotary) -> torch.Tensor:
         """One token of each place, as `SparqLayer.step`."""
-        attention = self.attention_of_step(rotary)
-        done = None if attention is None else rotary.attend(products, attention)
+        done = rotary.attend(products, self.attention_of_step(rotary))
         if done is not None:
             return done[0]
         query, key, value = rotary.turned(products)

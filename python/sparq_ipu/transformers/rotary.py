@@ -66,7 +66,7 @@ class Rotary:
         return backend.attention_of_step(settings.attention, settings.min_seq_len, order)
 
     def attend(
-        self, products: torch.Tensor, attention: AttentionOfStep
+        self, products: torch.Tensor, attention: AttentionOfStep | None
     ) -> tuple[torch.Tensor, list[int]] | None:
         """Append the token and attend to it, in one call.
 
@@ -76,13 +76,13 @@ class Rotary:
 
         Returns:
             (batch, n_heads * head_dim) of the type of `products`, and the lengths with the token. None, and
-            nothing has happened: take what is `turned`. That is for products of another type, rows of which
-            some are dense, and numbers that float16 does not have.
+            nothing has happened: take what is `turned`. That is where `attention` is None, for products of
+            another type, rows of which some are dense, and numbers that float16 does not have.
 
         Raises:
             ValueError: no room in the capacity.
         """
-        if products.dtype is not self._dtype or not products.is_contiguous():
+        if attention is None or products.dtype is not self._dtype or not products.is_contiguous():
             return None
         output = products.new_empty(len(products), self._n_heads * self._head_dim)
         cache, settings, min_seq_len, order = attention
