@@ -23,8 +23,10 @@ def with_cache(cache: Any) -> dict[str, Any]:
 
 def cache_name(forward: Callable[..., Any], given: Mapping[str, Any]) -> str:
     """The name of the cache in arguments of a forward pass: that which is given, else its parameter's."""
-    parameters = inspect.signature(forward).parameters
-    return next((name for of in (given, parameters) for name in NAMES if name in of), CACHE)
+    for name in NAMES:
+        if name in given:  # mostly: to ask a function for its parameters takes longer
+            return name
+    return next((name for name in NAMES if name in inspect.signature(forward).parameters), CACHE)
 
 
 def cache_in(given: Mapping[str, Any]) -> Any:

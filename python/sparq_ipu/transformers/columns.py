@@ -8,43 +8,51 @@ decoded as if it were alone.
 
 from __future__ import annotations
 
+import copy
+
 import torch
 
 from sparq_reference import checks
 
 
 class RealColumns:
-    """Which columns hold real tokens.
+    """Which columns hold real tokens: none yet.
 
     Args:
-        flags: (batch, room) bool, of which the first `n_columns` are in use; more room is made by doubling.
+        batch: rows.
+        room: columns that there is memory for; more is made by doubling.
     """
 
-    def __init__(self, flags: torch.Tensor, n_columns: int = 0):
-        self._keep(flags)
+    def __init__(self, batch: int, room: int):
+        #: (batch, room) bool; beyond `n_columns` too
+        self._flags = torch.ones((batch, room), dtype=torch.bool)
+        #: columns from here on were never anything but real: a step has nothing to write, and nothing to look at
+        self._real_from = 0
         #: columns so far
-        self.n_columns = n_columns
-
-    def _keep(self, flags: torch.Tensor) -> None:
-        #: the second with NumPy, which writes a token's sooner
-        self._flags, self._array = flags, flags.numpy()
+        self.n_columns = 0
 
     @property
     def flags(self) -> torch.Tensor:
         """(batch, n_columns) bool: a view."""
         return self._flags[:, : self.n_columns]
 
+    @property
+    def are_all_real(self) -> bool:
+        """No column is padding in any row."""
+        return bool(self.flags[:, : self._real_from].all())
+
     def append(self, real: torch.Tensor | None, n_tokens: int) -> None:
         """Add columns: which are real, (batch, n_tokens) bool; None: all."""
         start, stop = self.n_columns, self.n_columns + n_tokens
         if stop > self._flags.shape[1]:
-            grown = torch.empty((len(self._flags), max(stop, 2 * self._flags.shape[1])), dtype=torch.bool)
+            grown = torch.ones((len(self._flags), max(stop, 2 * self._flags.shape[1])), dtype=torch.bool)
             grown[:, :start] = self.flags
-            self._keep(grown)
-        if real is None:
-            self._array[:, start:stop] = True
-        else:
+            self._flags = grown
+        if real is not None:
             self._flags[:, start:stop] = real
+            self._real_from = max(self._real_from, stop)
+        elif start < self._real_from:  # what was cropped may have been padding
+            self._flags[:, start:stop] = True
         self.n_columns = stop
 
     def check_mask(self, mask: torch.Tensor | None, n_tokens: int) -> None:
@@ -79,10 +87,13 @@ class RealColumns:
     def replace(self, real: torch.Tensor) -> None:
         """Other flags, (batch, n_columns) bool, for the same columns."""
         self.flags[:] = real
+        self._real_from = max(self._real_from, self.n_columns)
 
     def select(self, index: torch.Tensor) -> RealColumns:
         """The rows `index`, in that order, as columns of their own."""
-        return RealColumns(self._flags[index], self.n_columns)
+        selected = copy.copy(self)
+        selected._flags = self._flags[index]
+        return selected
 
 
 def to_positions(real: torch.Tensor, *tensors: torch.Tensor) -> list[torch.Tensor]:

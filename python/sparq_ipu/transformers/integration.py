@@ -392,7 +392,7 @@ class _Hooks:
             real = mask[:, past:]
             if bool(real.all()):
                 real = None
-        elif past and not bool(layers[0].real.all()):
+        elif past and not layers[0].is_all_real:
             checks.fail(op, "attention_mask", "repeat that of the tokens in the cache", None)
         is_step = past > 0 and real is None and 1 < n_tokens <= self.tokens_per_step
         for layer in layers:

@@ -168,6 +168,11 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         """Which columns hold real tokens, (batch, n_columns) bool."""
         return self._columns.flags
 
+    @property
+    def is_all_real(self) -> bool:
+        """No column is padding in any row."""
+        return self._columns.are_all_real
+
     def check_real(self, real: torch.Tensor) -> None:
         """Whether `set_real` can be done.
 
@@ -195,7 +200,7 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         else:
             self._storage = self._stack.storage(self.index, key_states, self.capacity, options)
         room = max(self._storage.cache.capacity, key_states.shape[2])
-        self._columns = RealColumns(torch.empty((self.batch_size, room), dtype=torch.bool))
+        self._columns = RealColumns(self.batch_size, room)
         self.order = ComponentOrder.of(self._storage.cache)
         self.is_initialized = True
 
@@ -390,7 +395,7 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         assert self.window is not None  # `is_beyond_window`
         lengths = np.minimum(self.cache.lengths, self.window).tolist()
         self.traffic.count(self.cache, lengths, [True] * len(lengths), None)
-        if bool(self.real.all()):  # columns are positions
+        if self.is_all_real:  # columns are positions
             n = self._columns.n_columns
             rows = [torch.from_numpy(x) for x in self.cache.read(n - self.window, n)]
             rows[0] = self.order.to_model(rows[0])

@@ -117,6 +117,24 @@ MUTANTS = [
         ],
     ),
     *of(
+        "python/sparq_ipu/transformers/columns.py",
+        "tests/models/test_columns.py",
+        [
+            (
+                "            self._flags[:, start:stop] = real\n            self._real_from = max(self._real_from, stop)\n",
+                "            self._flags[:, start:stop] = real\n",
+                "appended padding is not looked at",
+            ),
+            ("elif start < self._real_from:", "elif False:", "cropped padding comes back"),
+            (
+                "self._real_from = max(self._real_from, self.n_columns)",
+                "pass",
+                "tokens that are hidden later are not looked at",
+            ),
+            ("selected._flags = self._flags[index]", "pass", "rows are not chosen"),
+        ],
+    ),
+    *of(
         "python/sparq_ipu/transformers/storage.py",
         f"{_DECODE} {_ERRORS}",
         [
