@@ -26,7 +26,7 @@ class RealColumns:
     def __init__(self, batch: int, room: int):
         #: (batch, room) bool; beyond `n_columns` too
         self._flags = torch.ones((batch, room), dtype=torch.bool)
-        #: columns from here on were never anything but real: a step has nothing to write, and nothing to look at
+        #: columns from here on were never anything but real: of them a step writes nothing, and reads nothing
         self._real_from = 0
         #: columns so far
         self.n_columns = 0
