@@ -52,8 +52,8 @@ class Clock:
         return timed
 
     def run(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """`run` of a `sparq_ipu._cpu.DecoderStep` with the clock around it. The kernels' own says what share of
-        that attention took."""
+        """`run` of a `sparq_ipu._cpu.DecoderStep` with the clock around it, of which the kernels say what share
+        attention took."""
 
         def timed(*args: Any) -> Any:
             start = self._now()
