@@ -52,7 +52,7 @@ class Clock:
         return timed
 
     def run(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """`run` of a `sparq_ipu._cpu.DecoderStep` with the clock around it, of which the kernels say what share
+        """`run` of a `sparq_ipu._cpu.DecoderStep` with the clock around it. The kernels say what share
         attention took."""
 
         def timed(*args: Any) -> Any:
