@@ -49,13 +49,13 @@ MUTANTS = [
             ("return {CACHE: cache}", "return {NAMES[-1]: cache}", "calls have the older name"),
             ("return getattr(output, CACHE)", "return getattr(output, NAMES[-1])", "so have outputs"),
             (
-                "for of in (given, parameters) for name",
-                "for of in (parameters, given) for name",
+                "        if name in given:  #",
+                "        if False:  #",
                 "the name that a caller gives is not kept",
             ),
             (
-                "for of in (given, parameters) for name",
-                "for of in (given,) for name",
+                "name in inspect.signature(forward).parameters",
+                "name in given",
                 "the name of a parameter is not looked at",
             ),
             (
