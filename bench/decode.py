@@ -42,12 +42,12 @@ from common import (
     repeat_command,
     text_table,
 )
-from decode_parts import PARTS, clock, memory_rate
+from decode_parts import PARTS, clock
 from decode_tables import TYPES, all_rows, best_plain, of_the_lengths, of_the_peers, plot, read_rows
 from json_lines import SCHEMA, JsonLines
-from peers import KV_TYPES, WARM_UP, noise, others, prompt_tokens, refuse_noise
+from peers import KV_TYPES, WARM_UP, noise, others, prompt_tokens, refuse_noise, refuse_other_pace
 from peers import rows_of as rows_of_peers
-from processor import processor
+from processor import memory_rate, processor
 
 from sparq_ipu.commands.command_line import thread_count
 from sparq_ipu.commands.extras import needed
@@ -123,7 +123,8 @@ def parser() -> argparse.ArgumentParser:
         nargs="*",
         choices=tuple(KV_TYPES),
         help="these programs too (none named: all; extra `peers`), on the same GGUF file; and for every row "
-        "the time to the first token. Rows are refused where other programs ran meanwhile",
+        "the time to the first token. Rows are refused where other programs ran meanwhile, and where the "
+        "memory changed its pace from ours to theirs, as neighbours of a virtual machine make it do",
     )
     cli.add_argument(
         "--kv",
@@ -331,6 +332,7 @@ def rows_of(a: argparse.Namespace, seq_len: int, progress: Progress, command: st
     with others() as share:
         _rounds(a, seq_len, methods, tokens, running, progress)
     load_average.append(os.getloadavg()[0])
+    rate = min(rate, memory_rate(a.threads))
     progress.step(f"{seq_len} positions: the parts of a step")
     for dtype, method in methods:
         row = running[dtype, method.name]
@@ -356,6 +358,7 @@ def rows_of(a: argparse.Namespace, seq_len: int, progress: Progress, command: st
             _row, a, dtype="gguf", seq_len=seq_len, model=methods[0][1].model, command=command
         )
         rows += rows_of_peers(a, gguf_of(a.model), seq_len, made, _times)
+        refuse_other_pace(rows)
     progress.step(None)
     return rows
 

@@ -14,11 +14,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import time
 from typing import Any, Callable, Iterator
 
-#: read at a time: far beyond any cache of the processor
-STREAM_BYTES = 1 << 28
 #: the parts of a step
 PARTS = ("products", "attention", "rest")
 
@@ -87,19 +84,6 @@ class Clock:
         attention = self.seconds["attention"] - self.seconds["linear in attention"]
         rest = total - self.seconds["linear"] - attention
         return dict(zip(PARTS, (x / n_steps for x in (self.seconds["linear"], attention, rest))))
-
-
-def memory_rate(n_threads: int) -> float:
-    """Bytes per second at which this machine reads memory: the best of ten tries. Weights and cache are too
-    large for the processor to keep, so they can not be read faster."""
-    from sparq_ipu import _cpu
-
-    memory, seconds = _cpu.StreamSum(STREAM_BYTES, n_threads=n_threads), []
-    for _ in range(10):
-        start = time.perf_counter()
-        memory.run(0, STREAM_BYTES)
-        seconds.append(time.perf_counter() - start)
-    return STREAM_BYTES / min(seconds)
 
 
 def _is_linear(module: Any) -> bool:

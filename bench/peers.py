@@ -29,12 +29,15 @@ from pathlib import Path
 from typing import Any, Callable, Iterator
 
 from common import Parser, Row, guarded
+from processor import memory_rate
 
 #: rows in a cache: 16 bits, and what a program has of 8
 KV_TYPES = {"llama.cpp": ("f16", "q8_0"), "openvino": ("f16", "u8")}
 PACKAGES = {"llama.cpp": "xllamacpp", "openvino": "openvino-genai"}
 #: share of the processors that other programs may take while something is timed
 QUIET_SHARE = 0.05
+#: and so many times as fast as at one time the memory may be read at another, from our rows to theirs
+SAME_PACE = 1.1
 #: a prompt is read, and some tokens are said, before anything is timed
 WARM_UP = (48, 8)
 #: seconds between looks at the processors
@@ -145,6 +148,17 @@ def noise(share: float | None) -> str | None:
     return f"the machine must be quiet: other programs may take {QUIET_SHARE} of its processors, got {got}"
 
 
+def refuse_other_pace(rows: list[Row]) -> None:
+    """Refuse rows that are compared, if the memory was read faster for some of them than for others: other
+    machines on one host may take its pace for minutes, and no share of the processors says so."""
+    worked = [row for row in rows if row["error"] is None]
+    paces = [row["memory_bytes_per_second"] / 1e9 for row in worked]
+    if paces and max(paces) > SAME_PACE * min(paces):
+        got = f"{min(paces):.1f} to {max(paces):.1f} GB/s"
+        for row in worked:
+            row["error"] = f"the memory must keep its pace within {SAME_PACE} times in a run, got {got}"
+
+
 def _say_first(program: str, times: list[float]) -> None:
     print(f"{program}: the first token after {times[1] - times[0]:.1f} s", file=sys.stderr, flush=True)
 
@@ -232,9 +246,10 @@ def measure(a: argparse.Namespace) -> Row:
     """
     run = _PROGRAMS[a.program](a)
     run(prompt_tokens(WARM_UP[0], a.seed + 1), WARM_UP[1])
-    seen = Others()
+    paces, seen = [memory_rate(a.threads)], Others()
     with seen.watching():
         times = run(prompt_tokens(a.S - a.tokens - 2, a.seed), a.tokens + 1)
+    paces.append(memory_rate(a.threads))
     steps = [after - before for before, after in zip(times[1:], times[2:])]
     if len(steps) != a.tokens:
         raise RuntimeError(f"{a.program} must say {a.tokens + 1} tokens, got {len(times) - 1}")
@@ -244,6 +259,7 @@ def measure(a: argparse.Namespace) -> Row:
         "first_token_seconds": times[1] - times[0],
         "steps": steps,
         "version": version,
+        "memory_bytes_per_second": min(paces),
         **{name: None if share is None else float(share) for name, share in shares.items()},
     }
 

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What rows of a bench call the processor that they were measured on."""
+"""What rows of a bench say of the processor that they were measured on: its name, and its memory's pace."""
 
 from __future__ import annotations
 
 import functools
 import platform
+import time
 from pathlib import Path
 
 CPUINFO = Path("/proc/cpuinfo")
+#: read at a time: far beyond any cache of the processor
+STREAM_BYTES = 1 << 28
 
 
 @functools.lru_cache(maxsize=None)
@@ -31,3 +34,16 @@ def processor() -> str:
         f"{word} {said[key]}" for word, key in (("family", "cpu family"), ("model", "model")) if key in said
     ]
     return f"{name}, {' '.join(which)}" if which else name
+
+
+def memory_rate(n_threads: int) -> float:
+    """Bytes per second at which this machine reads memory: the best of ten tries. Weights and cache are too
+    large for the processor to keep, so they can not be read faster."""
+    from sparq_ipu import _cpu
+
+    memory, seconds = _cpu.StreamSum(STREAM_BYTES, n_threads=n_threads), []
+    for _ in range(10):
+        start = time.perf_counter()
+        memory.run(0, STREAM_BYTES)
+        seconds.append(time.perf_counter() - start)
+    return STREAM_BYTES / min(seconds)

@@ -65,7 +65,12 @@ def test_processors_that_work() -> None:
 
 
 def test_a_process_times_every_token_after_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+    asked: list[Any] = []
+    paces = iter((3e9, 2e9, 4e9, 5e9, 1e9, 1e9))
+
+    def memory_rate(n_threads: int) -> float:
+        asked.append(n_threads)
+        return next(paces)
 
     def program(a: argparse.Namespace) -> Any:
         def run(tokens: list[int], n_new: int) -> list[float]:
@@ -76,11 +81,13 @@ def test_a_process_times_every_token_after_the_first(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setitem(peers._PROGRAMS, "llama.cpp", program)
     monkeypatch.setattr(peers.importlib.metadata, "version", lambda name: f"{name} 1")
-    a = argparse.Namespace(program="llama.cpp", S=9, tokens=4, seed=0)
+    monkeypatch.setattr(peers, "memory_rate", memory_rate)
+    a = argparse.Namespace(program="llama.cpp", S=9, tokens=4, seed=0, threads=3)
     seen = peers.measure(a)
     assert seen["first_token_seconds"] == 3.0 and seen["steps"] == [0.5] * 4
     assert seen["version"] == "xllamacpp 1"
-    assert asked == [peers.WARM_UP, (3, 5)]
+    assert asked == [peers.WARM_UP, 3, (3, 5), 3] and seen["memory_bytes_per_second"] == 2e9
+    assert peers.measure(a)["memory_bytes_per_second"] == 4e9  # the slower, whichever came first
     monkeypatch.setitem(peers._PROGRAMS, "llama.cpp", lambda a: lambda tokens, n_new: [0.0, 1.0])
     with pytest.raises(RuntimeError, match=r"llama.cpp must say 5 tokens, got 1"):
         peers.measure(a)
@@ -150,6 +157,7 @@ def row(method: str, dtype: str, kv: str, tokens: float, cpu: str = "A", **more:
         index_bits=4 if method == "sparq" else None,
         first_token_seconds=1.5,
         others=0.02,
+        memory_bytes_per_second=3e10,
         model="smollm2",
         error=None,
         n_threads=2,
@@ -158,10 +166,24 @@ def row(method: str, dtype: str, kv: str, tokens: float, cpu: str = "A", **more:
     return {**values, **more}
 
 
+def test_rows_of_another_pace_of_the_memory_are_refused() -> None:
+    def errors(*paces: float, fails: float = 1e9) -> list[Any]:
+        made = [row("sparq", "int4", "f16", 1.0, memory_bytes_per_second=pace) for pace in paces]
+        failed = row("openvino", "gguf", "f16", 1.0, memory_bytes_per_second=fails, error="no room")
+        peers.refuse_other_pace([*made, failed])
+        assert failed["error"] == "no room"
+        return [of["error"] for of in made]
+
+    assert errors(30e9, 27.3e9, 30e9) == [None] * 3 and errors() == []
+    for order in (30e9, 27.2e9, 28e9), (28e9, 30e9, 27.2e9), (27.2e9, 28e9, 30e9):
+        said = "the memory must keep its pace within 1.1 times in a run, got 27.2 to 30.0 GB/s"
+        assert errors(*order) == [said] * 3
+
+
 def test_the_table_has_both_processors_apart_and_what_we_lose() -> None:
     made = [
-        row("sparq", "int4", "f16", 60.0, index_bits=2),
-        row("sparq", "int4", "f16", 50.0),
+        row("sparq", "int4", "f16", 60.0, index_bits=2, memory_bytes_per_second=2.8e10),
+        row("sparq", "int4", "f16", 50.0, memory_bytes_per_second=None),  # as they were
         row("llama.cpp", "gguf", "q8_0", 80.0),
         row("sparq", "int4", "f16", 20.0, cpu="B"),
         row("openvino", "gguf", "u8", 1.0, error="the machine must be quiet"),
@@ -173,6 +195,8 @@ def test_the_table_has_both_processors_apart_and_what_we_lose() -> None:
         "|---|---:|---:|---:|---:|",
         "| SmolLM2-135M | 512 | 80.0 | 50.0 | 60.0 |",
     ]
+    share = "Other programs took at most 2.0% of the processors meanwhile"
+    assert f"{share}, and memory was read at 28.0 to 30.0 GB/s. The commands:" in lines
     second = lines.index("Tokens per second after the first, B:")
     assert lines[second + 4] == "| SmolLM2-135M | 512 | 20.0 |"
     assert "Seconds from the prompt to the first token, A:" in lines

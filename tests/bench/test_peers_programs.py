@@ -116,7 +116,8 @@ def test_others_are_looked_for_in_both_times(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(peers, "Others", Seen)
     monkeypatch.setitem(peers._PROGRAMS, "openvino", lambda a: lambda *_: [10.0, 13.0, 14.0, 15.0])
     monkeypatch.setattr(peers.importlib.metadata, "version", lambda name: "1")
-    row = peers.measure(argparse.Namespace(program="openvino", S=9, tokens=2, seed=0))
+    monkeypatch.setattr(peers, "memory_rate", lambda n_threads: 1e9)
+    row = peers.measure(argparse.Namespace(program="openvino", S=9, tokens=2, seed=0, threads=1))
     assert (row["first"], row["others"]) == (0.5, 0.0)
 
 

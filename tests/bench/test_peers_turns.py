@@ -95,14 +95,15 @@ def test_our_first_token_is_of_the_whole_prompt() -> None:
 
 
 def rows_beside_others(
-    monkeypatch: pytest.MonkeyPatch, shares: list[float]
+    monkeypatch: pytest.MonkeyPatch, shares: list[float], paces: tuple[float, ...] = (1e9,) * 3
 ) -> tuple[list[dict[str, Any]], list[Any]]:
     """Rows of two methods, and what was asked of other programs.
 
     Args:
         shares: of other programs, of one thing that is timed after another.
+        paces: of the memory, before and after our rows, and for that of another program.
     """
-    left, asked = iter(shares), []
+    left, left_paces, asked = iter(shares), iter(paces), []
 
     @contextlib.contextmanager
     def others() -> Iterator[Any]:
@@ -111,13 +112,13 @@ def rows_beside_others(
 
     def rows_of_peers(a: Any, gguf: Path, seq_len: int, row: Any, times: Any) -> list[Any]:
         asked.append((gguf, seq_len))
-        return [row("openvino")]
+        return [{**row("openvino"), "memory_bytes_per_second": next(left_paces)}]
 
     model = torch.nn.Linear(1, 1)
     sizes = dict(head_dim=1, num_hidden_layers=1, num_key_value_heads=1, vocab_size=97)
     model.config = SimpleNamespace(**sizes)  # type: ignore[assignment]
     monkeypatch.setattr(decode, "load", lambda *_: model)
-    monkeypatch.setattr(decode, "memory_rate", lambda n_threads: 1e9)
+    monkeypatch.setattr(decode, "memory_rate", lambda n_threads: next(left_paces))
     monkeypatch.setattr(decode, "Method", Method)
     monkeypatch.setattr(decode, "others", others)
     monkeypatch.setattr(decode, "rows_of_peers", rows_of_peers)
@@ -147,3 +148,12 @@ def test_a_busy_machine_gives_no_rows_of_ours(monkeypatch: pytest.MonkeyPatch) -
     (one, other, _), _ = rows_beside_others(monkeypatch, [BUSY, QUIET, QUIET])
     for row in (one, other):
         assert "must be quiet" in row["error"] and row["tokens_per_second"] is None
+
+
+@pytest.mark.parametrize("paces", [(1e9, 1e9, 2e9), (1e9, 2e9, 2e9), (2e9, 1e9, 2e9)])
+def test_a_machine_that_changes_gives_no_rows(
+    paces: tuple[float, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, _ = rows_beside_others(monkeypatch, [QUIET] * 5, paces)
+    assert [row["memory_bytes_per_second"] for row in rows] == [1e9, 1e9, 2e9]
+    assert all("the memory must keep its pace" in row["error"] for row in rows)

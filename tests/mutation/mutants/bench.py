@@ -66,6 +66,17 @@ MUTANTS = [
         [
             ('noise(row["others"])', "noise(0.0)", "rows of a busy machine are kept"),
             (
+                "max(paces) > SAME_PACE * min(paces)",
+                "paces[0] > SAME_PACE * paces[-1]",
+                "the memory's pace is compared in the first and last row",
+            ),
+            (
+                "for row in worked:",
+                "for row in rows:",
+                "why a program failed is not said where the memory changed",
+            ),
+            ("min(paces),\n", "paces[-1],\n", "the memory before a prompt is not looked at"),
+            (
                 '"first": seen.share(times[0], times[1])',
                 '"first": seen.share(times[1], times[-1])',
                 "others are not looked for while the prompt is read",
@@ -116,6 +127,12 @@ MUTANTS = [
             ),
             ("batch / median", "batch / min(seconds)", "the fastest step is the speed"),
             ("first = turn % max(len(methods), 1)", "first = 0", "turns have one order"),
+            (
+                "rate = min(rate, memory_rate(a.threads))",
+                "rate = min(rate, rate)",
+                "the memory after our rows is not looked at",
+            ),
+            ("        refuse_other_pace(rows)\n", "", "rows of another pace are kept"),
             (
                 "refuse_noise(row, share_first.share_of_all())",
                 'refuse_noise(row, row["others"])',
