@@ -162,9 +162,9 @@ def of_the_peers(rows: list[Row]) -> str:
             text.append(f"{said}, {cpu}:\n\n{markdown_table(header, lines)}")
         shares = [row["others"] for row in of_cpu]
         paces = [row["memory_bytes_per_second"] / 1e9 for row in of_cpu if row["memory_bytes_per_second"]]
+        pace = f", and memory was read at {min(paces):.1f} to {max(paces):.1f} GB/s" if paces else ""
         text.append(
-            f"Other programs took at most {max(shares):.1%} of the processors meanwhile, and memory was read "
-            f"at {min(paces):.1f} to {max(paces):.1f} GB/s. The commands:"
+            f"Other programs took at most {max(shares):.1%} of the processors meanwhile{pace}. The commands:"
         )
         text.append(_commands(of_cpu))
     return "\n\n".join(text)

@@ -36,7 +36,7 @@ KV_TYPES = {"llama.cpp": ("f16", "q8_0"), "openvino": ("f16", "u8")}
 PACKAGES = {"llama.cpp": "xllamacpp", "openvino": "openvino-genai"}
 #: share of the processors that other programs may take while something is timed
 QUIET_SHARE = 0.05
-#: and so many times as fast as at one time the memory may be read at another, from our rows to theirs
+#: in one run the memory may be read at most so many times as fast for one row as for another
 SAME_PACE = 1.1
 #: a prompt is read, and some tokens are said, before anything is timed
 WARM_UP = (48, 8)

@@ -228,9 +228,7 @@ def test_products_of_few_bits_are_one_call(weights: str | None) -> None:
     before = dict(clock.seconds)
     step()
     assert clock.seconds == before
-    if (
-        weights
-    ):  # on top of a filled cache all layers are one call, beside the first inputs and the output layer
+    if weights:  # all layers are one call, beside the first inputs and the output layer
         with decode_parts.clock(model, cache, lambda: next(times)) as clock:
             step()
         assert 0 < clock.seconds["attention"] < 1

@@ -186,6 +186,7 @@ def test_the_table_has_both_processors_apart_and_what_we_lose() -> None:
         row("sparq", "int4", "f16", 50.0, memory_bytes_per_second=None),  # as they were
         row("llama.cpp", "gguf", "q8_0", 80.0),
         row("sparq", "int4", "f16", 20.0, cpu="B"),
+        row("openvino", "gguf", "f16", 20.0, cpu="C", memory_bytes_per_second=None),
         row("openvino", "gguf", "u8", 1.0, error="the machine must be quiet"),
     ]
     lines = decode_tables.of_the_peers(made).splitlines()
@@ -197,6 +198,7 @@ def test_the_table_has_both_processors_apart_and_what_we_lose() -> None:
     ]
     share = "Other programs took at most 2.0% of the processors meanwhile"
     assert f"{share}, and memory was read at 28.0 to 30.0 GB/s. The commands:" in lines
+    assert f"{share}. The commands:" in lines  # of C, which does not say it
     second = lines.index("Tokens per second after the first, B:")
     assert lines[second + 4] == "| SmolLM2-135M | 512 | 20.0 |"
     assert "Seconds from the prompt to the first token, A:" in lines

@@ -49,4 +49,4 @@ def test_any_order_of_changes(room: int, sequence: list[tuple[str, Any]]) -> Non
             before.append(torch.zeros((BATCH, 1), dtype=torch.bool), 1)  # nothing is shared
             table = table[list(what)]
         assert np.array_equal(columns.flags.numpy(), table)
-        assert columns.are_all_real == table.all()
+        assert columns.is_all_real == table.all()

@@ -37,7 +37,7 @@ class RealColumns:
         return self._flags[:, : self.n_columns]
 
     @property
-    def are_all_real(self) -> bool:
+    def is_all_real(self) -> bool:
         """No column is padding in any row."""
         return bool(self.flags[:, : self._real_from].all())
 

@@ -171,7 +171,7 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
     @property
     def is_all_real(self) -> bool:
         """No column is padding in any row."""
-        return self._columns.are_all_real
+        return self._columns.is_all_real
 
     def check_real(self, real: torch.Tensor) -> None:
         """Whether `set_real` can be done.
