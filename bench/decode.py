@@ -6,7 +6,8 @@
 The methods are interleaved: in each round every method decodes a few tokens.
     plain-sdpa, plain-eager     transformers' attention and DynamicCache; "-static": its StaticCache
     dense                       `enable_dense`, the control: our cache and kernels, and no sparsity
-    sparq                       `enable`
+    sparq                       `enable` with --r, --k, --local and --index-bits, alike in all layers
+    recommended                 `enable` as it is, with the top_k that is recommended for the length
 A row has the median of all steps, their spread, the bytes that the cache takes, the load of the machine, and
 where the time of a step goes (of steps that are not counted). The model has the shape
 of SmolLM2-135M and random weights, unless --model names a checkpoint or "smollm2"; keys and values in the
@@ -45,13 +46,14 @@ from common import (
 from decode_parts import PARTS, clock
 from decode_tables import TYPES, all_rows, best_plain, of_the_lengths, of_the_peers, plot, read_rows
 from json_lines import SCHEMA, JsonLines
-from peers import KV_TYPES, WARM_UP, noise, others, prompt_tokens, refuse_noise, refuse_other_pace
+from peers import KV_TYPES, WARM_UP, noise, others, prompt_tokens, refuse_other_pace
 from peers import rows_of as rows_of_peers
-from processor import memory_rate, processor
+from processor import Pace, pace, processor
 
 from sparq_ipu.commands.command_line import thread_count
 from sparq_ipu.commands.extras import needed
 from sparq_ipu.commands.tables import replace_block
+from sparq_ipu.transformers.settings import LayerSettings, complete, recommended_top_k
 
 #: the published tables
 ROWS = ROOT / "bench/results/decode.jsonl"
@@ -82,7 +84,17 @@ TINY = dict(
 SHAPES = {"smollm2-shape": SHAPE, "tiny-shape": TINY}
 #: wall time, and the CPU time of this thread
 CLOCKS = {False: time.perf_counter, True: time.thread_time}
-METHODS = ("plain-sdpa", "plain-eager", "plain-sdpa-static", "plain-eager-static", "dense", "sparq")
+METHODS = (
+    "plain-sdpa",
+    "plain-eager",
+    "plain-sdpa-static",
+    "plain-eager-static",
+    "dense",
+    "sparq",
+    "recommended",
+)
+#: those with our caches
+OURS = ("dense", "sparq", "recommended")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -123,8 +135,9 @@ def parser() -> argparse.ArgumentParser:
         nargs="*",
         choices=tuple(KV_TYPES),
         help="these programs too (none named: all; extra `peers`), on the same GGUF file; and for every row "
-        "the time to the first token. Rows are refused where other programs ran meanwhile, and where the "
-        "memory changed its pace from ours to theirs, as neighbours of a virtual machine make it do",
+        "the time to the first token. Rows are refused where other programs ran meanwhile, where the "
+        "processors stood still, and where the memory changed its pace from ours to theirs, as neighbours of "
+        "a virtual machine make them do",
     )
     cli.add_argument(
         "--kv",
@@ -132,6 +145,13 @@ def parser() -> argparse.ArgumentParser:
         choices=sorted({kv for types in KV_TYPES.values() for kv in types}),
         help="with --peers: of their types of keys and values, these alone (default all; llama.cpp takes "
         "minutes to read a long prompt with q8_0)",
+    )
+    cli.add_argument(
+        "--rest",
+        type=int,
+        default=0,
+        help="seconds of idleness before the steps of each program (default 0): some virtual machines are "
+        "slowed for minutes after long work, such as reading a long prompt",
     )
     cli.add_argument("--json", type=Path, help="append the rows to this file too")
     cli.add_argument("--read", type=Path, help="measure nothing: take the rows of that file")
@@ -172,6 +192,24 @@ def _weight_bytes(model: Any) -> int:
     return total + sum(m.weight_bytes for m in model.modules() if hasattr(m, "weight_bytes"))
 
 
+def _head_dim(config: Any) -> int:
+    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+
+
+def _settings(
+    name: str, a: argparse.Namespace, seq_len: int, head_dim: int
+) -> tuple[dict[str, Any], LayerSettings | None]:
+    """What `enable` is told for a method, and the settings of a layer that it has of that."""
+    said: dict[str, Any]
+    if name == "sparq":
+        said = dict(published=True, rank=a.r, top_k=a.k, n_local=a.local, index_bits=a.index_bits)
+        return said, LayerSettings(a.r, a.k, a.local, index_bits=a.index_bits)
+    if name == "recommended":
+        said = dict(top_k=recommended_top_k(seq_len))
+        return said, complete("decode", head_dim, said)
+    return {}, None
+
+
 class Method:
     """One way to decode, and its cache.
 
@@ -179,11 +217,13 @@ class Method:
         name: of METHODS.
         model: shared by the methods of one type.
         a: the command line.
+        seq_len: positions in the cache.
     """
 
-    def __init__(self, name: str, model: Any, a: argparse.Namespace):
+    def __init__(self, name: str, model: Any, a: argparse.Namespace, seq_len: int):
         self.name, self.model = name, model
-        self._options = dict(rank=a.r, top_k=a.k, n_local=a.local, index_bits=a.index_bits)
+        #: what `enable` is told, and the settings that it has of that; None: another way
+        self._said, self.settings = _settings(name, a, seq_len, _head_dim(model.config))
         self._threads = a.threads
         self._now = CLOCKS[a.cpu_time]
         self.seconds: list[float] = []
@@ -195,8 +235,8 @@ class Method:
 
         if is_enabled(self.model):
             disable(self.model)
-        if self.name == "sparq":
-            enable(self.model, published=True, **self._options)
+        if self._said:
+            enable(self.model, **self._said)
         elif self.name == "dense":
             enable_dense(self.model)
         else:
@@ -219,15 +259,15 @@ class Method:
             key, value = key.to(dtype), value.to(dtype)
             if self.cache is None:
                 capacity = key.shape[2] + n_more
-                if self.name in ("dense", "sparq"):
-                    bits = self._options["index_bits"] if self.name == "sparq" else 16
+                if self.name in OURS:
+                    bits = 16 if self.settings is None else self.settings.index_bits
                     options: dict[str, Any] = dict(device="cpu", n_threads=self._threads, index_bits=bits)
                     self.cache = SparqCache(config, capacity=capacity, check_finite=False, **options)
                 elif self.name.endswith("-static"):
                     self.cache = transformers.StaticCache(config=config, max_cache_len=capacity)
                 else:
                     self.cache = transformers.DynamicCache()
-            if self.name in ("dense", "sparq"):
+            if self.name in OURS:
                 self.cache.layers[index].arm(None, None)
             with torch.no_grad():
                 self.cache.update(key, value, index, {"cache_position": torch.arange(key.shape[2])})
@@ -236,7 +276,7 @@ class Method:
         """Memory of the cache for the positions it has room for, in bytes; counted."""
         total = 0
         for layer in self.cache.layers:
-            if self.name in ("dense", "sparq"):
+            if self.name in OURS:
                 spec, backend = layer.cache.spec, layer.cache.one_layer("bench")
                 rows = 2 * 2 * spec.n_tasks * spec.capacity * spec.head_dim
                 total += rows + backend.key_index_bytes
@@ -301,14 +341,12 @@ def rows_of(a: argparse.Namespace, seq_len: int, progress: Progress, command: st
     generator = torch.Generator().manual_seed(a.seed)
     n_tokens = a.steps * (a.rounds + 2)
     load_average = [os.getloadavg()[0]]
-    rate = memory_rate(a.threads)
     tensors: list[Any] | None = None
     for dtype in a.dtypes:
         progress.step(f"{seq_len} positions, {dtype}: weights and caches")
         model = load(a.model, dtype, a.seed)
         config = model.config
-        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        shape = (a.batch, config.num_key_value_heads, seq_len, head_dim)
+        shape = (a.batch, config.num_key_value_heads, seq_len, _head_dim(config))
 
         if tensors is None:
             made = torch.Generator().manual_seed(a.seed + 1)
@@ -318,8 +356,8 @@ def rows_of(a: argparse.Namespace, seq_len: int, progress: Progress, command: st
         for name in a.methods:
             row = _row(a, name, dtype, seq_len, model, command)
             rows.append(row)
-            method = Method(name, model, a)
             try:
+                method = Method(name, model, a, seq_len)
                 method.turn_on()
                 method.fill(tensors, n_tokens)
                 methods.append((dtype, method))
@@ -329,25 +367,26 @@ def rows_of(a: argparse.Namespace, seq_len: int, progress: Progress, command: st
     tensors = None
     tokens = torch.randint(0, config.vocab_size, (n_tokens, a.batch, 1), generator=generator)
     running = {(row["dtype"], row["method"]): row for row in rows}
+    if a.rest:
+        progress.step(f"{seq_len} positions: rests {a.rest} s")
+        time.sleep(a.rest)
+    before = pace(a.threads)
     with others() as share:
         _rounds(a, seq_len, methods, tokens, running, progress)
     load_average.append(os.getloadavg()[0])
-    rate = min(rate, memory_rate(a.threads))
+    now = pace(a.threads)
+    for dtype, method in methods:
+        row = running[dtype, method.name]
+        row.update(load_average=load_average, others=share.share_of_all(), **before.worst(now)._asdict())
+        if a.peers is not None and row["error"] is None:
+            row["error"] = noise(row["others"], row["paused"])
+        if method.seconds and row["error"] is None:
+            row.update(_times(method.seconds, a.batch))
     progress.step(f"{seq_len} positions: the parts of a step")
     for dtype, method in methods:
         row = running[dtype, method.name]
-        row["load_average"], row["memory_bytes_per_second"] = load_average, rate
-        row["others"] = share.share_of_all()
-        if a.peers is not None and row["error"] is None:
-            with others() as share_first:
-                row["first_token_seconds"] = method.first_token(prompt_tokens(seq_len, a.seed))
-            refuse_noise(row, share_first.share_of_all())
-        if method.seconds and row["error"] is None:
-            row.update(_times(method.seconds, a.batch))
-            with others() as seen:
-                parts = method.parts(tokens[-a.steps :])
-            if a.peers is None or noise(seen.share_of_all()) is None:
-                row.update(parts)
+        if row["error"] is None:
+            now = _more_of(row, method, a, tokens[-a.steps :], seq_len, now)
         if is_enabled(method.model):
             disable(method.model)
         method.cache = None
@@ -361,6 +400,29 @@ def rows_of(a: argparse.Namespace, seq_len: int, progress: Progress, command: st
         refuse_other_pace(rows)
     progress.step(None)
     return rows
+
+
+def _more_of(
+    row: Row, method: Method, a: argparse.Namespace, tokens: Any, seq_len: int, before: Pace
+) -> Pace:
+    """Where the time of a step goes, and with --peers the first token, each where the machine was quiet.
+
+    Args:
+        before: the pace just before that. Returned is that after it.
+    """
+    with others() as seen:
+        parts = method.parts(tokens)
+    if a.peers is None:
+        row.update(parts)
+        return before
+    if noise(seen.share_of_all(), before.paused) is None:
+        row.update(parts)
+    with others() as seen:
+        seconds = method.first_token(prompt_tokens(seq_len, a.seed))
+    now = pace(a.threads)
+    if noise(seen.share_of_all(), before.worst(now).paused) is None:
+        row["first_token_seconds"] = seconds
+    return now
 
 
 def gguf_of(model: str) -> Path:
@@ -401,7 +463,7 @@ def _rounds(
 
 
 def _row(a: argparse.Namespace, name: str, dtype: str, seq_len: int, model: Any, command: str) -> Row:
-    is_sparq = name == "sparq"
+    settings = _settings(name, a, seq_len, _head_dim(model.config))[1]
     return {
         "schema": SCHEMA,
         "bench": "decode",
@@ -412,10 +474,10 @@ def _row(a: argparse.Namespace, name: str, dtype: str, seq_len: int, model: Any,
         "dtype": dtype,
         "seq_len": seq_len,
         "batch": a.batch,
-        "rank": a.r if is_sparq else None,
-        "top_k": a.k if is_sparq else None,
-        "n_local": a.local if is_sparq else None,
-        "index_bits": a.index_bits if is_sparq else None,
+        **{
+            setting: getattr(settings, setting, None)
+            for setting in ("rank", "top_k", "n_local", "index_bits")
+        },
         "n_threads": a.threads,
         "clock": "cpu" if a.cpu_time else "wall",
         "weight_bytes": _weight_bytes(model),
@@ -432,9 +494,9 @@ def _row(a: argparse.Namespace, name: str, dtype: str, seq_len: int, model: Any,
         "nice": os.nice(0),
         "load_average": None,
         "others": None,
-        "kv_type": "f16" if name in ("dense", "sparq") else dtype,
+        "kv_type": "f16" if name in OURS else dtype,
         "first_token_seconds": None,
-        "memory_bytes_per_second": None,
+        **dict.fromkeys(Pace._fields),
         "seed": a.seed,
         "git": git_revision(),
         "command": command,
@@ -499,10 +561,17 @@ def main(argv: list[str] | None = None) -> int:
             "cpu_time",
             "peers",
             "kv",
+            "rest",
         )
         refuse(cli, a, "with --read", *measured, *of_sparq, "seed", "json")
     elif "sparq" not in a.methods:
         refuse(cli, a, "where sparq is not among --methods", *of_sparq)
+    if a.rest < 0:
+        cli.error(f"--rest must be at least 0, got {a.rest}")
+    try:
+        _settings("sparq", a, 1, a.r)
+    except ValueError as error:
+        cli.error(f"{error}")
     if min(a.S) < 1:
         cli.error(f"--S must be at least 1, got {min(a.S)}")
     if a.peers is None:

@@ -124,7 +124,7 @@ def all_rows(rows: list[Row]) -> str:
 
 
 #: a column of the table beside other programs: what it is called, method, weights, rows of the cache, bits of
-#: the key index; those with 2 have as many rows as are recommended for the length
+#: the key index
 PEERS = (
     ("llama.cpp, f16", "llama.cpp", "gguf", "f16", None),
     ("llama.cpp, q8_0", "llama.cpp", "gguf", "q8_0", None),
@@ -132,11 +132,12 @@ PEERS = (
     ("OpenVINO, u8", "openvino", "gguf", "u8", None),
     ("dense, bf16", "dense", "bfloat16", "f16", None),
     ("SparQ, bf16", "sparq", "bfloat16", "f16", 4),
+    ("SparQ as recommended, bf16", "recommended", "bfloat16", "f16", 2),
     ("dense, int8", "dense", "int8", "f16", None),
     ("SparQ, int8", "sparq", "int8", "f16", 4),
     ("dense, int4", "dense", "int4", "f16", None),
     ("SparQ, int4", "sparq", "int4", "f16", 4),
-    ("SparQ as recommended, int4", "sparq", "int4", "f16", 2),
+    ("SparQ as recommended, int4", "recommended", "int4", "f16", 2),
 )
 _MODELS = {"smollm2": "SmolLM2-135M"}
 
@@ -162,10 +163,14 @@ def of_the_peers(rows: list[Row]) -> str:
             text.append(f"{said}, {cpu}:\n\n{markdown_table(header, lines)}")
         shares = [row["others"] for row in of_cpu]
         paces = [row["memory_bytes_per_second"] / 1e9 for row in of_cpu if row["memory_bytes_per_second"]]
-        pace = f", and memory was read at {min(paces):.1f} to {max(paces):.1f} GB/s" if paces else ""
-        text.append(
-            f"Other programs took at most {max(shares):.1%} of the processors meanwhile{pace}. The commands:"
-        )
+        said = f"Other programs took at most {max(shares):.1%} of the processors meanwhile."
+        if paces:
+            said += f" Memory was read at {min(paces):.1f} to {max(paces):.1f} GB/s."
+        paused = [row["paused"] for row in of_cpu if row.get("paused") is not None]
+        if paused:
+            which = "" if len(paused) == len(of_cpu) else f" ({len(paused)} of {len(of_cpu)} rows say it)"
+            said += f" The processors stood still for at most {max(paused):.1%} of the time{which}."
+        text.append(f"{said} The commands:")
         text.append(_commands(of_cpu))
     return "\n\n".join(text)
 

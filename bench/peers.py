@@ -29,13 +29,15 @@ from pathlib import Path
 from typing import Any, Callable, Iterator
 
 from common import Parser, Row, guarded
-from processor import memory_rate
+from processor import pace
 
 #: rows in a cache: 16 bits, and what a program has of 8
 KV_TYPES = {"llama.cpp": ("f16", "q8_0"), "openvino": ("f16", "u8")}
 PACKAGES = {"llama.cpp": "xllamacpp", "openvino": "openvino-genai"}
 #: share of the processors that other programs may take while something is timed
 QUIET_SHARE = 0.05
+#: share of the time in which the processors may stand still meanwhile
+PAUSED_SHARE = 0.1
 #: in one run the memory may be read at most so many times as fast for one row as for another
 SAME_PACE = 1.1
 #: a prompt is read, and some tokens are said, before anything is timed
@@ -117,11 +119,12 @@ class Others:
             return None
         times, others, total = zip(*self.samples)
         worked, there = (np.interp(end, times, c) - np.interp(begin, times, c) for c in (others, total))
-        return np.maximum(worked, 0.0) / np.maximum(there, 1e-9)
+        share = np.maximum(worked, 0.0) / np.maximum(there, 1e-9)
+        return share if share.ndim else float(share)
 
     def share_of_all(self) -> float | None:
         """Their share from the first look to the last."""
-        return float(self.share(self.samples[0][0], self.samples[-1][0])) if self.samples else None
+        return self.share(self.samples[0][0], self.samples[-1][0]) if self.samples else None
 
 
 @contextlib.contextmanager
@@ -133,19 +136,22 @@ def others() -> Iterator[Others]:
     seen.look()
 
 
-def refuse_noise(row: Row, first: float | None) -> None:
-    """Refuse a row that was timed while others ran, or just its first token (their share then: `first`)."""
-    row["error"] = noise(row["others"])
-    if noise(first) is not None:
-        row["first_token_seconds"] = None
+def noise(others: float | None, paused: float) -> str | None:
+    """Why what was timed is refused, or None.
 
-
-def noise(share: float | None) -> str | None:
-    """Why a row is refused, or None."""
-    if share is not None and share <= QUIET_SHARE:
-        return None
-    got = "what this system does not say" if share is None else f"{share:.2f}"
-    return f"the machine must be quiet: other programs may take {QUIET_SHARE} of its processors, got {got}"
+    Args:
+        others: share of the processors that other programs had; None where the system is silent.
+        paused: share of the time in which the processors stood still.
+    """
+    if others is None or others > QUIET_SHARE:
+        got = "what this system does not say" if others is None else f"{others:.2f}"
+        return (
+            f"the machine must be quiet: other programs may take {QUIET_SHARE} of its processors, got {got}"
+        )
+    if paused > PAUSED_SHARE:
+        rule = f"the machine must be its own: its processors may stand still for {PAUSED_SHARE} of the time"
+        return f"{rule}, got {paused:.2f}; --rest SECONDS helps where long work is slowed"
+    return None
 
 
 def refuse_other_pace(rows: list[Row]) -> None:
@@ -180,6 +186,7 @@ def _llama(a: argparse.Namespace) -> Callable[[list[int], int], list[float]]:
     def run(tokens: list[int], n_new: int) -> list[float]:
         times = [time.perf_counter()]
         body = {"prompt": tokens, "n_predict": n_new, "stream": True, "temperature": 0.0, "ignore_eos": True}
+        body["cache_prompt"] = True
         body["logit_bias"] = [[_LETTER, 1000.0]]  # of a token that is part of a letter it says nothing
 
         def came(part: Any) -> None:
@@ -190,7 +197,7 @@ def _llama(a: argparse.Namespace) -> Callable[[list[int], int], list[float]]:
                 if len(times) == 2:
                     _say_first(a.program, times)
 
-        server.handle_completions({**body, "cache_prompt": False}, came)
+        server.handle_completions(body, came)
         return times
 
     return run
@@ -246,21 +253,29 @@ def measure(a: argparse.Namespace) -> Row:
     """
     run = _PROGRAMS[a.program](a)
     run(prompt_tokens(WARM_UP[0], a.seed + 1), WARM_UP[1])
-    paces, seen = [memory_rate(a.threads)], Others()
+    prompt = prompt_tokens(a.S - a.tokens - 2, a.seed)
+    seen, paces = Others(), [pace(a.threads)]
     with seen.watching():
-        times = run(prompt_tokens(a.S - a.tokens - 2, a.seed), a.tokens + 1)
-    paces.append(memory_rate(a.threads))
+        read = run(prompt, 1)
+    paces.append(pace(a.threads))
+    if a.rest:
+        print(f"{a.program}: rests {a.rest} s", file=sys.stderr, flush=True)
+        time.sleep(a.rest)
+    paces.append(pace(a.threads))
+    with seen.watching():
+        times = run(prompt, a.tokens + 1)  # both programs have kept what they read
+    paces.append(pace(a.threads))
     steps = [after - before for before, after in zip(times[1:], times[2:])]
     if len(steps) != a.tokens:
         raise RuntimeError(f"{a.program} must say {a.tokens + 1} tokens, got {len(times) - 1}")
     version = importlib.metadata.version(PACKAGES[a.program])
-    shares = {"first": seen.share(times[0], times[1]), "others": seen.share(times[1], times[-1])}
     return {
-        "first_token_seconds": times[1] - times[0],
+        "first_token_seconds": read[1] - read[0],
         "steps": steps,
         "version": version,
-        "memory_bytes_per_second": min(paces),
-        **{name: None if share is None else float(share) for name, share in shares.items()},
+        "first": [seen.share(read[0], read[1]), paces[0].worst(paces[1]).paused],
+        "others": seen.share(times[1], times[-1]),
+        **paces[2].worst(paces[3])._asdict(),
     }
 
 
@@ -281,6 +296,7 @@ def rows_of(
             made.update(kv_type=kv, dtype="gguf")
             command = [sys.executable, __file__, program, gguf, "--kv", kv, "--S", seq_len]
             command += ["--tokens", a.steps * a.rounds, "--threads", a.threads, "--seed", a.seed]
+            command += ["--rest", a.rest]
             status, out, errors = _run([str(word) for word in command], f"{program}: ")
             lines = [line for line in out.splitlines() if line.startswith("{")]
             if status or not lines:
@@ -289,7 +305,9 @@ def rows_of(
                 got = json.loads(lines[-1])
                 first = got.pop("first")
                 made.update(times(got.pop("steps"), 1), **got)
-                refuse_noise(made, first)
+                made["error"] = noise(made["others"], made["paused"])
+                if noise(*first) is not None:
+                    made["first_token_seconds"] = None
             rows.append(made)
     return rows
 
@@ -323,6 +341,9 @@ def parser() -> argparse.ArgumentParser:
     cli.add_argument("--tokens", type=int, default=20, help="timed after the first (default 20)")
     cli.add_argument("--threads", type=int, default=2, help="(default 2)")
     cli.add_argument("--seed", type=int, default=0, help="of the prompt (default 0)")
+    cli.add_argument(
+        "--rest", type=int, default=0, help="seconds of idleness before what is timed (default 0)"
+    )
     return cli
 
 

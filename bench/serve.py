@@ -439,7 +439,7 @@ async def measure(a: argparse.Namespace, kind: str, tokenizer: Any, emit: Any) -
             def said(**row: Any) -> None:
                 nonlocal since
                 now = time.perf_counter()
-                emit({**row, "others": float(others.share(since, now))})
+                emit({**row, "others": others.share(since, now)})
                 since = now
 
             if a.soak is not None:

@@ -30,11 +30,11 @@ def rows_of(path: Path, *words: str) -> list[dict[str, Any]]:
 
 def test_rows(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     rows = rows_of(tmp_path / "rows.jsonl", "--S", "70", "130", "--batch", "2")
-    assert [row["error"] for row in rows] == [None] * 24
-    assert [(row["seq_len"], row["dtype"]) for row in rows[::6]] == [
+    assert [row["error"] for row in rows] == [None] * 28
+    assert [(row["seq_len"], row["dtype"]) for row in rows[::7]] == [
         (n, dtype) for n in (70, 130) for dtype in ("float32", "bfloat16")
     ]
-    by_method = {row["method"]: row for row in rows[:6]}
+    by_method = {row["method"]: row for row in rows[:7]}
     assert list(by_method) == list(decode.METHODS)
     for name, row in by_method.items():
         # all of them attend to the same keys and values; SparQ to some of them
@@ -50,6 +50,29 @@ def test_rows(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     assert by_method["plain-sdpa-static"]["cache_bytes"] == rows_bytes * 4
     assert by_method["dense"]["cache_bytes"] >= rows_bytes * 2
     assert "of best plain" in capsys.readouterr().err
+    names = ("rank", "top_k", "n_local", "index_bits")
+    settings = {name: tuple(row[setting] for setting in names) for name, row in by_method.items()}
+    assert settings["sparq"] == (4, 8, 2, 4) and settings["dense"] == settings["plain-sdpa"] == (None,) * 4
+    assert settings["recommended"] == (8, 256, 64, 2)  # of so short a text `enable` reads all
+
+
+def test_recommended_is_what_enable_does_at_that_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = []
+    monkeypatch.setattr("sparq_ipu.transformers.enable", lambda model, **said: told.append(said))
+    monkeypatch.setattr("sparq_ipu.transformers.is_enabled", lambda model: False)
+    model = types.SimpleNamespace(config=types.SimpleNamespace(hidden_size=128, num_attention_heads=2))
+    a = decode.parser().parse_args([])
+    for seq_len, top_k in (512, 256), (8192, 256), (8193, 512), (32768, 1024):
+        method = decode.Method("recommended", model, a, seq_len)
+        method.turn_on()
+        assert told.pop() == {"top_k": top_k}
+        assert method.settings is not None
+        assert (method.settings.rank, method.settings.top_k, method.settings.index_bits) == (32, top_k, 2)
+        assert method.settings.n_local == top_k // 4
+    method = decode.Method("sparq", model, a, 9000)
+    method.turn_on()
+    said = dict(published=True, rank=32, top_k=128, n_local=32, index_bits=4)
+    assert told == [said] and method.settings is not None and method.settings.top_k == 128
 
 
 def row(method: str, speed: float | None, seq_len: int = 8, dtype: str = "float32", **more: Any) -> dict:
@@ -250,6 +273,9 @@ def test_a_method_that_fails_is_a_row(tmp_path: Path, monkeypatch: pytest.Monkey
     [
         ["--S", "0"],
         ["--rounds", "0"],
+        ["--rest", "-1"],
+        ["--local", "200"],
+        ["--index-bits", "3"],
         ["--json", "/nowhere/x"],
         ["--batch", "x"],
         ["--read", "/nowhere/x"],

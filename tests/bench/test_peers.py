@@ -18,8 +18,9 @@ pytest.importorskip("transformers")
 import decode
 import decode_tables
 import peers
+from processor import Pace
 
-A = argparse.Namespace(peers=[], kv=None, steps=2, rounds=2, threads=3, seed=5, S=[32, 64])
+A = argparse.Namespace(peers=[], kv=None, steps=2, rounds=2, threads=3, seed=5, S=[32, 64], rest=9)
 
 
 def test_the_share_of_other_programs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,7 +37,7 @@ def test_a_system_that_says_nothing_is_not_quiet(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(peers, "_busy", lambda: (_ for _ in ()).throw(FileNotFoundError))
     with peers.others() as seen:
         pass
-    assert seen.share_of_all() is None and seen.share(0.0, 1.0) is None and peers.noise(None)
+    assert seen.share_of_all() is None and seen.share(0.0, 1.0) is None and peers.noise(None, 0.0)
 
 
 def test_looks_go_on_while_something_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,10 +52,12 @@ def test_looks_go_on_while_something_runs(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_what_is_quiet() -> None:
-    assert peers.noise(0.0) is None and peers.noise(peers.QUIET_SHARE) is None
+    assert peers.noise(0.0, 0.0) is peers.noise(peers.QUIET_SHARE, peers.PAUSED_SHARE) is None
     rule = "the machine must be quiet: other programs may take 0.05 of its processors, got "
-    assert peers.noise(0.125) == f"{rule}0.12"
-    assert peers.noise(None) == f"{rule}what this system does not say"
+    assert peers.noise(0.125, 0.0) == f"{rule}0.12"
+    assert peers.noise(None, 0.0) == f"{rule}what this system does not say"
+    said = peers.noise(0.0, 0.125)
+    assert said is not None and "its processors may stand still for 0.1 of the time, got 0.12; --rest" in said
 
 
 def test_processors_that_work() -> None:
@@ -65,29 +68,38 @@ def test_processors_that_work() -> None:
 
 
 def test_a_process_times_every_token_after_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The prompt is read, the machine rests, and the steps come after that. The worst pace counts of two."""
     asked: list[Any] = []
-    paces = iter((3e9, 2e9, 4e9, 5e9, 1e9, 1e9))
+    paces = [(9e9, 0.1), (8e9, 0.2), (2e9, 0.3), (3e9, 0.4)]
 
-    def memory_rate(n_threads: int) -> float:
-        asked.append(n_threads)
-        return next(paces)
+    def pace(n_threads: int) -> Any:
+        assert n_threads == 3
+        asked.append("pace")
+        return Pace(*paces[asked.count("pace") - 1])
 
     def program(a: argparse.Namespace) -> Any:
         def run(tokens: list[int], n_new: int) -> list[float]:
             asked.append((len(tokens), n_new))
-            return [10.0, 13.0, *(13.5 + 0.5 * i for i in range(n_new - 1))]
+            first = 13.0 if n_new == 1 else 10.1
+            return [10.0, first, *(first + 0.5 * (i + 1) for i in range(n_new - 1))]
 
         return run
 
     monkeypatch.setitem(peers._PROGRAMS, "llama.cpp", program)
     monkeypatch.setattr(peers.importlib.metadata, "version", lambda name: f"{name} 1")
-    monkeypatch.setattr(peers, "memory_rate", memory_rate)
-    a = argparse.Namespace(program="llama.cpp", S=9, tokens=4, seed=0, threads=3)
+    monkeypatch.setattr(peers, "pace", pace)
+    monkeypatch.setattr(peers.time, "sleep", lambda seconds: asked.append(f"rest {seconds}"))
+    a = argparse.Namespace(program="llama.cpp", S=9, tokens=4, seed=0, threads=3, rest=7)
     seen = peers.measure(a)
-    assert seen["first_token_seconds"] == 3.0 and seen["steps"] == [0.5] * 4
+    assert seen["first_token_seconds"] == 3.0 and seen["steps"] == pytest.approx([0.5] * 4)
     assert seen["version"] == "xllamacpp 1"
-    assert asked == [peers.WARM_UP, 3, (3, 5), 3] and seen["memory_bytes_per_second"] == 2e9
-    assert peers.measure(a)["memory_bytes_per_second"] == 4e9  # the slower, whichever came first
+    assert asked == [peers.WARM_UP, "pace", (3, 1), "pace", "rest 7", "pace", (3, 5), "pace"]
+    assert seen["first"][1] == 0.2 and (seen["memory_bytes_per_second"], seen["paused"]) == (2e9, 0.4)
+    monkeypatch.setattr(peers, "pace", lambda n_threads: Pace(1e9, 0.0))
+    asked.clear()
+    a.rest = 0
+    peers.measure(a)
+    assert asked == [peers.WARM_UP, (3, 1), (3, 5)]
     monkeypatch.setitem(peers._PROGRAMS, "llama.cpp", lambda a: lambda tokens, n_new: [0.0, 1.0])
     with pytest.raises(RuntimeError, match=r"llama.cpp must say 5 tokens, got 1"):
         peers.measure(a)
@@ -109,7 +121,7 @@ def rows(monkeypatch: pytest.MonkeyPatch, said: Any, status: int = 0, **changes:
     monkeypatch.setattr(peers, "_run", run)
     a = argparse.Namespace(**{**vars(A), **changes})
     made = peers.rows_of(a, Path("x.gguf"), 64, lambda name: {"method": name, "error": None}, decode._times)
-    same = {"--S": "64", "--tokens": "4", "--threads": "3", "--seed": "5"}
+    same = {"--S": "64", "--tokens": "4", "--threads": "3", "--seed": "5", "--rest": "9"}
     for call in calls:
         assert call[3] == "x.gguf" and {flag: call[call.index(flag) + 1] for flag in same} == same
     assert [call[call.index("--kv") + 1] for call in calls] == [row["kv_type"] for row in made]
@@ -121,7 +133,8 @@ SAID = {
     "steps": [0.1, 0.2, 0.3, 0.9],
     "version": "1",
     "others": 0.01,
-    "first": 0.01,
+    "paused": 0.02,
+    "first": [0.01, 0.02],
 }
 
 
@@ -136,9 +149,12 @@ def test_rows_of_other_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [(row["method"], row["kv_type"]) for row in some] == [kinds[0], *kinds[2:]]
     (one, other) = rows(monkeypatch, {**SAID, "others": 0.5}, peers=["openvino"])
     assert "must be quiet" in one["error"] and one["method"] == other["method"] == "openvino"
-    made = rows(monkeypatch, {**SAID, "first": 0.5})
-    assert all(row["first_token_seconds"] is None and row["seconds_per_step"] == 0.25 for row in made)
-    assert not any("first" in row or row["error"] for row in made)
+    (one, other) = rows(monkeypatch, {**SAID, "paused": 0.5}, peers=["openvino"])
+    assert "may stand still" in one["error"] and "may stand still" in other["error"]
+    for first in [0.5, 0.02], [0.01, 0.5]:
+        made = rows(monkeypatch, {**SAID, "first": first})
+        assert all(row["first_token_seconds"] is None and row["seconds_per_step"] == 0.25 for row in made)
+        assert not any("first" in row or row["error"] for row in made)
     for said, status in ((None, 2), (None, 0), (SAID, 2)):  # one may fail after it said a row
         made = rows(monkeypatch, said, status)
         assert {row["error"] for row in made} == {"llama.cpp: last words", "openvino: last words"}
@@ -182,10 +198,10 @@ def test_rows_of_another_pace_of_the_memory_are_refused() -> None:
 
 def test_the_table_has_both_processors_apart_and_what_we_lose() -> None:
     made = [
-        row("sparq", "int4", "f16", 60.0, index_bits=2, memory_bytes_per_second=2.8e10),
+        row("recommended", "int4", "f16", 60.0, index_bits=2, memory_bytes_per_second=2.8e10),
         row("sparq", "int4", "f16", 50.0, memory_bytes_per_second=None),  # as they were
-        row("llama.cpp", "gguf", "q8_0", 80.0),
-        row("sparq", "int4", "f16", 20.0, cpu="B"),
+        row("llama.cpp", "gguf", "q8_0", 80.0, paused=0.031),
+        row("sparq", "int4", "f16", 20.0, cpu="B", paused=0.012),
         row("openvino", "gguf", "f16", 20.0, cpu="C", memory_bytes_per_second=None),
         row("openvino", "gguf", "u8", 1.0, error="the machine must be quiet"),
     ]
@@ -196,9 +212,12 @@ def test_the_table_has_both_processors_apart_and_what_we_lose() -> None:
         "|---|---:|---:|---:|---:|",
         "| SmolLM2-135M | 512 | 80.0 | 50.0 | 60.0 |",
     ]
-    share = "Other programs took at most 2.0% of the processors meanwhile"
-    assert f"{share}, and memory was read at 28.0 to 30.0 GB/s. The commands:" in lines
-    assert f"{share}. The commands:" in lines  # of C, which does not say it
+    share, read = "Other programs took at most 2.0% of the processors meanwhile.", "Memory was read at"
+    still = "The processors stood still for at most"
+    some = f"{still} 3.1% of the time (1 of 3 rows say it)."
+    assert f"{share} {read} 28.0 to 30.0 GB/s. {some} The commands:" in lines
+    assert f"{share} {read} 30.0 to 30.0 GB/s. {still} 1.2% of the time. The commands:" in lines
+    assert f"{share} The commands:" in lines  # of C, which says neither
     second = lines.index("Tokens per second after the first, B:")
     assert lines[second + 4] == "| SmolLM2-135M | 512 | 20.0 |"
     assert "Seconds from the prompt to the first token, A:" in lines

@@ -12,6 +12,7 @@ from typing import Any, Callable, Iterator
 
 import peers
 import pytest
+from processor import Pace
 
 TOKENS = [1001, 1002, 1003]
 
@@ -35,7 +36,7 @@ def asked(program: str, kv: str) -> argparse.Namespace:
 
 
 def test_llama_cpp(monkeypatch: pytest.MonkeyPatch, clock: SimpleNamespace) -> None:
-    """All its threads, both caches, and nothing kept of the prompt; a part without a token is no time."""
+    """All its threads, both caches, and the prompt kept; a part without a token is no time."""
     bodies, servers = [], []
 
     class Server:
@@ -66,7 +67,7 @@ def test_llama_cpp(monkeypatch: pytest.MonkeyPatch, clock: SimpleNamespace) -> N
     assert given.cpuparams.n_threads == given.cpuparams_batch.n_threads == 3
     assert given.cache_type_k == given.cache_type_v == "8 bits"
     (body,) = bodies
-    assert body["prompt"] == TOKENS and body["ignore_eos"] is True and body["cache_prompt"] is False
+    assert body["prompt"] == TOKENS and body["ignore_eos"] is True and body["cache_prompt"] is True
 
     def fails(self: Any, body: Any, came: Callable[[Any], None]) -> None:
         came({"error": "too long"})
@@ -105,20 +106,21 @@ def test_openvino(monkeypatch: pytest.MonkeyPatch, clock: SimpleNamespace) -> No
 
 
 def test_others_are_looked_for_in_both_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They ran while the prompt was read, and not while tokens were said."""
+    """They ran while the prompt was read and while it was looked up again, not while tokens were said."""
 
     class Seen(peers.Others):
         @contextlib.contextmanager
         def watching(self) -> Iterator[None]:
-            self.samples = [(10.0, 0.0, 0.0), (13.0, 3.0, 6.0), (15.0, 3.0, 10.0)]
+            self.samples = [(10.0, 0.0, 0.0), (13.0, 3.0, 6.0), (20.0, 13.0, 20.0), (35.0, 13.0, 50.0)]
             yield
 
     monkeypatch.setattr(peers, "Others", Seen)
-    monkeypatch.setitem(peers._PROGRAMS, "openvino", lambda a: lambda *_: [10.0, 13.0, 14.0, 15.0])
+    times = {1: [10.0, 13.0], 3: [19.0, 20.0, 34.0, 35.0]}
+    monkeypatch.setitem(peers._PROGRAMS, "openvino", lambda a: lambda _, n_new: times.get(n_new))
     monkeypatch.setattr(peers.importlib.metadata, "version", lambda name: "1")
-    monkeypatch.setattr(peers, "memory_rate", lambda n_threads: 1e9)
-    row = peers.measure(argparse.Namespace(program="openvino", S=9, tokens=2, seed=0, threads=1))
-    assert (row["first"], row["others"]) == (0.5, 0.0)
+    monkeypatch.setattr(peers, "pace", lambda n_threads: Pace(1e9, 0.25))
+    row = peers.measure(argparse.Namespace(program="openvino", S=9, tokens=2, seed=0, threads=1, rest=0))
+    assert row["first"] == [0.5, 0.25] and row["others"] == 0.0 and row["paused"] == 0.25
 
 
 @pytest.mark.parametrize(

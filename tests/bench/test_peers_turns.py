@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Iterator
+from typing import Any, Iterator, Sequence
 
 import pytest
 
@@ -17,6 +18,7 @@ pytest.importorskip("transformers")
 import decode
 import peers
 import torch
+from processor import Pace
 
 import sparq_ipu.models
 import sparq_ipu.transformers
@@ -28,7 +30,7 @@ QUIET, BUSY = 0.01, 0.5
 class Method:
     """Stands in for a method of decode.py: its steps take nothing."""
 
-    def __init__(self, name: str, model: Any, a: Any):
+    def __init__(self, name: str, model: Any, a: Any, seq_len: int):
         self.name, self.model, self.cache = name, model, None
         self.seconds: list[float] = []
         #: tokens of a turn, and whether it counts
@@ -65,7 +67,7 @@ def test_each_round_begins_with_another() -> None:
                 raise RuntimeError("no more")
             return super().decode(tokens, is_counted)
 
-    methods: Any = [("float32", Ordered(name, None, None)) for name in "abcd"]
+    methods: Any = [("float32", Ordered(name, None, None, 64)) for name in "abcd"]
     rows: Any = {("float32", name): {"error": None} for name in "abcd"}
     a = argparse.Namespace(rounds=2, steps=2)
     decode._rounds(a, 64, methods, torch.arange(6), rows, PROGRESS)
@@ -74,8 +76,9 @@ def test_each_round_begins_with_another() -> None:
     assert [rows["float32", name]["error"] is None for name in "abcd"] == [True] * 3 + [False]
 
 
-def test_our_first_token_is_of_the_whole_prompt() -> None:
+def test_our_first_token_is_of_the_whole_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     """A piece of it warms up, in a cache of its own, and is not counted."""
+    monkeypatch.setattr(decode, "_head_dim", lambda config: 8)
     now, calls = [0.0], []
 
     class Model:
@@ -87,7 +90,7 @@ def test_our_first_token_is_of_the_whole_prompt() -> None:
             return SimpleNamespace(logits=torch.zeros(1))
 
     a = argparse.Namespace(r=1, k=1, local=0, index_bits=4, threads=1, cpu_time=False)
-    method = decode.Method("dense", Model(), a)
+    method = decode.Method("dense", Model(), a, 100)
     method.turn_on = lambda: None  # type: ignore[method-assign]
     method._now = lambda: now[0]
     assert method.first_token(list(range(100))) == 100.0
@@ -95,15 +98,17 @@ def test_our_first_token_is_of_the_whole_prompt() -> None:
 
 
 def rows_beside_others(
-    monkeypatch: pytest.MonkeyPatch, shares: list[float], paces: tuple[float, ...] = (1e9,) * 3
+    monkeypatch: pytest.MonkeyPatch, shares: list[float], paces: Sequence[tuple[float, float]] = ()
 ) -> tuple[list[dict[str, Any]], list[Any]]:
     """Rows of two methods, and what was asked of other programs.
 
     Args:
         shares: of other programs, of one thing that is timed after another.
-        paces: of the memory, before and after our rows, and for that of another program.
+        paces: of the machine before and after our steps, after the first token of each method, and for the
+            row of another program; the last one for all that follow.
     """
-    left, left_paces, asked = iter(shares), iter(paces), []
+    left, asked = iter(shares), []
+    left_paces = itertools.chain(paces or [(1e9, 0.0)], itertools.repeat(paces[-1] if paces else (1e9, 0.0)))
 
     @contextlib.contextmanager
     def others() -> Iterator[Any]:
@@ -112,13 +117,13 @@ def rows_beside_others(
 
     def rows_of_peers(a: Any, gguf: Path, seq_len: int, row: Any, times: Any) -> list[Any]:
         asked.append((gguf, seq_len))
-        return [{**row("openvino"), "memory_bytes_per_second": next(left_paces)}]
+        return [{**row("openvino"), **Pace(*next(left_paces))._asdict()}]
 
     model = torch.nn.Linear(1, 1)
     sizes = dict(head_dim=1, num_hidden_layers=1, num_key_value_heads=1, vocab_size=97)
     model.config = SimpleNamespace(**sizes)  # type: ignore[assignment]
     monkeypatch.setattr(decode, "load", lambda *_: model)
-    monkeypatch.setattr(decode, "memory_rate", lambda n_threads: next(left_paces))
+    monkeypatch.setattr(decode, "pace", lambda n_threads: Pace(*next(left_paces)))
     monkeypatch.setattr(decode, "Method", Method)
     monkeypatch.setattr(decode, "others", others)
     monkeypatch.setattr(decode, "rows_of_peers", rows_of_peers)
@@ -136,7 +141,7 @@ def rows_beside_others(
 
 def test_what_is_kept_of_our_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Others ran beside the first token of one method, and beside the parts of the other."""
-    (one, other, peer), asked = rows_beside_others(monkeypatch, [QUIET, BUSY, QUIET, QUIET, BUSY])
+    (one, other, peer), asked = rows_beside_others(monkeypatch, [QUIET, QUIET, BUSY, BUSY, QUIET])
     assert one["error"] is None and other["error"] is None
     assert one["tokens_per_second"] == other["tokens_per_second"] == 4.0
     assert one["first_token_seconds"] is None and other["first_token_seconds"] == 64.0
@@ -144,16 +149,34 @@ def test_what_is_kept_of_our_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked == [(Path("smollm2.gguf"), 64)] and peer["weight_bytes"] == one["weight_bytes"]
 
 
+def test_what_is_kept_where_the_processors_stood_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the end of the first method's first token on: neither has that, and only one has its parts."""
+    paces = [(1e9, QUIET), (1e9, 0.0), (1e9, BUSY)]
+    (one, other, _), _ = rows_beside_others(monkeypatch, [QUIET] * 5, paces)
+    assert one["error"] is None and other["error"] is None and one["paused"] == other["paused"] == QUIET
+    assert one["first_token_seconds"] is None and other["first_token_seconds"] is None
+    assert one["seconds_rest"] == 1.0 and other["seconds_rest"] is None
+
+
 def test_a_busy_machine_gives_no_rows_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    (one, other, _), _ = rows_beside_others(monkeypatch, [BUSY, QUIET, QUIET])
+    (one, other, _), _ = rows_beside_others(monkeypatch, [BUSY])
     for row in (one, other):
         assert "must be quiet" in row["error"] and row["tokens_per_second"] is None
+
+
+@pytest.mark.parametrize("still", [(0.0, BUSY), (BUSY, 0.0)])
+def test_processors_that_stand_still_give_no_rows_of_ours(
+    still: tuple[float, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (one, other, _), _ = rows_beside_others(monkeypatch, [QUIET], [(1e9, share) for share in still])
+    for row in (one, other):
+        assert "may stand still" in row["error"] and row["tokens_per_second"] is None
 
 
 @pytest.mark.parametrize("paces", [(1e9, 1e9, 2e9), (1e9, 2e9, 2e9), (2e9, 1e9, 2e9)])
 def test_a_machine_that_changes_gives_no_rows(
     paces: tuple[float, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows, _ = rows_beside_others(monkeypatch, [QUIET] * 5, paces)
+    rows, _ = rows_beside_others(monkeypatch, [QUIET] * 5, [(each, 0.0) for each in paces])
     assert [row["memory_bytes_per_second"] for row in rows] == [1e9, 1e9, 2e9]
     assert all("the memory must keep its pace" in row["error"] for row in rows)
