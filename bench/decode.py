@@ -19,6 +19,7 @@ committed rows into README.md, and more of them into docs/models.md.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import gc
 import json
@@ -27,7 +28,7 @@ import statistics
 import sys
 import time
 from pathlib import Path
-from typing import Any, Iterable
+from typing import Any, Callable, Iterator
 
 from common import (
     ROOT,
@@ -43,17 +44,17 @@ from common import (
     repeat_command,
     text_table,
 )
-from decode_parts import PARTS, clock
+from decode_method import METHODS, OURS, Method, head_dim_of, settings_of
+from decode_parts import PARTS
 from decode_tables import TYPES, all_rows, best_plain, of_the_lengths, of_the_peers, plot, read_rows
 from json_lines import SCHEMA, JsonLines
-from peers import KV_TYPES, WARM_UP, noise, others, prompt_tokens, refuse_other_pace
-from peers import rows_of as rows_of_peers
-from processor import Pace, pace, processor
+from peers import KV_TYPES, Peer, prompt_tokens
+from processor import processor
+from quiet import Pace, noise, others, pace
 
 from sparq_ipu.commands.command_line import thread_count
 from sparq_ipu.commands.extras import needed
 from sparq_ipu.commands.tables import replace_block
-from sparq_ipu.transformers.settings import LayerSettings, complete, recommended_top_k
 
 #: the published tables
 ROWS = ROOT / "bench/results/decode.jsonl"
@@ -82,19 +83,6 @@ TINY = dict(
     head_dim=16,
 )
 SHAPES = {"smollm2-shape": SHAPE, "tiny-shape": TINY}
-#: wall time, and the CPU time of this thread
-CLOCKS = {False: time.perf_counter, True: time.thread_time}
-METHODS = (
-    "plain-sdpa",
-    "plain-eager",
-    "plain-sdpa-static",
-    "plain-eager-static",
-    "dense",
-    "sparq",
-    "recommended",
-)
-#: those with our caches
-OURS = ("dense", "sparq", "recommended")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -135,9 +123,8 @@ def parser() -> argparse.ArgumentParser:
         nargs="*",
         choices=tuple(KV_TYPES),
         help="these programs too (none named: all; extra `peers`), on the same GGUF file; and for every row "
-        "the time to the first token. Rows are refused where other programs ran meanwhile, where the "
-        "processors stood still, and where the memory changed its pace from ours to theirs, as neighbours of "
-        "a virtual machine make them do",
+        "the time to the first token. They take turns with our methods. Rows are refused where still others "
+        "ran meanwhile, and where the processors stood still, as a virtual machine's do for its neighbours",
     )
     cli.add_argument(
         "--kv",
@@ -150,8 +137,8 @@ def parser() -> argparse.ArgumentParser:
         "--rest",
         type=int,
         default=0,
-        help="seconds of idleness before the steps of each program (default 0): some virtual machines are "
-        "slowed for minutes after long work, such as reading a long prompt",
+        help="seconds of idleness before the steps (default 0): some virtual machines are slowed for minutes "
+        "after long work, such as reading a long prompt",
     )
     cli.add_argument("--json", type=Path, help="append the rows to this file too")
     cli.add_argument("--read", type=Path, help="measure nothing: take the rows of that file")
@@ -192,151 +179,13 @@ def _weight_bytes(model: Any) -> int:
     return total + sum(m.weight_bytes for m in model.modules() if hasattr(m, "weight_bytes"))
 
 
-def _head_dim(config: Any) -> int:
-    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-
-
-def _settings(
-    name: str, a: argparse.Namespace, seq_len: int, head_dim: int
-) -> tuple[dict[str, Any], LayerSettings | None]:
-    """What `enable` is told for a method, and the settings of a layer that it has of that."""
-    said: dict[str, Any]
-    if name == "sparq":
-        said = dict(published=True, rank=a.r, top_k=a.k, n_local=a.local, index_bits=a.index_bits)
-        return said, LayerSettings(a.r, a.k, a.local, index_bits=a.index_bits)
-    if name == "recommended":
-        said = dict(top_k=recommended_top_k(seq_len))
-        return said, complete("decode", head_dim, said)
-    return {}, None
-
-
-class Method:
-    """One way to decode, and its cache.
-
-    Args:
-        name: of METHODS.
-        model: shared by the methods of one type.
-        a: the command line.
-        seq_len: positions in the cache.
-    """
-
-    def __init__(self, name: str, model: Any, a: argparse.Namespace, seq_len: int):
-        self.name, self.model = name, model
-        #: what `enable` is told, and the settings that it has of that; None: another way
-        self._said, self.settings = _settings(name, a, seq_len, _head_dim(model.config))
-        self._threads = a.threads
-        self._now = CLOCKS[a.cpu_time]
-        self.seconds: list[float] = []
-        self.cache: Any = None
-
-    def turn_on(self) -> None:
-        """The model decodes this way."""
-        from sparq_ipu.transformers import disable, enable, enable_dense, is_enabled
-
-        if is_enabled(self.model):
-            disable(self.model)
-        if self._said:
-            enable(self.model, **self._said)
-        elif self.name == "dense":
-            enable_dense(self.model)
-        else:
-            self.model.set_attn_implementation(self.name.split("-")[1])
-
-    def fill(self, tensors: Iterable[tuple[Any, Any]], n_more: int) -> None:
-        """Make the cache.
-
-        Args:
-            tensors: keys and values of one layer after another.
-            n_more: positions that will be added.
-        """
-        import torch
-        import transformers
-
-        from sparq_ipu.transformers import SparqCache
-
-        config, dtype = self.model.config, self.model.dtype
-        for index, (key, value) in enumerate(tensors):
-            key, value = key.to(dtype), value.to(dtype)
-            if self.cache is None:
-                capacity = key.shape[2] + n_more
-                if self.name in OURS:
-                    bits = 16 if self.settings is None else self.settings.index_bits
-                    options: dict[str, Any] = dict(device="cpu", n_threads=self._threads, index_bits=bits)
-                    self.cache = SparqCache(config, capacity=capacity, check_finite=False, **options)
-                elif self.name.endswith("-static"):
-                    self.cache = transformers.StaticCache(config=config, max_cache_len=capacity)
-                else:
-                    self.cache = transformers.DynamicCache()
-            if self.name in OURS:
-                self.cache.layers[index].arm(None, None)
-            with torch.no_grad():
-                self.cache.update(key, value, index, {"cache_position": torch.arange(key.shape[2])})
-
-    def cache_bytes(self) -> int:
-        """Memory of the cache for the positions it has room for, in bytes; counted."""
-        total = 0
-        for layer in self.cache.layers:
-            if self.name in OURS:
-                spec, backend = layer.cache.spec, layer.cache.one_layer("bench")
-                rows = 2 * 2 * spec.n_tasks * spec.capacity * spec.head_dim
-                total += rows + backend.key_index_bytes
-            else:
-                total += sum(x.numel() * x.element_size() for x in (layer.keys, layer.values))
-        return total
-
-    def parts(self, tokens: Any) -> Row:
-        """Where the time of such steps goes; they are not counted."""
-        self.turn_on()
-        with clock(self.model, self.cache, self._now) as of:
-            start = self._now()
-            self.decode(tokens, is_counted=False, is_on=True)
-            total = self._now() - start
-        return {f"seconds_{name}": seconds for name, seconds in of.parts(total, len(tokens)).items()}
-
-    def first_token(self, prompt: list[int]) -> float:
-        """Seconds from a prompt to the likeliest token after it, without a cache that was filled before."""
-        import torch
-        import transformers
-
-        from sparq_ipu.transformers.cache_name import with_cache
-
-        self.turn_on()
-        start = 0.0
-        for tokens in (prompt[: WARM_UP[0]], prompt):
-            start = self._now()
-            with torch.no_grad():
-                cache = transformers.DynamicCache(config=self.model.config)
-                given = dict(with_cache(cache), use_cache=True, logits_to_keep=1)
-                self.model(torch.tensor([tokens]), **given).logits.argmax()
-        return self._now() - start
-
-    def decode(self, tokens: Any, is_counted: bool, is_on: bool = False) -> Any:
-        """Tokens (n, batch, 1), one step each; the logits of the first."""
-        import torch
-
-        from sparq_ipu.transformers.cache_name import with_cache
-
-        if not is_on:
-            self.turn_on()
-        first = None
-        with torch.no_grad():
-            for token in tokens:
-                start = self._now()
-                logits = self.model(token, **with_cache(self.cache), use_cache=True).logits
-                seconds = self._now() - start
-                if is_counted:
-                    self.seconds.append(seconds)
-                first = logits if first is None else first
-        return first
-
-
 def rows_of(a: argparse.Namespace, seq_len: int, progress: Progress, command: str) -> list[Row]:
     """Measure all methods and types at one length."""
     import torch
 
     from sparq_ipu.transformers import disable, is_enabled
 
-    methods: list[tuple[str, Method]] = []
+    methods: list[tuple[Row, Any]] = []
     rows: list[Row] = []
     generator = torch.Generator().manual_seed(a.seed)
     n_tokens = a.steps * (a.rounds + 2)
@@ -346,7 +195,7 @@ def rows_of(a: argparse.Namespace, seq_len: int, progress: Progress, command: st
         progress.step(f"{seq_len} positions, {dtype}: weights and caches")
         model = load(a.model, dtype, a.seed)
         config = model.config
-        shape = (a.batch, config.num_key_value_heads, seq_len, _head_dim(config))
+        shape = (a.batch, config.num_key_value_heads, seq_len, head_dim_of(config))
 
         if tensors is None:
             made = torch.Generator().manual_seed(a.seed + 1)
@@ -356,73 +205,91 @@ def rows_of(a: argparse.Namespace, seq_len: int, progress: Progress, command: st
         for name in a.methods:
             row = _row(a, name, dtype, seq_len, model, command)
             rows.append(row)
-            try:
+            with _errors_are(row):
                 method = Method(name, model, a, seq_len)
                 method.turn_on()
                 method.fill(tensors, n_tokens)
-                methods.append((dtype, method))
+                methods.append((row, method))
                 row["cache_bytes"] = method.cache_bytes()
-            except (ValueError, RuntimeError, MemoryError, TypeError) as error:
-                row["error"] = f"{type(error).__name__}: {error}"
     tensors = None
-    tokens = torch.randint(0, config.vocab_size, (n_tokens, a.batch, 1), generator=generator)
-    running = {(row["dtype"], row["method"]): row for row in rows}
-    if a.rest:
-        progress.step(f"{seq_len} positions: rests {a.rest} s")
-        time.sleep(a.rest)
-    before = pace(a.threads)
-    with others() as share:
-        _rounds(a, seq_len, methods, tokens, running, progress)
+    ours = list(methods)
+    made_row = functools.partial(_row, a, dtype="gguf", seq_len=seq_len, model=model, command=command)
+    try:
+        if a.peers is not None:
+            for row, method in ours:
+                progress.step(f"{seq_len} positions: the first token of {method.name}, {row['dtype']}")
+                _first_token(row, method, a, seq_len)
+            for row, peer in _peers(a, seq_len, made_row, progress):
+                rows.append(row)
+                methods += [(row, peer)] if peer is not None else []
+        tokens = torch.randint(0, config.vocab_size, (n_tokens, a.batch, 1), generator=generator)
+        if a.rest:
+            progress.step(f"{seq_len} positions: rests {a.rest} s")
+            time.sleep(a.rest)
+        before = pace(a.threads)
+        with others([peer.pid for _, peer in methods[len(ours) :]]) as seen:
+            _rounds(a, seq_len, methods, tokens, progress)
+        now = before.worst(pace(a.threads))
+    finally:
+        for _, peer in methods[len(ours) :]:
+            peer.close()
     load_average.append(os.getloadavg()[0])
-    now = pace(a.threads)
-    for dtype, method in methods:
-        row = running[dtype, method.name]
-        row.update(load_average=load_average, others=share.share_of_all(), **before.worst(now)._asdict())
+    for row, method in methods:
+        row.update(load_average=load_average, others=seen.share_of_all(), **now._asdict())
         if a.peers is not None and row["error"] is None:
             row["error"] = noise(row["others"], row["paused"])
         if method.seconds and row["error"] is None:
             row.update(_times(method.seconds, a.batch))
     progress.step(f"{seq_len} positions: the parts of a step")
-    for dtype, method in methods:
-        row = running[dtype, method.name]
+    for row, method in ours:
         if row["error"] is None:
-            now = _more_of(row, method, a, tokens[-a.steps :], seq_len, now)
+            with others() as seen:
+                parts = method.parts(tokens[-a.steps :])
+            if a.peers is None or noise(seen.share_of_all(), row["paused"]) is None:
+                row.update(parts)
         if is_enabled(method.model):
             disable(method.model)
         method.cache = None
     gc.collect()
-    if a.peers is not None:
-        progress.step(f"{seq_len} positions: llama.cpp and OpenVINO")
-        made = functools.partial(
-            _row, a, dtype="gguf", seq_len=seq_len, model=methods[0][1].model, command=command
-        )
-        rows += rows_of_peers(a, gguf_of(a.model), seq_len, made, _times)
-        refuse_other_pace(rows)
     progress.step(None)
     return rows
 
 
-def _more_of(
-    row: Row, method: Method, a: argparse.Namespace, tokens: Any, seq_len: int, before: Pace
-) -> Pace:
-    """Where the time of a step goes, and with --peers the first token, each where the machine was quiet.
+@contextlib.contextmanager
+def _errors_are(row: Row) -> Iterator[None]:
+    """What goes wrong is the row's error."""
+    try:
+        yield
+    except (ValueError, RuntimeError, MemoryError, TypeError) as error:
+        row["error"] = f"{type(error).__name__}: {error}"
 
-    Args:
-        before: the pace just before that. Returned is that after it.
-    """
-    with others() as seen:
-        parts = method.parts(tokens)
-    if a.peers is None:
-        row.update(parts)
-        return before
-    if noise(seen.share_of_all(), before.paused) is None:
-        row.update(parts)
-    with others() as seen:
+
+def _first_token(row: Row, method: Method, a: argparse.Namespace, seq_len: int) -> None:
+    """The time to it, if the machine is quiet meanwhile."""
+    before = pace(a.threads)
+    with others() as seen, _errors_are(row):
         seconds = method.first_token(prompt_tokens(seq_len, a.seed))
-    now = pace(a.threads)
-    if noise(seen.share_of_all(), before.worst(now).paused) is None:
+    if row["error"] is None and noise(seen.share_of_all(), before.worst(pace(a.threads)).paused) is None:
         row["first_token_seconds"] = seconds
-    return now
+
+
+def _peers(
+    a: argparse.Namespace, seq_len: int, made_row: Callable[[str], Row], progress: Progress
+) -> Iterator[tuple[Row, Peer | None]]:
+    """Rows of the other programs, and they themselves when they have read their prompt; None: it failed."""
+    for program in a.peers or KV_TYPES:
+        for kv_type in KV_TYPES[program]:
+            if a.kv is not None and kv_type not in a.kv:
+                continue
+            progress.step(f"{seq_len} positions: the first token of {program}, {kv_type}")
+            row, peer = made_row(program), None
+            row["kv_type"] = kv_type
+            with _errors_are(row):
+                peer = Peer(program, kv_type, gguf_of(a.model), seq_len, a.steps, a.threads, a.seed)
+                row["version"] = peer.prompt["version"]
+                if noise(peer.prompt["others"], peer.prompt["paused"]) is None:
+                    row["first_token_seconds"] = peer.prompt["first_token_seconds"]
+            yield row, peer
 
 
 def gguf_of(model: str) -> Path:
@@ -433,37 +300,28 @@ def gguf_of(model: str) -> Path:
 
 
 def _rounds(
-    a: argparse.Namespace,
-    seq_len: int,
-    methods: list[tuple[str, Method]],
-    tokens: Any,
-    running: dict[tuple[str, str], Row],
-    progress: Progress,
+    a: argparse.Namespace, seq_len: int, methods: list[tuple[Row, Any]], tokens: Any, progress: Progress
 ) -> None:
-    """Decode in turns. `running`: the rows, by type and method."""
+    """Decode in turns."""
     expected: Any = None
     for turn in range(a.rounds + 1):
         progress.step(f"{seq_len} positions: round {turn} of {a.rounds}")
         # another order in each round: nobody always follows the same one
         first = turn % max(len(methods), 1)
-        for dtype, method in methods[first:] + methods[:first]:
-            row = running[dtype, method.name]
+        for row, method in methods[first:] + methods[:first]:
             if row["error"] is not None:
                 continue
-            try:
-                now = tokens[turn * a.steps : (turn + 1) * a.steps]
-                logits = method.decode(now, is_counted=turn > 0).float()
-            except (ValueError, RuntimeError, MemoryError, TypeError) as error:
-                row["error"] = f"{type(error).__name__}: {error}"
-                continue
-            if turn == 0:
-                expected = logits if expected is None else expected
-                difference = (logits - expected).abs().max() / expected.abs().max()
-                row["logits_differ"] = float(difference)
+            with _errors_are(row):
+                logits = method.decode(tokens[turn * a.steps : (turn + 1) * a.steps], is_counted=turn > 0)
+                if turn == 0 and logits is not None:
+                    logits = logits.float()
+                    expected = logits if expected is None else expected
+                    difference = (logits - expected).abs().max() / expected.abs().max()
+                    row["logits_differ"] = float(difference)
 
 
 def _row(a: argparse.Namespace, name: str, dtype: str, seq_len: int, model: Any, command: str) -> Row:
-    settings = _settings(name, a, seq_len, _head_dim(model.config))[1]
+    settings = settings_of(name, a, seq_len, head_dim_of(model.config))[1]
     return {
         "schema": SCHEMA,
         "bench": "decode",
@@ -569,7 +427,7 @@ def main(argv: list[str] | None = None) -> int:
     if a.rest < 0:
         cli.error(f"--rest must be at least 0, got {a.rest}")
     try:
-        _settings("sparq", a, 1, a.r)
+        settings_of("sparq", a, 1, a.r)
     except ValueError as error:
         cli.error(f"{error}")
     if min(a.S) < 1:
@@ -580,9 +438,9 @@ def main(argv: list[str] | None = None) -> int:
         cli.error("--peers must have batch 1 and wall time, as the others have")
     if a.peers is not None and a.model != "smollm2" and not a.model.endswith(".gguf"):
         cli.error(f"--peers must have --model smollm2 or a .gguf file, which all read, got {a.model}")
-    if a.peers is not None and min(a.S) < a.steps * a.rounds + 3:
-        rule = "be at least 3 more than the steps of all rounds with --peers"
-        cli.error(f"--S must {rule}, got {min(a.S)} and {a.steps * a.rounds}")
+    if a.peers is not None and min(a.S) < a.steps + 3:
+        rule = "be at least 3 more than --steps with --peers"
+        cli.error(f"--S must {rule}, got {min(a.S)} and {a.steps}")
     if a.cpu_time and (a.threads != 1 or os.environ.get("OMP_NUM_THREADS") != "1"):
         cli.error("--cpu-time must have --threads 1 and OMP_NUM_THREADS=1: it is that of one thread")
     for flag in ("json", "plot"):

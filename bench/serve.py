@@ -55,8 +55,8 @@ from typing import Any, AsyncIterator, Callable, Iterator
 import numpy as np
 from common import ROOT, repeat_command
 from json_lines import SCHEMA, JsonLines
-from peers import Others
 from processor import processor
+from quiet import Others
 
 from sparq_ipu.commands.command_line import Parser, guarded, number, positive_integer, thread_count
 from sparq_ipu.transformers.checkpoints import check_path
@@ -433,7 +433,7 @@ async def measure(a: argparse.Namespace, kind: str, tokenizer: Any, emit: Any) -
         async with httpx.AsyncClient(timeout=None) as client:
             load = Load(client, url, str(a.model) if kind == "transformers" else "model", tokenizer)
             await load.ask(prompts.text(100, 20000), 4)  # warm-up
-            others, since = Others(pid), time.perf_counter()
+            others, since = Others([pid]), time.perf_counter()
             looking = asyncio.ensure_future(others.sample())
 
             def said(**row: Any) -> None:

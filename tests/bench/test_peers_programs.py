@@ -4,15 +4,13 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any, Callable, Iterator
+from typing import Any, Callable
 
 import peers
 import pytest
-from processor import Pace
 
 TOKENS = [1001, 1002, 1003]
 
@@ -85,16 +83,12 @@ def test_openvino(monkeypatch: pytest.MonkeyPatch, clock: SimpleNamespace) -> No
         def __init__(self, *words: Any, **options: Any):
             pipes.append((words, options))
 
-        def generate(self, inputs: Any, config: Any, streamer: Any) -> Any:
+        def generate(self, inputs: Any, config: Any) -> Any:
             configs.append((inputs.tolist(), config))
-            for token in range(config.max_new_tokens):
-                assert streamer.write(token) == "go on"
-            streamer.end()
             times = dict(m_times_to_first_token=[3e6], m_durations=[3e6, 5e5, 2.5e5])
             return SimpleNamespace(perf_metrics=SimpleNamespace(raw_metrics=SimpleNamespace(**times)))
 
-    names = dict(LLMPipeline=Pipeline, StreamerBase=object, GenerationConfig=SimpleNamespace)
-    names.update(StreamingStatus=SimpleNamespace(RUNNING="go on"))
+    names = dict(LLMPipeline=Pipeline, GenerationConfig=SimpleNamespace)
     module(monkeypatch, "openvino", Tensor=lambda array: array)
     module(monkeypatch, "openvino_genai", TokenizedInputs=lambda ids, mask: ids, **names)
 
@@ -102,25 +96,8 @@ def test_openvino(monkeypatch: pytest.MonkeyPatch, clock: SimpleNamespace) -> No
     assert run(TOKENS, 3) == [10.0, 13.0, 13.5, 13.75]
     assert pipes == [(("x.gguf", "CPU"), dict(INFERENCE_NUM_THREADS=3, KV_CACHE_PRECISION="u8"))]
     ((ids, config),) = configs
-    assert ids == [TOKENS] and config.ignore_eos and not config.do_sample
-
-
-def test_others_are_looked_for_in_both_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They ran while the prompt was read and while it was looked up again, not while tokens were said."""
-
-    class Seen(peers.Others):
-        @contextlib.contextmanager
-        def watching(self) -> Iterator[None]:
-            self.samples = [(10.0, 0.0, 0.0), (13.0, 3.0, 6.0), (20.0, 13.0, 20.0), (35.0, 13.0, 50.0)]
-            yield
-
-    monkeypatch.setattr(peers, "Others", Seen)
-    times = {1: [10.0, 13.0], 3: [19.0, 20.0, 34.0, 35.0]}
-    monkeypatch.setitem(peers._PROGRAMS, "openvino", lambda a: lambda _, n_new: times.get(n_new))
-    monkeypatch.setattr(peers.importlib.metadata, "version", lambda name: "1")
-    monkeypatch.setattr(peers, "pace", lambda n_threads: Pace(1e9, 0.25))
-    row = peers.measure(argparse.Namespace(program="openvino", S=9, tokens=2, seed=0, threads=1, rest=0))
-    assert row["first"] == [0.5, 0.25] and row["others"] == 0.0 and row["paused"] == 0.25
+    assert ids == [TOKENS] and config.ignore_eos and not config.do_sample and config.max_new_tokens == 3
+    assert run(TOKENS, 1) == [10.0, 13.0]
 
 
 @pytest.mark.parametrize(
@@ -141,3 +118,23 @@ def test_refusals(
         peers.main(words.split())
     said = capsys.readouterr().err
     assert text in said and ("pip install '.[peers]'" in said) == ("installed" in text)
+
+
+def test_a_missing_kernel_is_not_a_missing_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_kernels(a: Any) -> Any:
+        raise ModuleNotFoundError("No module named 'sparq_ipu._cpu'", name="sparq_ipu._cpu")
+
+    monkeypatch.setitem(peers._PROGRAMS, "openvino", no_kernels)
+    with pytest.raises(ModuleNotFoundError, match="No module named"):
+        peers.main(["openvino", "x.gguf"])
+
+
+def test_the_command_answers_every_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", ["2\n", "1\n"])
+    monkeypatch.setattr(
+        peers, "said", lambda a, asked: [dict(of=a.tokens), *(dict(n=line) for line in asked)]
+    )
+    assert peers.main(["openvino", "x.gguf", "--tokens", "5"]) == 0
+    assert capsys.readouterr().out.splitlines() == ['{"of": 5}', '{"n": "2\\n"}', '{"n": "1\\n"}']

@@ -7,8 +7,8 @@ import argparse
 import contextlib
 import itertools
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, Iterator, Sequence
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, ClassVar, Iterator, Mapping, Sequence
 
 import pytest
 
@@ -16,9 +16,10 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import decode
+import decode_method
 import peers
 import torch
-from processor import Pace
+from quiet import Pace
 
 import sparq_ipu.models
 import sparq_ipu.transformers
@@ -67,18 +68,36 @@ def test_each_round_begins_with_another() -> None:
                 raise RuntimeError("no more")
             return super().decode(tokens, is_counted)
 
-    methods: Any = [("float32", Ordered(name, None, None, 64)) for name in "abcd"]
-    rows: Any = {("float32", name): {"error": None} for name in "abcd"}
+    methods: Any = [({"error": None}, Ordered(name, None, None, 64)) for name in "abcd"]
     a = argparse.Namespace(rounds=2, steps=2)
-    decode._rounds(a, 64, methods, torch.arange(6), rows, PROGRESS)
+    decode._rounds(a, 64, methods, torch.arange(6), PROGRESS)
     assert "".join(order) == "abcd" + "bca" + "cab"  # what failed has no further turn
     assert methods[0][1].turns == [([0, 1], False), ([2, 3], True), ([4, 5], True)]
-    assert [rows["float32", name]["error"] is None for name in "abcd"] == [True] * 3 + [False]
+    assert [row["error"] for row, _ in methods] == [None] * 3 + ["RuntimeError: no more"]
+    assert methods[1][0]["logits_differ"] == 0.0
+
+
+def test_other_programs_say_no_logits() -> None:
+    """Those of the first method that has some are what others differ from."""
+
+    class Peer(Method):
+        def decode(self, tokens: Any, is_counted: bool) -> Any:
+            return super().decode(tokens, is_counted) and None
+
+    class Other(Method):
+        def decode(self, tokens: Any, is_counted: bool) -> Any:
+            return super().decode(tokens, is_counted) * 1.5
+
+    kinds = (Peer, Method, Other)
+    methods: Any = [({"error": None}, kind("a", None, None, 64)) for kind in kinds]
+    decode._rounds(argparse.Namespace(rounds=1, steps=1), 64, methods, torch.arange(2), PROGRESS)
+    assert [row.get("logits_differ") for row, _ in methods] == [None, 0.0, 0.5]
+    assert [method.turns for _, method in methods] == [[([0], False), ([1], True)]] * 3
 
 
 def test_our_first_token_is_of_the_whole_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     """A piece of it warms up, in a cache of its own, and is not counted."""
-    monkeypatch.setattr(decode, "_head_dim", lambda config: 8)
+    monkeypatch.setattr(decode_method, "head_dim_of", lambda config: 8)
     now, calls = [0.0], []
 
     class Model:
@@ -90,93 +109,152 @@ def test_our_first_token_is_of_the_whole_prompt(monkeypatch: pytest.MonkeyPatch)
             return SimpleNamespace(logits=torch.zeros(1))
 
     a = argparse.Namespace(r=1, k=1, local=0, index_bits=4, threads=1, cpu_time=False)
-    method = decode.Method("dense", Model(), a, 100)
+    method = decode_method.Method("dense", Model(), a, 100)
     method.turn_on = lambda: None  # type: ignore[method-assign]
     method._now = lambda: now[0]
     assert method.first_token(list(range(100))) == 100.0
     assert [n for n, _ in calls] == [peers.WARM_UP[0], 100] and calls[0][1] is not calls[1][1]
 
 
+class Peer(Method):
+    """Stands in for a process of another program; its name says which one has no room."""
+
+    prompt: ClassVar[dict[str, Any]] = {}
+    made: ClassVar[list[Peer]] = []
+
+    def __init__(self, program: str, kv_type: str, *words: Any):
+        if kv_type == "q8_0":
+            raise RuntimeError("no room")
+        super().__init__(program, None, None, 0)
+        self.kv_type, self.words, self.pid, self.is_open = kv_type, words, 70 + len(self.made), True
+        self.made.append(self)
+
+    def decode(self, tokens: Any, is_counted: bool) -> None:
+        assert self.is_open
+        super().decode(tokens, is_counted)
+
+    def close(self) -> None:
+        self.is_open = False
+
+
 def rows_beside_others(
-    monkeypatch: pytest.MonkeyPatch, shares: list[float], paces: Sequence[tuple[float, float]] = ()
-) -> tuple[list[dict[str, Any]], list[Any]]:
-    """Rows of two methods, and what was asked of other programs.
+    monkeypatch: pytest.MonkeyPatch,
+    shares: list[float],
+    paused: Sequence[float] = (),
+    words: str = "--peers openvino --kv f16",
+    prompt: Mapping[str, float] = MappingProxyType({}),
+) -> list[dict[str, Any]]:
+    """Rows of two methods, and those of other programs.
 
     Args:
-        shares: of other programs, of one thing that is timed after another.
-        paces: of the machine before and after our steps, after the first token of each method, and for the
-            row of another program; the last one for all that follow.
+        shares: of others, of one thing that is timed after another; the last one for all that follow.
+        paused: as that, of the looks at the machine.
+        prompt: what a process says of its prompt.
     """
-    left, asked = iter(shares), []
-    left_paces = itertools.chain(paces or [(1e9, 0.0)], itertools.repeat(paces[-1] if paces else (1e9, 0.0)))
+
+    def endless(values: Sequence[float]) -> Iterator[float]:
+        return itertools.chain(values, itertools.repeat(values[-1]))
+
+    left, left_paused, pids = endless(shares), endless(paused or [0.0]), []
 
     @contextlib.contextmanager
-    def others() -> Iterator[Any]:
+    def others(of: Sequence[int] = ()) -> Iterator[Any]:
         share = next(left)
+        pids.append(list(of))
         yield SimpleNamespace(share_of_all=lambda: share)
-
-    def rows_of_peers(a: Any, gguf: Path, seq_len: int, row: Any, times: Any) -> list[Any]:
-        asked.append((gguf, seq_len))
-        return [{**row("openvino"), **Pace(*next(left_paces))._asdict()}]
 
     model = torch.nn.Linear(1, 1)
     sizes = dict(head_dim=1, num_hidden_layers=1, num_key_value_heads=1, vocab_size=97)
     model.config = SimpleNamespace(**sizes)  # type: ignore[assignment]
+    said = dict(first_token_seconds=3.0, others=QUIET, paused=QUIET, version="7")
+    monkeypatch.setattr(Peer, "prompt", {**said, **prompt})
+    monkeypatch.setattr(Peer, "made", [])
     monkeypatch.setattr(decode, "load", lambda *_: model)
-    monkeypatch.setattr(decode, "pace", lambda n_threads: Pace(*next(left_paces)))
+    monkeypatch.setattr(decode, "pace", lambda n_threads: Pace(1e9, next(left_paused)))
     monkeypatch.setattr(decode, "Method", Method)
+    monkeypatch.setattr(decode, "Peer", Peer)
     monkeypatch.setattr(decode, "others", others)
-    monkeypatch.setattr(decode, "rows_of_peers", rows_of_peers)
     monkeypatch.setattr(sparq_ipu.transformers, "is_enabled", lambda model: False)
     monkeypatch.setattr(sparq_ipu.models, "smollm2_path", lambda: Path("smollm2.gguf"))
-    words = "--peers --model smollm2 --steps 2 --rounds 1 --methods dense sparq --dtypes bfloat16"
+    words += " --model smollm2 --steps 2 --rounds 1 --methods dense sparq --dtypes bfloat16 --seed 3"
     rows = decode.rows_of(decode.parser().parse_args(words.split()), 64, PROGRESS, "c")
-    assert [(row["method"], row["dtype"]) for row in rows] == [
+    assert [(row["method"], row["dtype"]) for row in rows[:2]] == [
         ("dense", "bfloat16"),
         ("sparq", "bfloat16"),
-        ("openvino", "gguf"),
     ]
-    return rows, asked
+    # their turns are not work of others
+    assert pids == [[], [], [peer.pid for peer in Peer.made], *[[]] * (len(pids) - 3)]
+    for peer in Peer.made:
+        assert not peer.is_open and peer.words == (Path("smollm2.gguf"), 64, 2, 2, 3)
+    return rows
+
+
+def test_rows_of_other_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = rows_beside_others(monkeypatch, [QUIET], words="--peers")[2:]
+    assert [(row["method"], row["kv_type"], row["dtype"], row["error"]) for row in rows] == [
+        ("llama.cpp", "f16", "gguf", None),
+        ("llama.cpp", "q8_0", "gguf", "RuntimeError: no room"),
+        ("openvino", "f16", "gguf", None),
+        ("openvino", "u8", "gguf", None),
+    ]
+    for row in (rows[0], *rows[2:]):
+        assert row["tokens_per_second"] == 4.0 and row["n_steps"] == 2 and row["version"] == "7"
+        assert row["first_token_seconds"] == 3.0 and (row["others"], row["paused"]) == (QUIET, 0.0)
+    assert rows[1]["tokens_per_second"] is rows[1]["first_token_seconds"] is None
+    assert [(peer.name, peer.kv_type) for peer in Peer.made] == [
+        (row["method"], row["kv_type"]) for row in (rows[0], *rows[2:])
+    ]
+    some = rows_beside_others(monkeypatch, [QUIET], words="--peers --kv f16 u8")[2:]
+    assert [(row["method"], row["kv_type"]) for row in some] == [
+        (row["method"], row["kv_type"]) for row in (rows[0], *rows[2:])
+    ]
+
+
+@pytest.mark.parametrize("noise", [dict(others=BUSY), dict(paused=BUSY)])
+def test_their_first_token_while_others_ran(noise: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> None:
+    row = rows_beside_others(monkeypatch, [QUIET], prompt=noise)[2]
+    assert row["first_token_seconds"] is None and row["tokens_per_second"] == 4.0 and row["error"] is None
 
 
 def test_what_is_kept_of_our_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Others ran beside the first token of one method, and beside the parts of the other."""
-    (one, other, peer), asked = rows_beside_others(monkeypatch, [QUIET, QUIET, BUSY, BUSY, QUIET])
-    assert one["error"] is None and other["error"] is None
-    assert one["tokens_per_second"] == other["tokens_per_second"] == 4.0
+    (one, other, peer) = rows_beside_others(monkeypatch, [BUSY, QUIET, QUIET, QUIET, BUSY])
+    assert one["error"] is other["error"] is None
+    assert one["tokens_per_second"] == other["tokens_per_second"] == peer["tokens_per_second"] == 4.0
     assert one["first_token_seconds"] is None and other["first_token_seconds"] == 64.0
     assert one["seconds_rest"] == 1.0 and other["seconds_rest"] is None
-    assert asked == [(Path("smollm2.gguf"), 64)] and peer["weight_bytes"] == one["weight_bytes"]
+    assert peer["weight_bytes"] == one["weight_bytes"]
 
 
-def test_what_is_kept_where_the_processors_stood_still(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the end of the first method's first token on: neither has that, and only one has its parts."""
-    paces = [(1e9, QUIET), (1e9, 0.0), (1e9, BUSY)]
-    (one, other, _), _ = rows_beside_others(monkeypatch, [QUIET] * 5, paces)
-    assert one["error"] is None and other["error"] is None and one["paused"] == other["paused"] == QUIET
-    assert one["first_token_seconds"] is None and other["first_token_seconds"] is None
-    assert one["seconds_rest"] == 1.0 and other["seconds_rest"] is None
+@pytest.mark.parametrize(
+    ("paused", "kept"), [([BUSY, 0], [False, True]), ([0, 0, 0, BUSY, 0], [True, False])]
+)
+def test_first_tokens_where_the_processors_stood_still(
+    paused: list[float], kept: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = rows_beside_others(monkeypatch, [QUIET], paused)[:2]
+    assert [row["first_token_seconds"] is not None for row in rows] == kept
+    assert all(row["error"] is None and row["paused"] == 0 for row in rows)
 
 
-def test_a_busy_machine_gives_no_rows_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    (one, other, _), _ = rows_beside_others(monkeypatch, [BUSY])
-    for row in (one, other):
+def test_a_busy_machine_gives_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    for row in rows_beside_others(monkeypatch, [QUIET, QUIET, BUSY, QUIET]):
         assert "must be quiet" in row["error"] and row["tokens_per_second"] is None
 
 
-@pytest.mark.parametrize("still", [(0.0, BUSY), (BUSY, 0.0)])
-def test_processors_that_stand_still_give_no_rows_of_ours(
-    still: tuple[float, float], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("around", [(0.0, BUSY), (BUSY, 0.0)])
+def test_processors_that_stand_still_give_no_rows(
+    around: tuple[float, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (one, other, _), _ = rows_beside_others(monkeypatch, [QUIET], [(1e9, share) for share in still])
-    for row in (one, other):
+    for row in rows_beside_others(monkeypatch, [QUIET], [0, 0, 0, 0, *around]):
         assert "may stand still" in row["error"] and row["tokens_per_second"] is None
 
 
-@pytest.mark.parametrize("paces", [(1e9, 1e9, 2e9), (1e9, 2e9, 2e9), (2e9, 1e9, 2e9)])
-def test_a_machine_that_changes_gives_no_rows(
-    paces: tuple[float, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows, _ = rows_beside_others(monkeypatch, [QUIET] * 5, [(each, 0.0) for each in paces])
-    assert [row["memory_bytes_per_second"] for row in rows] == [1e9, 1e9, 2e9]
-    assert all("the memory must keep its pace" in row["error"] for row in rows)
+def test_processes_are_ended_when_a_run_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(decode, "_rounds", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        rows_beside_others(monkeypatch, [QUIET])
+    assert [peer.is_open for peer in Peer.made] == [False]

@@ -83,7 +83,7 @@ def test_time_between_tokens_within_a_time() -> None:
 
 
 def test_the_share_of_other_programs() -> None:
-    others = bench.Others(pid=0)
+    others = bench.Others()
     others.samples = [(0.0, 5.0, 0.0), (1.0, 5.0, 2.0), (2.0, 6.0, 4.0), (3.0, 5.9, 6.0)]
     begins, ends = np.array([0.0, 0.5, 1.0, 2.0]), np.array([1.0, 1.5, 2.0, 3.0])
     np.testing.assert_allclose(others.share(begins, ends), [0.0, 0.25, 0.5, 0.0])

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A way to decode of bench/decode.py, and its cache: those of transformers, and ours."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any, Iterable
+
+from common import Row
+from decode_parts import clock
+from peers import WARM_UP
+
+from sparq_ipu.transformers.settings import LayerSettings, complete, recommended_top_k
+
+METHODS = (
+    "plain-sdpa",
+    "plain-eager",
+    "plain-sdpa-static",
+    "plain-eager-static",
+    "dense",
+    "sparq",
+    "recommended",
+)
+#: those with our caches
+OURS = ("dense", "sparq", "recommended")
+#: wall time, and the CPU time of this thread
+CLOCKS = {False: time.perf_counter, True: time.thread_time}
+
+
+def head_dim_of(config: Any) -> int:
+    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+
+
+def settings_of(
+    name: str, a: argparse.Namespace, seq_len: int, head_dim: int
+) -> tuple[dict[str, Any], LayerSettings | None]:
+    """What `enable` is told for a method, and the settings of a layer that it has of that."""
+    said: dict[str, Any]
+    if name == "sparq":
+        said = dict(published=True, rank=a.r, top_k=a.k, n_local=a.local, index_bits=a.index_bits)
+        return said, LayerSettings(a.r, a.k, a.local, index_bits=a.index_bits)
+    if name == "recommended":
+        said = dict(top_k=recommended_top_k(seq_len))
+        return said, complete("decode", head_dim, said)
+    return {}, None
+
+
+class Method:
+    """One way to decode, and its cache.
+
+    Args:
+        name: of METHODS.
+        model: shared by the methods of one type.
+        a: the command line.
+        seq_len: positions in the cache.
+    """
+
+    def __init__(self, name: str, model: Any, a: argparse.Namespace, seq_len: int):
+        self.name, self.model = name, model
+        #: what `enable` is told, and the settings that it has of that; None: another way
+        self._said, self.settings = settings_of(name, a, seq_len, head_dim_of(model.config))
+        self._threads = a.threads
+        self._now = CLOCKS[a.cpu_time]
+        self.seconds: list[float] = []
+        self.cache: Any = None
+
+    def turn_on(self) -> None:
+        """The model decodes this way."""
+        from sparq_ipu.transformers import disable, enable, enable_dense, is_enabled
+
+        if is_enabled(self.model):
+            disable(self.model)
+        if self._said:
+            enable(self.model, **self._said)
+        elif self.name == "dense":
+            enable_dense(self.model)
+        else:
+            self.model.set_attn_implementation(self.name.split("-")[1])
+
+    def fill(self, tensors: Iterable[tuple[Any, Any]], n_more: int) -> None:
+        """Make the cache.
+
+        Args:
+            tensors: keys and values of one layer after another.
+            n_more: positions that will be added.
+        """
+        import torch
+        import transformers
+
+        from sparq_ipu.transformers import SparqCache
+
+        config, dtype = self.model.config, self.model.dtype
+        for index, (key, value) in enumerate(tensors):
+            key, value = key.to(dtype), value.to(dtype)
+            if self.cache is None:
+                capacity = key.shape[2] + n_more
+                if self.name in OURS:
+                    bits = 16 if self.settings is None else self.settings.index_bits
+                    options: dict[str, Any] = dict(device="cpu", n_threads=self._threads, index_bits=bits)
+                    self.cache = SparqCache(config, capacity=capacity, check_finite=False, **options)
+                elif self.name.endswith("-static"):
+                    self.cache = transformers.StaticCache(config=config, max_cache_len=capacity)
+                else:
+                    self.cache = transformers.DynamicCache()
+            if self.name in OURS:
+                self.cache.layers[index].arm(None, None)
+            with torch.no_grad():
+                self.cache.update(key, value, index, {"cache_position": torch.arange(key.shape[2])})
+
+    def cache_bytes(self) -> int:
+        """Memory of the cache for the positions it has room for, in bytes; counted."""
+        total = 0
+        for layer in self.cache.layers:
+            if self.name in OURS:
+                spec, backend = layer.cache.spec, layer.cache.one_layer("bench")
+                rows = 2 * 2 * spec.n_tasks * spec.capacity * spec.head_dim
+                total += rows + backend.key_index_bytes
+            else:
+                total += sum(x.numel() * x.element_size() for x in (layer.keys, layer.values))
+        return total
+
+    def parts(self, tokens: Any) -> Row:
+        """Where the time of such steps goes; they are not counted."""
+        self.turn_on()
+        with clock(self.model, self.cache, self._now) as of:
+            start = self._now()
+            self.decode(tokens, is_counted=False, is_on=True)
+            total = self._now() - start
+        return {f"seconds_{name}": seconds for name, seconds in of.parts(total, len(tokens)).items()}
+
+    def first_token(self, prompt: list[int]) -> float:
+        """Seconds from a prompt to the likeliest token after it, without a cache that was filled before."""
+        import torch
+        import transformers
+
+        from sparq_ipu.transformers.cache_name import with_cache
+
+        self.turn_on()
+        start = 0.0
+        for tokens in (prompt[: WARM_UP[0]], prompt):
+            start = self._now()
+            with torch.no_grad():
+                cache = transformers.DynamicCache(config=self.model.config)
+                given = dict(with_cache(cache), use_cache=True, logits_to_keep=1)
+                self.model(torch.tensor([tokens]), **given).logits.argmax()
+        return self._now() - start
+
+    def decode(self, tokens: Any, is_counted: bool, is_on: bool = False) -> Any:
+        """Tokens (n, batch, 1), one step each; the logits of the first."""
+        import torch
+
+        from sparq_ipu.transformers.cache_name import with_cache
+
+        if not is_on:
+            self.turn_on()
+        first = None
+        with torch.no_grad():
+            for token in tokens:
+                start = self._now()
+                logits = self.model(token, **with_cache(self.cache), use_cache=True).logits
+                seconds = self._now() - start
+                if is_counted:
+                    self.seconds.append(seconds)
+                first = logits if first is None else first
+        return first
