@@ -75,6 +75,13 @@ def test_recommended_is_what_enable_does_at_that_length(monkeypatch: pytest.Monk
     assert told == [said] and method.settings is not None and method.settings.top_k == 128
 
 
+def test_the_times_of_steps() -> None:
+    times = decode._times([0.9, 0.1, 0.2, 0.3], batch=2)
+    assert (times["seconds_per_step"], times["tokens_per_second"]) == (0.25, 8.0)
+    assert (times["seconds_min"], times["seconds_max"], times["n_steps"]) == (0.1, 0.9, 4)
+    assert times["seconds_mad"] == pytest.approx(0.1)
+
+
 def row(method: str, speed: float | None, seq_len: int = 8, dtype: str = "float32", **more: Any) -> dict:
     names = ["seconds_per_step", "seconds_mad", "seconds_min", "seconds_max", "cache_bytes", "error"]
     names += ["seconds_products", "seconds_attention", "seconds_rest"]
