@@ -93,7 +93,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_pauses(memory: Any) -> None:
-    """20 ms in two reads of 1 ms that took 11; reads that take a little longer are none, short ones no measure."""
+    """20 ms in two reads of 1 ms that took 11. Reads a little longer are none, and short ones no measure."""
     of = memory([0.4e-3] * 10 + [1e-3] * 226 + [1.4e-3] * 160 + [11e-3] + [1e-3] * 9 + [11e-3])
     total = 4e-3 + 226e-3 + 224e-3 + 31e-3
     assert quiet.paused(3, seconds=total - 1e-6) == pytest.approx(20e-3 / total)
