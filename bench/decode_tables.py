@@ -137,42 +137,49 @@ PEERS = (
     ("SparQ, int8", "sparq", "int8", "f16", 4),
     ("dense, int4", "dense", "int4", "f16", None),
     ("SparQ, int4", "sparq", "int4", "f16", 4),
+    ("SparQ, 2 bits, int4", "sparq", "int4", "f16", 2),
     ("SparQ as recommended, int4", "recommended", "int4", "f16", 2),
 )
 _MODELS = {"smollm2": "SmolLM2-135M"}
 
 
 def of_the_peers(rows: list[Row]) -> str:
-    """Tokens per second beside other programs, and seconds to the first token; a table for each processor."""
+    """Tokens per second beside other programs, and seconds to the first token; tables for each processor."""
     text = []
     rows = [row for row in rows if row["error"] is None]
-    for cpu in sorted({row["cpu"] for row in rows}):
-        of_cpu = [row for row in rows if row["cpu"] == cpu]
-        columns = [p for p in PEERS if any(_is(row, p) for row in of_cpu)]
-        for values, form, said in (
-            ("tokens_per_second", ".1f", "Tokens per second after the first"),
-            ("first_token_seconds", ".2f", "Seconds from the prompt to the first token"),
-        ):
-            lines = []
-            for model, seq_len in sorted({(row["model"], row["seq_len"]) for row in of_cpu}):
-                here = [row for row in of_cpu if (row["model"], row["seq_len"]) == (model, seq_len)]
-                cells = [next((row[values] for row in here if _is(row, p)), None) for p in columns]
-                name = _MODELS.get(model, Path(model).stem)
-                lines.append([name, str(seq_len), *(number(cell, form) for cell in cells)])
-            header = ["model", "positions", *(p[0] for p in columns)]
-            text.append(f"{said}, {cpu}:\n\n{markdown_table(header, lines)}")
-        shares = [row["others"] for row in of_cpu]
-        paces = [row["memory_bytes_per_second"] / 1e9 for row in of_cpu if row["memory_bytes_per_second"]]
-        said = f"Other programs took at most {max(shares):.1%} of the processors meanwhile."
-        if paces:
-            said += f" Memory was read at {min(paces):.1f} to {max(paces):.1f} GB/s."
-        paused = [row["paused"] for row in of_cpu if row.get("paused") is not None]
-        if paused:
-            which = "" if len(paused) == len(of_cpu) else f" ({len(paused)} of {len(of_cpu)} rows say it)"
-            said += f" The processors stood still for at most {max(paused):.1%} of the time{which}."
-        text.append(f"{said} The commands:")
-        text.append(_commands(of_cpu))
+    for in_turns in (True, False):
+        for cpu in sorted({row["cpu"] for row in rows}):
+            # only rows that were measured in turns say how long the processors stood still
+            group = [r for r in rows if r["cpu"] == cpu and (r.get("paused") is not None) == in_turns]
+            if group:
+                text += _of_a_processor(group, f"{cpu}, {'in turns' if in_turns else 'one after another'}")
     return "\n\n".join(text)
+
+
+def _of_a_processor(rows: list[Row], how: str) -> list[str]:
+    """Paragraphs, of rows that are compared."""
+    text, columns = [], [p for p in PEERS if any(_is(row, p) for row in rows)]
+    for values, form, said in (
+        ("tokens_per_second", ".1f", "Tokens per second after the first"),
+        ("first_token_seconds", ".2f", "Seconds from the prompt to the first token"),
+    ):
+        lines = []
+        for model, seq_len in sorted({(row["model"], row["seq_len"]) for row in rows}):
+            here = [row for row in rows if (row["model"], row["seq_len"]) == (model, seq_len)]
+            cells = [next((row[values] for row in here if _is(row, p)), None) for p in columns]
+            name = _MODELS.get(model, Path(model).stem)
+            lines.append([name, str(seq_len), *(number(cell, form) for cell in cells)])
+        header = ["model", "positions", *(p[0] for p in columns)]
+        text.append(f"{said}, {how}:\n\n{markdown_table(header, lines)}")
+    shares = [row["others"] for row in rows]
+    paces = [row["memory_bytes_per_second"] / 1e9 for row in rows if row["memory_bytes_per_second"]]
+    paused = [row["paused"] for row in rows if row.get("paused") is not None]
+    said = f"Other programs took at most {max(shares):.1%} of the processors meanwhile."
+    if paces:
+        said += f" Memory was read at {min(paces):.1f} to {max(paces):.1f} GB/s."
+    if paused:
+        said += f" The processors stood still for at most {max(paused):.1%} of the time."
+    return [*text, f"{said} The commands:", _commands(rows)]
 
 
 def _is(row: Row, column: tuple[str, str, str, str, int | None]) -> bool:
