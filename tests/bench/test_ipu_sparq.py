@@ -17,6 +17,7 @@ import ipu_sparq  # noqa: E402
 import steps  # noqa: E402
 from common import Workload, sparq_kernels  # noqa: E402
 
+from sparq_ipu import devices  # noqa: E402
 from sparq_ipu.kernels import BASELINE, DEFAULT, KERNELS, TIERED  # noqa: E402
 from sparq_ipu.planning.on_chip import FACTORS, ON_CHIP_COLUMNS, on_chip_range  # noqa: E402
 from sparq_reference import CacheSpec, SparqSettings  # noqa: E402
@@ -154,6 +155,8 @@ def as_ipu(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     real = ipu_sparq._core.Session
     monkeypatch.setattr(ipu_sparq._core, "Session", Session)
     monkeypatch.setattr(ipu_sparq._core, "device_unavailable", lambda device: "")
+    # what is said of it here is not remembered
+    monkeypatch.setattr(devices, "_reason_unavailable", devices._reason_unavailable.__wrapped__)
     return misses
 
 
