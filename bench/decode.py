@@ -50,7 +50,7 @@ from decode_tables import TYPES, all_rows, best_plain, of_the_lengths, of_the_pe
 from json_lines import SCHEMA, JsonLines
 from peers import KV_TYPES, Peer, prompt_tokens
 from processor import processor
-from quiet import Pace, noise, others, pace
+from quiet import Pace, noise, others, watched
 
 from sparq_ipu.commands.command_line import thread_count
 from sparq_ipu.commands.extras import needed
@@ -226,16 +226,14 @@ def rows_of(a: argparse.Namespace, seq_len: int, progress: Progress, command: st
         if a.rest:
             progress.step(f"{seq_len} positions: rests {a.rest} s")
             time.sleep(a.rest)
-        before = pace(a.threads)
-        with others([peer.pid for _, peer in methods[len(ours) :]]) as seen:
+        with watched(a.threads, [peer.pid for _, peer in methods[len(ours) :]]) as watch:
             _rounds(a, seq_len, methods, tokens, progress)
-        now = before.worst(pace(a.threads))
     finally:
         for _, peer in methods[len(ours) :]:
             peer.close()
     load_average.append(os.getloadavg()[0])
     for row, method in methods:
-        row.update(load_average=load_average, others=seen.share_of_all(), **now._asdict())
+        row.update(load_average=load_average, others=watch.others, **watch.pace._asdict())
         if a.peers is not None and row["error"] is None:
             row["error"] = noise(row["others"], row["paused"])
         if method.seconds and row["error"] is None:
@@ -266,10 +264,9 @@ def _errors_are(row: Row) -> Iterator[None]:
 
 def _first_token(row: Row, method: Method, a: argparse.Namespace, seq_len: int) -> None:
     """The time to it, if the machine is quiet meanwhile."""
-    before = pace(a.threads)
-    with others() as seen, _errors_are(row):
+    with watched(a.threads) as watch, _errors_are(row):
         seconds = method.first_token(prompt_tokens(seq_len, a.seed))
-    if row["error"] is None and noise(seen.share_of_all(), before.worst(pace(a.threads)).paused) is None:
+    if row["error"] is None and noise(watch.others, watch.pace.paused) is None:
         row["first_token_seconds"] = seconds
 
 

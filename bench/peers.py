@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Callable, Iterable, Iterator
 
 from common import Parser, Row, guarded
-from quiet import others, pace
+from quiet import watched
 
 #: rows in a cache: 16 bits, and what a program has of 8
 KV_TYPES = {"llama.cpp": ("f16", "q8_0"), "openvino": ("f16", "u8")}
@@ -115,13 +115,13 @@ def said(a: argparse.Namespace, asked: Iterable[str]) -> Iterator[Row]:
     """
     run = _PROGRAMS[a.program](a)
     run(prompt_tokens(WARM_UP[0], a.seed + 1), WARM_UP[1])
-    prompt, before = prompt_tokens(a.S - a.tokens - 2, a.seed), pace(a.threads)
-    with others() as seen:
+    prompt = prompt_tokens(a.S - a.tokens - 2, a.seed)
+    with watched(a.threads) as seen:
         begin, end = run(prompt, 1)
     yield {
         "first_token_seconds": end - begin,
-        "others": seen.share_of_all(),
-        "paused": before.worst(pace(a.threads)).paused,
+        "others": seen.others,
+        "paused": seen.pace.paused,
         "version": importlib.metadata.version(PACKAGES[a.program]),
     }
     for line in asked:

@@ -119,6 +119,25 @@ class Pace(NamedTuple):
         return Pace(slower, max(self.paused, other.paused))
 
 
+class Watch:
+    """What the machine was like while something was timed; it says so when that is over."""
+
+    def __init__(self, pace: Pace):
+        #: share of the processors that other programs had; None where the system is silent
+        self.others: float | None = None
+        #: the worst of before and after
+        self.pace = pace
+
+
+@contextlib.contextmanager
+def watched(n_threads: int, pids: Sequence[int] = ()) -> Iterator[Watch]:
+    """Watch the machine. `pids`: of processes that are not others."""
+    watch = Watch(pace(n_threads))
+    with others(pids) as seen:
+        yield watch
+    watch.others, watch.pace = seen.share_of_all(), watch.pace.worst(pace(n_threads))
+
+
 def pace(n_threads: int) -> Pace:
     """Of this moment; takes some two seconds."""
     return Pace(memory_rate(n_threads), paused(n_threads))

@@ -42,21 +42,21 @@ def test_a_process_times_every_token_after_the_first(monkeypatch: pytest.MonkeyP
         return run
 
     @contextlib.contextmanager
-    def others() -> Iterator[Any]:
+    def others(pids: Any) -> Iterator[Any]:
         asked.append("others")
         yield SimpleNamespace(share_of_all=lambda: 0.25)
 
     monkeypatch.setitem(peers._PROGRAMS, "llama.cpp", program)
     monkeypatch.setattr(peers.importlib.metadata, "version", lambda name: f"{name} 1")
-    monkeypatch.setattr(peers, "pace", pace)
-    monkeypatch.setattr(peers, "others", others)
+    monkeypatch.setattr(quiet, "pace", pace)
+    monkeypatch.setattr(quiet, "others", others)
     a = argparse.Namespace(program="llama.cpp", S=9, tokens=4, seed=0, threads=3)
     said = peers.said(a, iter(["2\n", "4\n"]))
     assert next(said) == dict(first_token_seconds=3.0, others=0.25, paused=0.2, version="xllamacpp 1")
     assert asked == [peers.WARM_UP, "pace", "others", (3, 1), "pace"]
     assert [len(turn["steps"]) for turn in said] == [2, 4]
     assert asked[5:] == [(3, 3), (3, 5)]
-    monkeypatch.setattr(peers, "pace", lambda n_threads: Pace(1e9, 0.0))
+    monkeypatch.setattr(quiet, "pace", lambda n_threads: Pace(1e9, 0.0))
     (_, turn) = peers.said(a, ["1"])
     assert turn["steps"] == pytest.approx([0.5])
     monkeypatch.setitem(peers._PROGRAMS, "llama.cpp", lambda a: lambda tokens, n_new: [0.0, 1.0])

@@ -18,6 +18,7 @@ pytest.importorskip("transformers")
 import decode
 import decode_method
 import peers
+import quiet
 import torch
 from quiet import Pace
 
@@ -170,10 +171,11 @@ def rows_beside_others(
     monkeypatch.setattr(Peer, "prompt", {**said, **prompt})
     monkeypatch.setattr(Peer, "made", [])
     monkeypatch.setattr(decode, "load", lambda *_: model)
-    monkeypatch.setattr(decode, "pace", lambda n_threads: Pace(1e9, next(left_paused)))
+    monkeypatch.setattr(quiet, "pace", lambda n_threads: Pace(1e9, next(left_paused)))
     monkeypatch.setattr(decode, "Method", Method)
     monkeypatch.setattr(decode, "Peer", Peer)
     monkeypatch.setattr(decode, "others", others)
+    monkeypatch.setattr(quiet, "others", others)
     monkeypatch.setattr(sparq_ipu.transformers, "is_enabled", lambda model: False)
     monkeypatch.setattr(sparq_ipu.models, "smollm2_path", lambda: Path("smollm2.gguf"))
     words += " --model smollm2 --steps 2 --rounds 1 --methods dense sparq --dtypes bfloat16 --seed 3"

@@ -111,6 +111,32 @@ def test_the_worst_of_two_paces() -> None:
     assert one.worst(other) == other.worst(one) == (2.0, 0.75)
 
 
+@pytest.mark.parametrize("paces", [[(2.0, 0.5), (3.0, 0.75)], [(3.0, 0.75), (2.0, 0.5)]])
+def test_the_machine_is_looked_at_before_and_after(
+    paces: list[tuple[float, float]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pids, asked, left = [], [], iter(paces)
+
+    class Others(quiet.Others):
+        def __init__(self, of: Any):
+            pids.append(of)
+            super().__init__()
+
+    busy = iter([(100.0, 200.0), (102.0, 208.0)])
+    monkeypatch.setattr(quiet, "Others", Others)
+    monkeypatch.setattr(quiet, "_busy", lambda: next(busy))
+    monkeypatch.setattr(quiet.time, "process_time", lambda: 1.0)
+
+    def pace(n_threads: int) -> quiet.Pace:
+        asked.append(n_threads)
+        return quiet.Pace(*next(left))
+
+    monkeypatch.setattr(quiet, "pace", pace)
+    with quiet.watched(3, [7]) as watch:
+        assert watch.others is None and asked == [3]
+    assert watch.others == 0.25 and watch.pace == (2.0, 0.75) and (pids, asked) == ([[7]], [3, 3])
+
+
 def test_the_pace_of_this_machine() -> None:
     pytest.importorskip("sparq_ipu._cpu")
     memory_bytes_per_second, paused = quiet.pace(2)

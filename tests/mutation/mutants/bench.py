@@ -71,6 +71,7 @@ MUTANTS = [
             ("usual + PAUSE_SECONDS", "usual", "what takes a little longer is a pause"),
             ("sum(read - usual for", "sum(read for", "a pause has all of the read in it"),
             ("max(self.paused, other.paused)", "self.paused", "the first of two moments is the worst"),
+            ("watch.pace.worst(pace(n_threads))", "watch.pace", "nobody looks after what was timed"),
             ("while len(reads) < n_reads or", "while", "the memory is read once"),
         ],
     ),
@@ -78,7 +79,6 @@ MUTANTS = [
         "bench/peers.py",
         _PEERS,
         [
-            ("before.worst(pace(a.threads)).paused", "before.paused", "nobody looks after the prompt"),
             ("run(prompt, 1)", "run(prompt, 2)", "two tokens are the first"),
             (
                 "zip(times[1:], times[2:])",
@@ -139,18 +139,13 @@ MUTANTS = [
             ("batch / median", "batch / min(seconds)", "the fastest step is the speed"),
             ("first = turn % max(len(methods), 1)", "first = 0", "turns have one order"),
             (
-                "now = before.worst(pace(a.threads))",
-                "now = before",
-                "the machine after the steps is not looked at",
-            ),
-            (
                 'noise(row["others"], row["paused"])',
                 'noise(row["others"], 0.0)',
                 "rows of processors that stood still are kept",
             ),
             (
-                "others([peer.pid for _, peer in methods[len(ours) :]])",
-                "others()",
+                "watched(a.threads, [peer.pid for _, peer in methods[len(ours) :]])",
+                "watched(a.threads)",
                 "turns of other programs are noise",
             ),
             (
@@ -159,8 +154,8 @@ MUTANTS = [
                 "other programs go on",
             ),
             (
-                "noise(seen.share_of_all(), before.worst(pace(a.threads)).paused)",
-                "noise(0.0, before.worst(pace(a.threads)).paused)",
+                "noise(watch.others, watch.pace.paused)",
+                "noise(0.0, watch.pace.paused)",
                 "our first token is kept though others ran",
             ),
             (
