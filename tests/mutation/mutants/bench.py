@@ -129,7 +129,7 @@ MUTANTS = [
     ),
     *of(
         "bench/decode.py",
-        _PEERS,
+        f"{_PEERS} tests/bench/test_decode.py::test_the_times_of_steps",
         [
             (
                 "median = statistics.median(seconds)",
