@@ -280,6 +280,7 @@ MUTANTS = [
         "python/sparq_ipu/transformers/command_settings.py",
         "tests/models/test_generate.py::test_no_mean_value_says_so "
         "tests/models/test_generate.py::test_what_the_model_can_not_have "
+        "tests/models/test_generate.py::test_the_settings_that_were_used "
         "tests/models/test_generate.py::test_bad_usage "
         "tests/models/test_generate.py::test_longer_texts_have_more_rows",
         [
