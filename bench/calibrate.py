@@ -30,9 +30,9 @@ from pathlib import Path
 from typing import Any, Callable, Sequence
 
 import numpy as np
-from common import ROOT, check_output, guarded, refuse, sparq_kernels
 from day import fit as fit_day
 from day import pack
+from lib.common import ROOT, check_output, guarded, refuse, sparq_kernels
 
 from sparq_ipu.commands.command_line import Parser
 from sparq_ipu.commands.tables import markdown_table, replace_block

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 import numpy as np
-from common import (
+from lib.common import (
     Column,
     CommandLine,
     Progress,
@@ -39,8 +39,8 @@ from common import (
     text_table,
     timing,
 )
-from inputs import Inputs, random_inputs
-from processor import processor
+from lib.inputs import Inputs, random_inputs
+from lib.processor import processor
 
 from sparq_ipu import KVCache
 from sparq_ipu.attention import attention

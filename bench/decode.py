@@ -30,7 +30,7 @@ import time
 from pathlib import Path
 from typing import Any, Callable, Iterator
 
-from common import (
+from lib.common import (
     ROOT,
     Column,
     Parser,
@@ -44,13 +44,13 @@ from common import (
     repeat_command,
     text_table,
 )
-from decode_method import METHODS, OURS, Method, head_dim_of, settings_of
-from decode_parts import PARTS
-from decode_tables import TYPES, all_rows, best_plain, of_the_lengths, of_the_peers, plot, read_rows
-from json_lines import SCHEMA, JsonLines
+from lib.decode_method import METHODS, OURS, Method, head_dim_of, settings_of
+from lib.decode_parts import PARTS
+from lib.decode_tables import TYPES, all_rows, best_plain, of_the_lengths, of_the_peers, plot, read_rows
+from lib.json_lines import SCHEMA, JsonLines
+from lib.processor import processor
+from lib.quiet import Pace, noise, others, watched
 from peers import KV_TYPES, Peer, prompt_tokens
-from processor import processor
-from quiet import Pace, noise, others, watched
 
 from sparq_ipu.commands.command_line import thread_count
 from sparq_ipu.commands.extras import needed

@@ -25,10 +25,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, Parser, git_revision, guarded
 from day import conduct, pack, records
 from day.items import Context, Part, process
 from day.parts import BY_NAME, PARTS
+from lib.common import ROOT, Parser, git_revision, guarded
 
 
 def parser() -> Parser:

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, Callable
 
 import numpy as np
-import pod
-from common import (
+from lib import pod
+from lib.common import (
     NO_RANGE,
     NO_TIMES,
     SHAPE_FLAGS,
@@ -42,9 +42,9 @@ from common import (
     text_table,
     timing,
 )
-from inputs import Inputs, load_inputs, random_inputs
-from passes import Passes
-from steps import STEP_COLUMNS, print_steps, run_steps, shape_of, speedups
+from lib.inputs import Inputs, load_inputs, random_inputs
+from lib.passes import Passes
+from lib.steps import STEP_COLUMNS, print_steps, run_steps, shape_of, speedups
 
 from sparq_ipu.device_options import SPLITS
 from sparq_ipu.kernels import (

@@ -17,7 +17,7 @@ import itertools
 import sys
 from typing import Iterable
 
-from common import (
+from lib.common import (
     NEWER_OPTIONS,
     ROOT,
     Column,

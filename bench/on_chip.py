@@ -16,7 +16,7 @@ import json
 import sys
 from typing import Any, Callable, Dict, Iterable, NamedTuple
 
-from common import ROOT, guarded
+from lib.common import ROOT, guarded
 
 from sparq_ipu.commands.command_line import Parser
 from sparq_ipu.commands.tables import markdown_table, replace_block

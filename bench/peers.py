@@ -27,14 +27,13 @@ import time
 from pathlib import Path
 from typing import Any, Callable, Iterable, Iterator
 
-from common import Parser, Row, guarded
-from quiet import watched
+from lib.common import Parser, Row, guarded
+from lib.decode_parts import WARM_UP
+from lib.quiet import watched
 
 #: rows in a cache: 16 bits, and what a program has of 8
 KV_TYPES = {"llama.cpp": ("f16", "q8_0"), "openvino": ("f16", "u8")}
 PACKAGES = {"llama.cpp": "xllamacpp", "openvino": "openvino-genai"}
-#: a prompt is read, and some tokens are said, before anything is timed
-WARM_UP = (48, 8)
 #: words of no meaning: of a vocabulary the first ones may be special
 _FIRST_TOKEN, _LAST_TOKEN = 1000, 40000
 #: a letter in the vocabularies that begin with the bytes

@@ -22,7 +22,7 @@ import math
 import sys
 from typing import Any, Callable, Dict, List
 
-from common import ROOT, guarded
+from lib.common import ROOT, guarded
 from tiers import LAYERS, MODELS, STEPS
 
 from sparq_ipu.commands.command_line import Parser

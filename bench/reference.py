@@ -16,7 +16,7 @@ import time
 import tracemalloc
 
 import numpy as np
-from common import (
+from lib.common import (
     NEWER_OPTIONS,
     Column,
     CommandLine,
@@ -30,7 +30,7 @@ from common import (
     text_table,
     timing,
 )
-from inputs import Inputs, random_inputs
+from lib.inputs import Inputs, random_inputs
 
 from sparq_ipu.kernels import exact_attention
 from sparq_reference import exact, ideal

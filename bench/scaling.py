@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from typing import Any, Iterable
 
-from common import (
+from lib.common import (
     FLAGS,
     NEWER_OPTIONS,
     ROOT,

@@ -53,10 +53,10 @@ from pathlib import Path
 from typing import Any, AsyncIterator, Callable, Iterator
 
 import numpy as np
-from common import ROOT, repeat_command
-from json_lines import SCHEMA, JsonLines
-from processor import processor
-from quiet import Others
+from lib.common import ROOT, repeat_command
+from lib.json_lines import SCHEMA, JsonLines
+from lib.processor import processor
+from lib.quiet import Others
 
 from sparq_ipu.commands.command_line import Parser, guarded, number, positive_integer, thread_count
 from sparq_ipu.transformers.checkpoints import check_path

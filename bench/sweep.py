@@ -30,7 +30,7 @@ import sys
 from typing import Any, Iterable, Iterator
 
 import numpy as np
-from common import (
+from lib.common import (
     ARGUMENTS,
     NEWER_OPTIONS,
     ROOT,
@@ -45,8 +45,8 @@ from common import (
     plan_into,
     repeat_command,
 )
-from inputs import random_positions
-from sweep_tables import summary
+from lib.inputs import random_positions
+from lib.sweep_tables import summary
 
 from sparq_ipu.commands.tables import replace_block
 from sparq_ipu.kernels import SWEPT_BITS, Attention, Kernel

@@ -18,7 +18,7 @@ import statistics
 import sys
 from typing import Any, Iterable, Sequence
 
-from common import (
+from lib.common import (
     ROOT,
     Column,
     CommandLine,

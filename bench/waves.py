@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict
 
 import numpy as np
-from common import ROOT, guarded
+from lib.common import ROOT, guarded
 
 from sparq_ipu.commands.command_line import Parser
 from sparq_ipu.commands.extras import needed

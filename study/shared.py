@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "bench"))
 
-from common import Progress, check_output, guarded  # noqa: E402
+from lib.common import Progress, check_output, guarded  # noqa: E402
 
 from sparq_ipu.commands.command_line import Parser, only, refuse, thread_count  # noqa: E402
 

@@ -21,12 +21,10 @@ import time
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, Mapping, NamedTuple, NoReturn, Sequence
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 for _room, _package in (("reference", "sparq_reference"), ("python", "sparq_ipu"), ("study", "sparq_study")):
     if importlib.util.find_spec(_package) is None:  # not installed: from the tree
         sys.path.append(str(ROOT / _room))
-
-from json_lines import SCHEMA, JsonLines  # noqa: E402
 
 from sparq_ipu.commands import command_line  # noqa: E402
 from sparq_ipu.commands.command_line import Parser as Parser  # noqa: E402
@@ -39,6 +37,8 @@ from sparq_ipu.planning import Plan, plan  # noqa: E402
 from sparq_ipu.planning.on_chip import ON_CHIP_COLUMNS  # noqa: E402
 from sparq_reference import CacheSpec, DoesNotFit, SparqSettings, checks  # noqa: E402
 from sparq_reference.settings import settings_columns  # noqa: E402
+
+from .json_lines import SCHEMA, JsonLines  # noqa: E402
 
 Row = Dict[str, Any]
 

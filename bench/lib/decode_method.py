@@ -7,11 +7,10 @@ import argparse
 import time
 from typing import Any, Iterable
 
-from common import Row
-from decode_parts import clock
-from peers import WARM_UP
-
 from sparq_ipu.transformers.settings import LayerSettings, complete, recommended_top_k
+
+from .common import Row
+from .decode_parts import WARM_UP, clock
 
 METHODS = (
     "plain-sdpa",

@@ -16,6 +16,8 @@ import contextlib
 import dataclasses
 from typing import Any, Callable, Iterator
 
+#: tokens of a prompt, and decoded tokens, before anything is timed
+WARM_UP = (48, 8)
 #: the parts of a step
 PARTS = ("products", "attention", "rest")
 

@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 from typing import Iterable
 
-from common import Row, number
-
 from sparq_ipu.commands.tables import markdown_table
+
+from .common import Row, number
 
 TYPES = {
     "float32": "fp32",

@@ -10,9 +10,10 @@ import time
 from typing import Any
 
 import numpy as np
-from common import Workload, device_options
 
 from sparq_ipu.kernels import Attention, Kernel
+
+from .common import Workload, device_options
 
 _core: Any = importlib.import_module("sparq_ipu._core")
 

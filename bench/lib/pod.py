@@ -10,8 +10,6 @@ import time
 from typing import Any, Callable
 
 import numpy as np
-from common import Column, Row, Workload, device_options, failure, number, plan_options, text_table, timing
-from inputs import random_inputs
 
 from sparq_ipu import KVCache
 from sparq_ipu.attention import attention
@@ -21,6 +19,9 @@ from sparq_ipu.kernels import Attention, Kernel
 from sparq_ipu.planning import PodPlan, plan_pod
 from sparq_ipu.planning.links import gateways
 from sparq_ipu.planning.record import NOT_IN_A_PLAN
+
+from .common import Column, Row, Workload, device_options, failure, number, plan_options, text_table, timing
+from .inputs import random_inputs
 
 _core: Any = importlib.import_module("sparq_ipu._core")
 

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any, Callable
 
 import numpy as np
-from common import Column, Row, Workload, device_options, label, number, text_table
 
 from sparq_ipu.kernels import BASELINE, Attention, Kernel, exact_attention
 from sparq_ipu.planning import plan
 from sparq_study import traces
+
+from .common import Column, Row, Workload, device_options, label, number, text_table
 
 _core: Any = importlib.import_module("sparq_ipu._core")
 

@@ -6,8 +6,6 @@ from __future__ import annotations
 import itertools
 from typing import Any, Iterable
 
-from common import SPEEDUPS, WORKLOAD_COLUMNS, Row
-
 from sparq_ipu.commands.tables import kernel_label, markdown_table
 from sparq_ipu.kernels import BASELINE, DEFAULT, KERNELS, SWEPT_BITS, TIERED, Kernel
 from sparq_ipu.planning import plan
@@ -16,6 +14,8 @@ from sparq_ipu.planning.measured_range import footprint_extrapolated
 from sparq_ipu.planning.report_data import ranged
 from sparq_reference.checks import ROW_BITS
 from sparq_reference.settings import CacheSpec, SparqSettings, settings_columns
+
+from .common import SPEEDUPS, WORKLOAD_COLUMNS, Row
 
 #: the published benchmark ran so many of the 336 SparQ points of its grid
 PUBLISHED_RAN, PUBLISHED_POINTS = 181, 336

@@ -9,7 +9,7 @@ from pathlib import Path
 import calibrate
 import numpy as np
 import pytest
-from common import sparq_kernels
+from lib.common import sparq_kernels
 
 from sparq_ipu.planning import device_model as models
 from sparq_ipu.planning import published_program as published

@@ -14,13 +14,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import common
 import pytest
+from lib import common
 
 from sparq_ipu.kernels import BASELINE, DEFAULT, KERNELS, TIERED, Kernel
 from sparq_reference import CacheSpec, DoesNotFit, SparqSettings
 
-BENCH = Path(common.__file__).parent
+BENCH = common.ROOT / "bench"
 #: benches that write rows, the extension module each needs, and what makes its run a quick one
 SIZE = "--S 100 --B 1 --heads 4 --kv-heads 2 --head-dim 16 --r 4 --k 8 --local 2"
 BENCHES = {

@@ -16,8 +16,7 @@ pytest.importorskip("transformers")
 pytest.importorskip("sparq_ipu._cpu", reason="the CPU kernels are not built")
 
 import decode
-import decode_parts
-import decode_tables
+from lib import decode_parts, decode_tables
 
 PLAIN = ["--model", "tiny-shape", "--steps", "2", "--rounds", "2", "--threads", "1"]
 TINY = [*PLAIN, "--r", "4", "--k", "8"]

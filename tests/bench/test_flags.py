@@ -11,9 +11,9 @@ import re
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
-import common
 import pytest
 from flag_tables import cases, untried
+from lib import common
 
 from sparq_ipu.kernels import BASELINE, DEFAULT, DENSE_SRAM, TIERED
 from sparq_reference import DoesNotFit
@@ -142,15 +142,15 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
         raise DoesNotFit("plan: tile memory", "tile memory", 2, 1)
 
     for module, name in (
-        ("common", "plan"),
-        ("pod", "plan_pod"),
+        ("lib.common", "plan"),
+        ("lib.pod", "plan_pod"),
         ("scaling", "plan_pod"),
         ("tiers", "place_layers"),
     ):
         instead(module, name, refuses)
     for module in ("layers", "tiers", "scaling", "sweep"):
         instead(module, "replace_block", lambda *a: None)
-    for module in ("ipu_sparq", "cpu_sparq", "reference", "pod"):
+    for module in ("ipu_sparq", "cpu_sparq", "reference", "lib.pod"):
         instead(module, "random_inputs", importlib.import_module(module).random_inputs)
     instead("sparq_ipu._core", "Session", core.Session)
     instead("tiers", "rates", str)

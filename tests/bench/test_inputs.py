@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/inputs.py: random inputs repeat, files are read, other files are refused by name."""
+"""bench/lib/inputs.py: random inputs repeat, files are read, other files are refused by name."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-import inputs
 import numpy as np
 import pytest
+from lib import inputs
 
 from sparq_reference import CacheSpec
 

@@ -14,8 +14,8 @@ pytest.importorskip("sparq_ipu._core", reason="the extension module is not built
 REAL = str(Path(__file__).resolve().parents[1] / "data" / "smollm2_hamlet.npz")
 
 import ipu_sparq  # noqa: E402
-import steps  # noqa: E402
-from common import Workload, sparq_kernels  # noqa: E402
+from lib import steps  # noqa: E402
+from lib.common import Workload, sparq_kernels  # noqa: E402
 
 from sparq_ipu import devices  # noqa: E402
 from sparq_ipu.kernels import BASELINE, DEFAULT, KERNELS, TIERED  # noqa: E402

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
 
 import layers
-from common import ROOT
+from lib.common import ROOT
 
 TINY = ["--S", "256", "--heads", "4", "--kv-heads", "2", "--head-dim", "16", "--r", "4", "--k", "16"]
 

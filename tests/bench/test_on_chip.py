@@ -9,7 +9,7 @@ from typing import Any
 
 import on_chip
 import pytest
-from common import ROOT
+from lib.common import ROOT
 
 from sparq_ipu.planning.on_chip import FACTORS
 

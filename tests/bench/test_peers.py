@@ -17,10 +17,9 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import decode
-import decode_tables
 import peers
-import quiet
-from quiet import Pace
+from lib import decode_tables, quiet
+from lib.quiet import Pace
 
 
 def test_a_process_times_every_token_after_the_first(monkeypatch: pytest.MonkeyPatch) -> None:

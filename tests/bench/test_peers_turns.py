@@ -16,11 +16,10 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import decode
-import decode_method
 import peers
-import quiet
 import torch
-from quiet import Pace
+from lib import decode_method, quiet
+from lib.quiet import Pace
 
 import sparq_ipu.models
 import sparq_ipu.transformers

@@ -13,9 +13,9 @@ import pytest
 pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
 
 import ipu_sparq
-import pod
 import scaling
-from common import ROOT
+from lib import pod
+from lib.common import ROOT
 
 from sparq_ipu.planning import plan_pod
 

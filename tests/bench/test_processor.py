@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
-import processor
+from lib import processor
 
 TWO = """processor\t: 0
 cpu family\t: 25

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
-import quiet
+from lib import quiet
 
 
 def test_the_share_of_other_programs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,8 @@ if not core.has_emulator:
     pytest.skip("built without the emulator", allow_module_level=True)
 
 import sweep  # noqa: E402
-import sweep_tables  # noqa: E402
-from common import WORKLOAD_COLUMNS, Workload, sparq_kernels  # noqa: E402
+from lib import sweep_tables  # noqa: E402
+from lib.common import WORKLOAD_COLUMNS, Workload, sparq_kernels  # noqa: E402
 
 from sparq_ipu.kernels import BASELINE, DEFAULT, KERNELS, TIERED, Kernel  # noqa: E402
 from sparq_ipu.planning import report_data  # noqa: E402

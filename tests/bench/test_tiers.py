@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
 
 import tiers
-from common import ROOT
+from lib.common import ROOT
 
 from sparq_ipu.planning import place_layers
 

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
 
 import waves
-from common import ROOT
+from lib.common import ROOT
 
 ROWS: list[dict[str, Any]] = json.loads(waves.RESULTS.read_text())
 
