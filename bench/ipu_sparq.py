@@ -46,6 +46,7 @@ from lib.inputs import Inputs, load_inputs, random_inputs
 from lib.passes import Passes
 from lib.steps import STEP_COLUMNS, print_steps, run_steps, shape_of, speedups
 
+from sparq_ipu import traces
 from sparq_ipu.device_options import SPLITS
 from sparq_ipu.kernels import (
     BASELINE,
@@ -61,7 +62,6 @@ from sparq_ipu.planning.measured_range import footprint_extrapolated
 from sparq_ipu.planning.on_chip import on_chip_range
 from sparq_ipu.planning.record import TILE_KINDS, tile_bytes_by_kind
 from sparq_reference.checks import INDEX_BITS
-from sparq_study import traces
 
 _core: Any = importlib.import_module("sparq_ipu._core")
 

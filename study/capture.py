@@ -11,7 +11,7 @@ For each layer L the file has, float16, after rotary embedding:
     value_L   (1, n_kv_heads, n_tokens, head_dim)
 
 With --steps N it writes a trace instead: the last N tokens as decode steps after the others, in the format
-of `sparq_study.traces.file`. What they say is chosen by --kind. The tokens are given (teacher forcing), and
+of `sparq_ipu.traces`. What they say is chosen by --kind. The tokens are given (teacher forcing), and
 all attention is dense, so the trace does not depend on any setting of SparQ.
 
     python study/capture.py --steps 512 --tokens 4608 --kind retrieval --excerpt play_othello --output t.npz

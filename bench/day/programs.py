@@ -16,8 +16,8 @@ from unittest import mock
 
 import ipu_sparq
 
+from sparq_ipu import traces
 from sparq_ipu.kernels import KERNELS, TIERED
-from sparq_study import traces
 
 from .items import Context, Item
 

@@ -17,19 +17,19 @@ import shlex
 import statistics
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, Mapping, NamedTuple, NoReturn, Sequence
 
 ROOT = Path(__file__).resolve().parents[2]
-for _room, _package in (("reference", "sparq_reference"), ("python", "sparq_ipu"), ("study", "sparq_study")):
+for _room, _package in (("reference", "sparq_reference"), ("python", "sparq_ipu")):
     if importlib.util.find_spec(_package) is None:  # not installed: from the tree
         sys.path.append(str(ROOT / _room))
 
 from sparq_ipu.commands import command_line  # noqa: E402
 from sparq_ipu.commands.command_line import Parser as Parser  # noqa: E402
+from sparq_ipu.commands.command_line import check_output as check_output  # noqa: E402
 from sparq_ipu.commands.command_line import guarded as guarded  # noqa: E402
-from sparq_ipu.commands.command_line import try_writing  # noqa: E402
+from sparq_ipu.commands.progress import Progress as Progress  # noqa: E402
 from sparq_ipu.commands.tables import kernel_label  # noqa: E402
 from sparq_ipu.device_options import POLICIES, DeviceOptions  # noqa: E402
 from sparq_ipu.kernels import KERNELS, TIERED, Kernel  # noqa: E402
@@ -545,45 +545,7 @@ def plan_into(row: Row, workload: Workload, **options: Any) -> Plan | None:
     return planned
 
 
-def check_output(parser: argparse.ArgumentParser, flag: str, path: Path | None) -> None:
-    """Refuse a path that can not be written, before the work whose result goes there."""
-    try:
-        if path is not None:
-            try_writing(path)
-    except OSError as error:
-        parser.error(f"{flag} must be a file that can be written, got {str(path)!r}: {error.strerror}")
-
-
 # ---- for people
-
-
-class Progress:
-    """Lines on stderr: which step, how long it took."""
-
-    def __init__(self) -> None:
-        self._begin = self._start = time.perf_counter()
-        self._step: str | None = None
-
-    def step(self, text: str | None) -> None:
-        """The step before this one is over. None: nothing follows for now."""
-        now = time.perf_counter()
-        if self._step is not None:
-            print(f"\r{self._step} {now - self._start:.1f} s", file=sys.stderr, flush=True)
-        self._step, self._start = text, now
-        if text is not None:
-            print(f"{text} ...", end="", file=sys.stderr, flush=True)
-
-    def line(self, text: str) -> None:
-        """Something else to say."""
-        self.step(None)
-        print(text, file=sys.stderr, flush=True)
-
-    def count(self, done: int, total: int) -> None:
-        """So many of many steps of one kind: how long the others may take."""
-        passed = time.perf_counter() - self._begin
-        left = passed / max(done, 1) * (total - done)
-        text = f"\r{done}/{total}, {passed:.0f} s, about {left:.0f} s left "
-        print(text, end="\n" if done == total else "", file=sys.stderr, flush=True)
 
 
 class Column(NamedTuple):

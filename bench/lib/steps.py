@@ -14,7 +14,7 @@ import numpy as np
 
 from sparq_ipu.kernels import BASELINE, Attention, Kernel, exact_attention
 from sparq_ipu.planning import plan
-from sparq_study import traces
+from sparq_ipu.traces import Trace
 
 from .common import Column, Row, Workload, device_options, label, number, text_table
 
@@ -36,7 +36,7 @@ STEP_COLUMNS = (
 )
 
 
-def shape_of(trace: traces.Trace, n_steps: int) -> dict[str, int]:
+def shape_of(trace: Trace, n_steps: int) -> dict[str, int]:
     """Arguments of a workload: the cache that the first steps of a trace need."""
     return dict(
         capacity=trace.start + n_steps,
@@ -50,7 +50,7 @@ def shape_of(trace: traces.Trace, n_steps: int) -> dict[str, int]:
 def run_steps(
     row: Row,
     workload: Workload,
-    trace: traces.Trace,
+    trace: Trace,
     a: argparse.Namespace,
     step: Callable[[str], None],
 ) -> None:
@@ -158,7 +158,7 @@ STEP_TABLE = (
 )
 
 
-def print_steps(rows: list[Row], trace: traces.Trace, a: argparse.Namespace) -> None:
+def print_steps(rows: list[Row], trace: Trace, a: argparse.Namespace) -> None:
     print(
         f"{Path(a.input).name}: {trace.text} ({trace.kind}, {trace.model}), "
         f"layer {a.layer}, {a.steps} steps from {trace.start} positions on, {trace.n_heads} heads, "

@@ -34,6 +34,7 @@ API = {
     "sparq_ipu.torch": ["sparq_ipu.torch"],
     "sparq_ipu.poptorch": ["sparq_ipu.poptorch"],
     "sparq_ipu.planning": ["sparq_ipu.planning"],
+    "sparq_ipu.traces": ["sparq_ipu.traces"],
     "sparq_study.traces": ["sparq_study.traces"],
     "sparq_ipu.kernels": ["sparq_ipu.kernels"],
     "sparq_reference": ["sparq_reference.settings", "sparq_reference.errors", "sparq_reference.cache"],

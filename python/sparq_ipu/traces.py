@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A trace, and the .npz file that holds it.
+"""A trace: recorded decode steps of a model's attention, and the .npz file that stores them.
 
-A trace is what the attention layers of a model received while a text was decoded, for one sequence. The cache
+It is what the attention layers of a model received while they decoded a text, for one sequence. The cache
 holds `start` positions before the first step. Step i appends the key and value of position start + i; then
 its query attends to the start + i + 1 positions that are there. The file has these arrays, for each layer L:
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sparq_study import traces
+from sparq_ipu import traces
 
-REAL = Path(__file__).resolve().parents[3] / "tests/data" / "smollm2_steps.npz"
+REAL = Path(__file__).resolve().parents[1] / "data" / "smollm2_steps.npz"
 
 
 def random_layer(seed: int, n_steps: int = 3, n_positions: int = 9) -> traces.TraceLayer:

@@ -127,6 +127,32 @@ def test_nothing_that_is_installed_needs_the_study() -> None:
     assert users and all(name.startswith("sparq_study") for name in users), users
 
 
+def names_of(folder: Path) -> set[str]:
+    """What an import calls the programs and packages of a folder."""
+    packages = {path.parent.name for path in folder.glob("*/__init__.py")}
+    return packages | {path.stem for path in folder.glob("*.py")}
+
+
+def users_of(names: set[str], sources: Mapping[str, str]) -> list[str]:
+    """Those of these sources that import one of these names."""
+    return [
+        source
+        for source, text in sources.items()
+        if any(not level and module.split(".")[0] in names for level, module, _ in imported(ast.parse(text)))
+    ]
+
+
+@pytest.mark.parametrize(("of", "other"), [("bench", "study"), ("study", "bench")])
+def test_benches_and_studies_do_not_import_each_other(of: str, other: str) -> None:
+    sources = {str(path): path.read_text() for path in (ROOT / of).rglob("*.py")}
+    names = names_of(ROOT / other)
+    assert {"bench": "lib", "study": "sparq_study"}[other] in names and not names & names_of(ROOT / of)
+    assert users_of(names, sources) == []
+    # negative control
+    broken = {"a": f"def f():\n    from {sorted(names)[0]}.x import y", "b": "import numpy"}
+    assert users_of(names, broken) == ["a"]
+
+
 def loaded(code: str) -> list[str]:
     """Modules of the packages that a fresh process has after it has run this."""
     command = [sys.executable, "-c", f"{code}\nimport sys\nprint(*sys.modules)"]

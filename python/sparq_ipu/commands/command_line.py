@@ -128,6 +128,15 @@ def output_path(text: str) -> Path:
     return Path(text)
 
 
+def check_output(parser: argparse.ArgumentParser, flag: str, path: Path | None) -> None:
+    """Refuse a path that can not be written, before the work whose result goes there."""
+    try:
+        if path is not None:
+            try_writing(path)
+    except OSError as error:
+        parser.error(f"{flag} must be a file that can be written, got {str(path)!r}: {error.strerror}")
+
+
 def append_line(path: Path, line: str) -> None:
     """Add a line to a file; an error names it."""
     try:

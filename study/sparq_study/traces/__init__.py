@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recorded decode steps of a model's attention: their file, and how often the selected rows repeat.
+"""Recorded decode steps of a model's attention (`sparq_ipu.traces`), and how often selected rows repeat.
 
     from sparq_study import traces
 
@@ -16,7 +16,8 @@ hit rate of one's choice. Needs NumPy only.
 
 from __future__ import annotations
 
-from .file import FORMAT, KINDS, Trace, TraceLayer, is_trace, load
+from sparq_ipu.traces import FORMAT, KINDS, Trace, TraceLayer, is_trace, load
+
 from .reuse import POLICIES, HotRows, Reuse, simulate
 from .selection import selected_positions
 from .synthetic import synthetic_trace

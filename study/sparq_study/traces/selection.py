@@ -12,10 +12,9 @@ from typing import Iterator, Sequence
 
 import numpy as np
 
+from sparq_ipu.traces import Trace
 from sparq_reference import SparqSettings, checks, exact, key_index
 from sparq_reference.numerics import BLOCK, widen
-
-from .file import Trace
 
 #: steps that are scored together; bounds the memory that takes
 STEPS_AT_ONCE = 32

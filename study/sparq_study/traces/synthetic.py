@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from sparq_ipu.traces import Trace, TraceLayer
 from sparq_reference import SparqSettings, checks
-
-from .file import Trace, TraceLayer
 
 _OP = "synthetic_trace"
 #: the query and the keys of its group: large enough that rounding to 4 bits can not change which are selected
