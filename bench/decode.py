@@ -154,7 +154,7 @@ def load(name: str, dtype: str, seed: int) -> Any:
     import torch
     import transformers
 
-    from sparq_ipu.transformers.settings import WEIGHTS
+    from sparq_ipu.transformers.settings.layers import WEIGHTS
 
     weights = dtype if dtype in WEIGHTS else None
     dtype = "bfloat16" if weights else dtype

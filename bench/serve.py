@@ -59,8 +59,8 @@ from lib.processor import processor
 from lib.quiet import Others
 
 from sparq_ipu.commands.command_line import Parser, guarded, number, positive_integer, thread_count
-from sparq_ipu.transformers.checkpoints import check_path
-from sparq_ipu.transformers.settings import WEIGHTS
+from sparq_ipu.transformers.loading.checkpoints import check_path
+from sparq_ipu.transformers.settings.layers import WEIGHTS
 
 #: recorded requests; the file says whose
 MIX = Path(__file__).resolve().parent / "serve_mix.csv"

@@ -7,7 +7,7 @@ import argparse
 import time
 from typing import Any, Iterable
 
-from sparq_ipu.transformers.settings import LayerSettings, complete, recommended_top_k
+from sparq_ipu.transformers.settings.layers import LayerSettings, complete, recommended_top_k
 
 from .common import Row
 from .decode_parts import WARM_UP, clock

@@ -37,8 +37,16 @@ from sparq_ipu.commands.command_line import (
     thread_count,
 )
 from sparq_ipu.devices import resolve_device
-from sparq_ipu.transformers.checkpoints import Checkpoint, dtype_of, import_torch, smollm2_path
-from sparq_ipu.transformers.command_settings import (
+from sparq_ipu.transformers.generation.runs import (
+    Run,
+    first_difference,
+    forced_predictions,
+    generate,
+    prefill,
+    stop_tokens,
+)
+from sparq_ipu.transformers.loading.checkpoints import Checkpoint, dtype_of, import_torch, smollm2_path
+from sparq_ipu.transformers.settings.command import (
     SaidSettings,
     add_attention,
     add_types,
@@ -47,15 +55,7 @@ from sparq_ipu.transformers.command_settings import (
     in_words,
     most_common,
 )
-from sparq_ipu.transformers.generation import (
-    Run,
-    first_difference,
-    forced_predictions,
-    generate,
-    prefill,
-    stop_tokens,
-)
-from sparq_ipu.transformers.settings import ModelSettings, pays_from
+from sparq_ipu.transformers.settings.layers import ModelSettings, pays_from
 
 __all__ = ["Run", "first_difference", "forced_predictions", "generate", "main", "prefill"]
 
@@ -305,7 +305,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.generat
         text = _text(arguments)
         torch, _ = import_torch("generate")
         from sparq_ipu.transformers import enable_dense
-        from sparq_ipu.transformers.storage import host_device, is_stacked
+        from sparq_ipu.transformers.cache.storage import host_device, is_stacked
 
         if arguments.threads:
             torch.set_num_threads(arguments.threads)

@@ -24,7 +24,7 @@ from typing import Any, List, Sequence, Tuple
 from sparq_ipu.commands.extras import needed
 from sparq_ipu.models import load_smollm2
 from sparq_ipu.transformers import LayerSettings
-from sparq_ipu.transformers.command_settings import parse_layer_settings
+from sparq_ipu.transformers.settings.command import parse_layer_settings
 from sparq_reference import checks
 
 with needed("sparq_ipu.lm_eval", is_command=__name__ == "__main__"):
@@ -36,7 +36,7 @@ with needed("sparq_ipu.lm_eval", is_command=__name__ == "__main__"):
 
     from sparq_ipu.transformers import enable, enable_dense, quantise_weights
     from sparq_ipu.transformers.cache_name import cache_of, with_cache
-    from sparq_ipu.transformers.weights import check_weights
+    from sparq_ipu.transformers.decoder.weights import check_weights
 
 #: how a model may attend: SparQ, dense over the same cache, or as it is without this package
 ATTENTION = ("sparq", "dense", "own")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pretrained models and the settings recommended for them, by short names. Loading needs torch."""
 
-from sparq_ipu.transformers.checkpoints import (
+from sparq_ipu.transformers.loading.checkpoints import (
     SMOLLM2_GGUF,
     check_path,
     import_torch,
@@ -9,7 +9,7 @@ from sparq_ipu.transformers.checkpoints import (
     load_smollm2,
     smollm2_path,
 )
-from sparq_ipu.transformers.settings import RECOMMENDED
+from sparq_ipu.transformers.settings.layers import RECOMMENDED
 
 __all__ = [
     "RECOMMENDED",

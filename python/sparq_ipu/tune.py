@@ -27,8 +27,8 @@ from sparq_ipu.commands.command_line import (
     read_text,
     thread_count,
 )
-from sparq_ipu.transformers.checkpoints import Checkpoint, import_torch, smollm2_path
-from sparq_ipu.transformers.settings import LayerSettings, recommended_top_k
+from sparq_ipu.transformers.loading.checkpoints import Checkpoint, import_torch, smollm2_path
+from sparq_ipu.transformers.settings.layers import LayerSettings, recommended_top_k
 
 
 def _integers(text: str) -> list[int]:
@@ -80,7 +80,7 @@ def _check(arguments: argparse.Namespace) -> None:
     """Put in what is not said of rows, and refuse settings that no model can have.
 
     Raises:
-        ValueError: as `sparq_ipu.transformers.tuning.candidates`.
+        ValueError: as `sparq_ipu.transformers.generation.tuning.candidates`.
     """
     if arguments.top_ks is None:
         usual = recommended_top_k(arguments.prompt_tokens + arguments.tokens)
@@ -113,7 +113,8 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.tune") 
         if not checkpoint.has_tokenizer:
             raise ValueError(f"tune: MODEL must have a tokenizer, got none in {arguments.model}")
         torch, _ = import_torch("tune")
-        from sparq_ipu.transformers import supported, tuning
+        from sparq_ipu.transformers import supported
+        from sparq_ipu.transformers.generation import tuning
 
         if arguments.threads:
             torch.set_num_threads(arguments.threads)
@@ -142,7 +143,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.tune") 
 
 
 def _finish(arguments: argparse.Namespace, tuned: Any) -> int:
-    from sparq_ipu.transformers.settings_file import settings_text
+    from sparq_ipu.transformers.settings.file import settings_text
 
     if not tuned.holds or all(layer is None for layer in tuned.settings):
         print("no settings but dense attention hold the bound: nothing was written", file=sys.stderr)

@@ -13,7 +13,7 @@ from tiny_models import tiny_model, tokens_of
 import sparq_ipu.transformers
 from sparq_ipu.transformers import SparqCache
 from sparq_ipu.transformers.cache_name import with_cache
-from sparq_ipu.transformers.lean_step import LeanStep
+from sparq_ipu.transformers.decoder.lean_step import LeanStep
 
 SETTINGS = dict(rank=8, top_k=16, n_local=4, min_seq_len=0)
 

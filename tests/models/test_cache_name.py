@@ -18,6 +18,7 @@ transformers = pytest.importorskip("transformers")
 
 from tiny_models import enable, tiny_model, tiny_tokenizer, tokens_of  # noqa: E402
 
+from sparq_ipu.serve.places import Places  # noqa: E402
 from sparq_ipu.transformers import SparqCache, enable_dense, generate_lossless  # noqa: E402
 from sparq_ipu.transformers.cache_name import (  # noqa: E402
     CACHE,
@@ -27,9 +28,8 @@ from sparq_ipu.transformers.cache_name import (  # noqa: E402
     cache_of,
     with_cache,
 )
-from sparq_ipu.transformers.generation import forced_predictions, generate  # noqa: E402
-from sparq_ipu.transformers.places import Places  # noqa: E402
-from sparq_ipu.transformers.tuning import Probe, Text  # noqa: E402
+from sparq_ipu.transformers.generation.runs import forced_predictions, generate  # noqa: E402
+from sparq_ipu.transformers.generation.tuning import Probe, Text  # noqa: E402
 
 NEWER, OLDER = NAMES
 is_renamed = pytest.mark.skipif(CACHE == OLDER, reason="transformers before 5.24 has one name")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which columns are real (`sparq_ipu.transformers.columns`), beside a table that is written out."""
+"""Which columns are real (`sparq_ipu.transformers.cache.columns`), beside a table that is written out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from sparq_ipu.transformers.columns import RealColumns  # noqa: E402
+from sparq_ipu.transformers.cache.columns import RealColumns  # noqa: E402
 
 BATCH = 2
 flags = st.lists(st.lists(st.booleans(), min_size=BATCH, max_size=BATCH), min_size=1, max_size=5)

@@ -16,8 +16,9 @@ pytest.importorskip("transformers")
 from tiny_models import greedy, save_checkpoint, step_logits, tiny_model, tokens_of  # noqa: E402
 
 import sparq_ipu.transformers  # noqa: E402
-from sparq_ipu.torch import few_bits  # noqa: E402
-from sparq_ipu.torch.few_bits import (  # noqa: E402
+from sparq_ipu.transformers import quantise_weights  # noqa: E402
+from sparq_ipu.transformers.decoder import few_bits, gguf_groups  # noqa: E402
+from sparq_ipu.transformers.decoder.few_bits import (  # noqa: E402
     GROUP,
     MOST_ROWS,
     FewBitsLinear,
@@ -25,8 +26,7 @@ from sparq_ipu.torch.few_bits import (  # noqa: E402
     Int8Linear,
     round_to_groups,
 )
-from sparq_ipu.transformers import gguf_groups, quantise_weights  # noqa: E402
-from sparq_ipu.transformers.weights import weights_of  # noqa: E402
+from sparq_ipu.transformers.decoder.weights import weights_of  # noqa: E402
 
 BF16 = torch.bfloat16
 CLASSES = {"int8": Int8Linear, "int4": Int4Linear}
@@ -311,7 +311,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_weights_of_a_file_stay_as_they_are(file: Path) -> None:
-    from sparq_ipu.transformers.checkpoints import Checkpoint
+    from sparq_ipu.transformers.loading.checkpoints import Checkpoint
 
     plain = Checkpoint(file).model("float32")
     checkpoint = Checkpoint(file)
@@ -328,7 +328,7 @@ def test_weights_of_a_file_stay_as_they_are(file: Path) -> None:
 
 def test_no_product_of_a_file_is_looked_for(file: Path, monkeypatch: Any) -> None:
     """Since transformers 5.24, which has such products on a hub, and keeps weights packed for them."""
-    from sparq_ipu.transformers.checkpoints import Checkpoint
+    from sparq_ipu.transformers.loading.checkpoints import Checkpoint
 
     quantizer = pytest.importorskip("transformers.quantizers.quantizer_gguf")
     asked, options = [], []

@@ -20,12 +20,13 @@ from tiny_models import tokens_of  # noqa: E402
 
 import sparq_ipu.transformers  # noqa: E402
 from sparq_ipu import _cpu  # noqa: E402
-from sparq_ipu.torch.few_bits import MOST_ROWS  # noqa: E402
-from sparq_ipu.transformers import SparqCache, few_bits_step  # noqa: E402
+from sparq_ipu.serve.places import Places  # noqa: E402
+from sparq_ipu.transformers import SparqCache  # noqa: E402
+from sparq_ipu.transformers.cache.layer import SparqLayer  # noqa: E402
 from sparq_ipu.transformers.cache_name import with_cache  # noqa: E402
-from sparq_ipu.transformers.few_bits_step import FewBitsStep  # noqa: E402
-from sparq_ipu.transformers.layer import SparqLayer  # noqa: E402
-from sparq_ipu.transformers.places import Places  # noqa: E402
+from sparq_ipu.transformers.decoder import few_bits_step  # noqa: E402
+from sparq_ipu.transformers.decoder.few_bits import MOST_ROWS  # noqa: E402
+from sparq_ipu.transformers.decoder.few_bits_step import FewBitsStep  # noqa: E402
 from sparq_reference import CacheSpec  # noqa: E402
 
 
@@ -420,7 +421,7 @@ def test_sums_are_in_this_order(lanes: int, n: int) -> None:
 def test_any_vectors_of_pytorch(capability: str) -> None:
     """Some order is that of PyTorch, whatever its vectors are. ("avx512" it takes on any processor.)"""
     code = (
-        "import torch, transformers; from sparq_ipu.transformers.few_bits_step import _lanes\n"
+        "import torch, transformers; from sparq_ipu.transformers.decoder.few_bits_step import _lanes\n"
         "from transformers.models.llama.modeling_llama import LlamaRMSNorm\n"
         "norms = [LlamaRMSNorm(n).to(torch.bfloat16) for n in (96, 576, 896, 1536, 4096)]\n"
         "print([_lanes(norm) for norm in norms])"

@@ -22,10 +22,11 @@ from tiny_models import enable, greedy, save_checkpoint, tiny_model, tokens_of  
 
 import sparq_ipu  # noqa: E402
 from sparq_ipu import generate  # noqa: E402
-from sparq_ipu.transformers import enable_dense, generation  # noqa: E402
-from sparq_ipu.transformers import settings as settings_module  # noqa: E402
-from sparq_ipu.transformers.settings import LayerSettings  # noqa: E402
-from sparq_ipu.transformers.settings_file import write_settings  # noqa: E402
+from sparq_ipu.transformers import enable_dense  # noqa: E402
+from sparq_ipu.transformers.generation import runs  # noqa: E402
+from sparq_ipu.transformers.settings import layers as settings_module  # noqa: E402
+from sparq_ipu.transformers.settings.file import write_settings  # noqa: E402
+from sparq_ipu.transformers.settings.layers import LayerSettings  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +151,7 @@ def test_a_prompt_is_read_once_for_each_attention(checkpoint, monkeypatch, capsy
 def test_what_was_read_is_kept_as_it_was(checkpoint, monkeypatch):
     """Not as the run left it; and copying it, here for a second, is not in the times of the run."""
     slow = types.SimpleNamespace(deepcopy=lambda x: time.sleep(1) or copy.deepcopy(x))
-    monkeypatch.setattr(generation, "copy", slow)
+    monkeypatch.setattr(runs, "copy", slow)
     model, tokens = tiny_model(), tokens_of(60)
     enable(model, rank=3, top_k=9)
     tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
@@ -554,7 +555,7 @@ def test_the_command_ends_a_chat_there(checkpoint, capsys, monkeypatch):
     words = capsys.readouterr().out.splitlines()[0].split()
     last = next(i for i in range(3, len(words)) if words[i] not in words[:i])
     end = int(words[last][1:])
-    monkeypatch.setattr("sparq_ipu.transformers.generation._end_of_turn", lambda tokenizer: [end])
+    monkeypatch.setattr("sparq_ipu.transformers.generation.runs._end_of_turn", lambda tokenizer: [end])
     monkeypatch.setattr(generate, "_encode", lambda arguments, text, tokenizer: tokens_of(60))
     for options, is_cut in (((), False), (("--chat",), True), (("--chat", "--lossless", "2"), True)):
         assert call(checkpoint, *options) == 0

@@ -12,7 +12,7 @@ import pytest
 
 from sparq_ipu import models
 from sparq_ipu.commands.extras import needed
-from sparq_ipu.transformers import checkpoints
+from sparq_ipu.transformers.loading import checkpoints
 
 # a process in which some packages cannot be imported
 BLOCK = """
@@ -60,7 +60,9 @@ def test_the_contract_with_popart_needs_no_torch():
 
 def test_settings_and_checkpoints_need_no_torch():
     """What says which model to load, and what to install, is there before torch is."""
-    code = "from sparq_ipu.transformers import RECOMMENDED, LayerSettings, checkpoints, generation\n"
+    code = "from sparq_ipu.transformers import RECOMMENDED, LayerSettings\n"
+    code += "from sparq_ipu.transformers.generation import runs\n"
+    code += "from sparq_ipu.transformers.loading import checkpoints\n"
     code += "layers = RECOMMENDED.pop('layers'); LayerSettings(**RECOMMENDED)\n"
     code += "import sparq_ipu.generate, sparq_ipu.models"
     result = run(code, "torch", "transformers")

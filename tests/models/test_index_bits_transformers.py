@@ -126,8 +126,8 @@ def test_generate_equals_the_oracle(model, options):
 @pytest.mark.parametrize("moved", [4096, 37])
 def test_a_cache_that_grows_keeps_it(model, monkeypatch, moved):
     """Its index is made anew, in pieces of any size."""
-    monkeypatch.setattr("sparq_ipu.transformers.storage._MOVED", moved)
-    monkeypatch.setattr("sparq_ipu.transformers.storage.FIRST_ROOM", 3)
+    monkeypatch.setattr("sparq_ipu.transformers.cache.storage._MOVED", moved)
+    monkeypatch.setattr("sparq_ipu.transformers.cache.storage.FIRST_ROOM", 3)
     tokens, mask = ragged()
     cache = SparqCache(model)
     enable(model, **FOUR)

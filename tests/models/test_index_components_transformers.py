@@ -33,7 +33,7 @@ from sparq_ipu.transformers import (  # noqa: E402
     generate_lossless,
 )
 from sparq_ipu.transformers.cache_name import cache_of, with_cache  # noqa: E402
-from sparq_ipu.transformers.settings_file import read_settings, write_settings  # noqa: E402
+from sparq_ipu.transformers.settings.file import read_settings, write_settings  # noqa: E402
 from sparq_reference import component_order, exact  # noqa: E402
 
 FOUR = dict(rank=4, top_k=12, n_local=3, mean_value=True, index_bits=4)
@@ -141,7 +141,7 @@ def test_padded_batch_equals_the_oracle(model, device, lean, index_bits):
 @pytest.mark.parametrize("pieces", [(136,), (60, 60, 16), (100, 36)])
 def test_the_last_tokens_of_a_prompt_in_pieces(model, monkeypatch, n_last, pieces):
     """As many queries count, whatever the pieces."""
-    monkeypatch.setattr("sparq_ipu.transformers.component_order.LAST_TOKENS", n_last)
+    monkeypatch.setattr("sparq_ipu.transformers.cache.component_order.LAST_TOKENS", n_last)
     tokens, mask = left_padded([tokens_of(136), tokens_of(78, seed=1), tokens_of(46, seed=2)])
     mask[1, 90:125] = 0  # a hole
     enable(model, **EIGHT_OF_16)
@@ -362,8 +362,8 @@ def test_tokens_that_a_mask_hides_have_no_part_in_it(model):
 
 
 def test_a_cache_that_grows_keeps_it(model, monkeypatch):
-    monkeypatch.setattr("sparq_ipu.transformers.storage._MOVED", 37)
-    monkeypatch.setattr("sparq_ipu.transformers.storage.FIRST_ROOM", 3)
+    monkeypatch.setattr("sparq_ipu.transformers.cache.storage._MOVED", 37)
+    monkeypatch.setattr("sparq_ipu.transformers.cache.storage.FIRST_ROOM", 3)
     tokens, mask = ragged()
     enable(model, **EIGHT_OF_16)
     cache = SparqCache(model)

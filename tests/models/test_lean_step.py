@@ -18,13 +18,14 @@ from tiny_models import tiny_model, tokens_of  # noqa: E402
 from transformers.models.llama import modeling_llama  # noqa: E402
 
 import sparq_ipu.transformers  # noqa: E402
-from sparq_ipu.torch.few_bits import MOST_ROWS, Int4Linear, Int8Linear, JoinedLinear  # noqa: E402
-from sparq_ipu.transformers import SparqCache, lean_step  # noqa: E402
+from sparq_ipu.serve.places import Places  # noqa: E402
+from sparq_ipu.transformers import SparqCache  # noqa: E402
 from sparq_ipu.transformers.cache_name import with_cache  # noqa: E402
-from sparq_ipu.transformers.few_bits_step import FewBitsStep  # noqa: E402
-from sparq_ipu.transformers.lean_step import LeanStep  # noqa: E402
-from sparq_ipu.transformers.places import Places  # noqa: E402
-from sparq_ipu.transformers.rotary import Rotary  # noqa: E402
+from sparq_ipu.transformers.decoder import lean_step  # noqa: E402
+from sparq_ipu.transformers.decoder.few_bits import MOST_ROWS, Int4Linear, Int8Linear, JoinedLinear  # noqa: E402
+from sparq_ipu.transformers.decoder.few_bits_step import FewBitsStep  # noqa: E402
+from sparq_ipu.transformers.decoder.lean_step import LeanStep  # noqa: E402
+from sparq_ipu.transformers.decoder.rotary import Rotary  # noqa: E402
 
 LEAN = ("Llama 2", "Llama 3", "Qwen 2")
 

@@ -21,8 +21,8 @@ from tiny_models import enable, save_checkpoint  # noqa: E402
 from sparq_ipu.lm_eval import SparqLM  # noqa: E402
 from sparq_ipu.transformers import RECOMMENDED, disable, is_enabled  # noqa: E402
 from sparq_ipu.transformers.cache_name import cache_of, with_cache  # noqa: E402
+from sparq_ipu.transformers.decoder.weights import weights_of  # noqa: E402
 from sparq_ipu.transformers.integration import decoding  # noqa: E402
-from sparq_ipu.transformers.weights import weights_of  # noqa: E402
 
 FEW = dict(rank=2, top_k=2, n_local=0, mean_value=False, published=True)
 #: (context, continuation): two answers to one question, another question, and a question without words

@@ -12,9 +12,9 @@ torch: Any = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("sparq_ipu._cpu")
 
+from sparq_ipu.serve.pieces import BLOCK, CELL, attend_piece  # noqa: E402
 from sparq_ipu.serve.products import FixedRows  # noqa: E402
-from sparq_ipu.torch.few_bits import Int4Linear, JoinedLinear  # noqa: E402
-from sparq_ipu.transformers.pieces import BLOCK, CELL, attend_piece  # noqa: E402
+from sparq_ipu.transformers.decoder.few_bits import Int4Linear, JoinedLinear  # noqa: E402
 
 #: a result of so many bits, of probabilities of so many bits; of two parts, each rounded
 TOLERANCES = {"float32": 2e-6, "bfloat16": 1.5e-2, "float16": 2e-3}

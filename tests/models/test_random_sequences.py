@@ -256,7 +256,7 @@ def several(kind: Any, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     if kind is Models:
         pytest.importorskip("transformers")
         for module in ("storage", "stack"):  # so that caches grow
-            monkeypatch.setattr(f"sparq_ipu.transformers.{module}.FIRST_ROOM", 4)
+            monkeypatch.setattr(f"sparq_ipu.transformers.cache.{module}.FIRST_ROOM", 4)
     for seed in seeds(n):
         print(f"SPARQ_RANDOM_SEED={seed}")
         sequence(kind, seed)

@@ -18,7 +18,7 @@ from sparq_ipu import generate  # noqa: E402
 from sparq_ipu.generate import forced_predictions, prefill  # noqa: E402
 from sparq_ipu.transformers import cache_traffic, disable, enable_dense, is_enabled  # noqa: E402
 from sparq_ipu.transformers.cache_name import with_cache  # noqa: E402
-from sparq_ipu.transformers.checkpoints import load_smollm2  # noqa: E402
+from sparq_ipu.transformers.loading.checkpoints import load_smollm2  # noqa: E402
 from sparq_study.accuracy.text import excerpts  # noqa: E402
 
 pytestmark = pytest.mark.slow

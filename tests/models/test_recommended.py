@@ -20,7 +20,7 @@ import sparq_ipu  # noqa: E402
 from sparq_ipu import generate  # noqa: E402
 from sparq_ipu.transformers import RECOMMENDED, enable, enable_dense, recommended_top_k  # noqa: E402
 from sparq_ipu.transformers.integration import decoding  # noqa: E402
-from sparq_ipu.transformers.settings import LayerSettings, pays_from  # noqa: E402
+from sparq_ipu.transformers.settings.layers import LayerSettings, pays_from  # noqa: E402
 from sparq_reference import transfers  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,8 +14,8 @@ pytest.importorskip("transformers")
 
 from sparq_ipu import KVCache, _cpu  # noqa: E402
 from sparq_ipu.attention import attention  # noqa: E402
-from sparq_ipu.transformers.rotary import Rotary  # noqa: E402
-from sparq_ipu.transformers.settings import LayerSettings, WindowLayerSettings  # noqa: E402
+from sparq_ipu.transformers.decoder.rotary import Rotary  # noqa: E402
+from sparq_ipu.transformers.settings.layers import LayerSettings, WindowLayerSettings  # noqa: E402
 from sparq_reference import component_order  # noqa: E402
 
 BATCH, N_HEADS, N_KV_HEADS, HEAD_DIM, HELD = 3, 6, 2, 24, 40

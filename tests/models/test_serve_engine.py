@@ -19,8 +19,8 @@ from sparq_ipu.serve import engine as engine_module
 from sparq_ipu.serve.contexts import Contexts
 from sparq_ipu.serve.engine import Done, Failed, Refused
 from sparq_ipu.serve.sampling import Sampling
+from sparq_ipu.transformers.decoder.lean_step import LeanStep
 from sparq_ipu.transformers.integration import decoding
-from sparq_ipu.transformers.lean_step import LeanStep
 
 pytest.importorskip("sparq_ipu._cpu")
 

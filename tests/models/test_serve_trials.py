@@ -11,8 +11,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from sparq_ipu.serve import pieces  # noqa: E402
 from sparq_ipu.serve.products import FixedRows  # noqa: E402
-from sparq_ipu.transformers import pieces  # noqa: E402
 
 DTYPES = [torch.bfloat16, torch.float32]
 

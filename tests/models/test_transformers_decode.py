@@ -35,8 +35,8 @@ from sparq_ipu.transformers import (  # noqa: E402
     enable_dense,
     is_enabled,
 )
+from sparq_ipu.transformers.cache.traffic import Traffic  # noqa: E402
 from sparq_ipu.transformers.cache_name import cache_of, with_cache  # noqa: E402
-from sparq_ipu.transformers.traffic import Traffic  # noqa: E402
 from sparq_reference import SparqSettings, WindowSettings  # noqa: E402
 
 SETTINGS = dict(rank=4, top_k=12, n_local=3, mean_value=True)
@@ -241,8 +241,8 @@ def test_prefill_in_chunks(model):
 
 @pytest.mark.parametrize("moved", [4096, 37])
 def test_cache_grows(model, monkeypatch, moved):
-    monkeypatch.setattr("sparq_ipu.transformers.storage._MOVED", moved)  # at once, or in pieces
-    monkeypatch.setattr("sparq_ipu.transformers.storage.FIRST_ROOM", 20)
+    monkeypatch.setattr("sparq_ipu.transformers.cache.storage._MOVED", moved)  # at once, or in pieces
+    monkeypatch.setattr("sparq_ipu.transformers.cache.storage.FIRST_ROOM", 20)
     enable(model, **SETTINGS)
     fixed = SparqCache(model, capacity=640)
     growing = SparqCache(model)

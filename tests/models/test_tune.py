@@ -16,12 +16,13 @@ pytest.importorskip("transformers")
 from tiny_models import enable, save_checkpoint, step_logits, tiny_model, tokens_of  # noqa: E402
 
 from sparq_ipu import generate, tune  # noqa: E402
-from sparq_ipu.transformers import enable_dense, is_enabled, tuning  # noqa: E402
+from sparq_ipu.transformers import enable_dense, is_enabled  # noqa: E402
 from sparq_ipu.transformers.cache_name import cache_of, with_cache  # noqa: E402
+from sparq_ipu.transformers.generation import tuning  # noqa: E402
+from sparq_ipu.transformers.generation.tuning import Choice, Distance, Probe  # noqa: E402
 from sparq_ipu.transformers.integration import decoding  # noqa: E402
-from sparq_ipu.transformers.settings import LayerSettings  # noqa: E402
-from sparq_ipu.transformers.settings_file import read_settings, write_settings  # noqa: E402
-from sparq_ipu.transformers.tuning import Choice, Distance, Probe  # noqa: E402
+from sparq_ipu.transformers.settings.file import read_settings, write_settings  # noqa: E402
+from sparq_ipu.transformers.settings.layers import LayerSettings  # noqa: E402
 
 GRID = tuning.candidates(16, [4, 8], [8, 16], [8, 4], 2)
 

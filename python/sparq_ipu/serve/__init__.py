@@ -1,15 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """An HTTP server for a model with SparQ attention: `sparq-ipu serve`, see docs/serve.md.
 
-contexts   the model and the contexts of all requests, each in its place; forward passes
-products   the model's products a fixed number of rows at a time: the same bits in any company
-prefixes   which place a request gets, and what of its prompt is there already
-sampling   the next token from logits
-text       text from tokens as they come, stop strings
-engine     the thread that serves requests together
-schemas    what a request over HTTP may say, by the API of OpenAI
-answers    what is said in return
-api        the application (FastAPI)
-metrics    what it counts (Prometheus)
-command    the command line
+command         the command line
+api             the application (FastAPI)
+guard           limits on requests and keys, before a request is read
+schemas         the requests of the API of OpenAI
+prompts         tokens of a request and its sampling
+answers         the responses, whole or as a stream
+engine          the thread that serves all requests together
+sampling        the next token from logits
+text            text from tokens as they come, stop strings
+prefixes        which place a request gets, and which tokens of its prompt that place already holds
+contexts        the model and the texts of all requests; forward passes
+places          the KV cache of these texts, one place for each
+pieces          dense attention of a piece of a prompt: the same bits however the prompt is cut
+products        products of a fixed number of rows: the same bits whichever texts share them
+metrics         counters and times (Prometheus)
+process         the HTTP server in its process, and its end
+ray_deployment  an example: several servers behind Ray Serve
 """

@@ -31,15 +31,15 @@ from sparq_ipu.commands.command_line import (
     thread_count,
 )
 from sparq_ipu.commands.extras import needed
-from sparq_ipu.transformers.checkpoints import Checkpoint, dtype_of, import_torch, smollm2_path
-from sparq_ipu.transformers.command_settings import (
+from sparq_ipu.transformers.generation.runs import stop_tokens
+from sparq_ipu.transformers.loading.checkpoints import Checkpoint, dtype_of, import_torch, smollm2_path
+from sparq_ipu.transformers.settings.command import (
     SaidSettings,
     add_attention,
     add_types,
     check_alone,
     in_words,
 )
-from sparq_ipu.transformers.generation import stop_tokens
 
 #: an environment variable: on a command line everybody on the machine could read a key
 KEY_VARIABLE = "SPARQ_IPU_API_KEY"

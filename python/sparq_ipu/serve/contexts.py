@@ -11,13 +11,13 @@ from typing import Any, Callable, Iterator, Sequence
 import torch
 from transformers import PreTrainedModel
 
+from sparq_ipu.serve.pieces import CELL
+from sparq_ipu.serve.places import Places, PlacesPass
 from sparq_ipu.serve.products import FixedRows
 from sparq_ipu.tokens import MAX_TOKENS
 from sparq_ipu.transformers.cache_name import with_cache
 from sparq_ipu.transformers.integration import decoding
-from sparq_ipu.transformers.pieces import CELL
-from sparq_ipu.transformers.places import Places, PlacesPass
-from sparq_ipu.transformers.settings import ModelSettings
+from sparq_ipu.transformers.settings.layers import ModelSettings
 from sparq_ipu.transformers.supported import LayerKinds, text_config
 from sparq_reference import checks
 

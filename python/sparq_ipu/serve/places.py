@@ -13,17 +13,18 @@ from typing import TYPE_CHECKING, Any, Callable, Sequence, cast
 
 import numpy as np
 import torch
-from transformers.cache_utils import Cache, CacheLayerMixin
 
 from sparq_ipu import KVCache
 from sparq_ipu.attention import attention
+from sparq_ipu.serve.pieces import attend_piece
 from sparq_ipu.tokens import append_and_attend
 from sparq_ipu.torch.graphs import outside_graphs
-from sparq_ipu.transformers.autograd import without_backward
-from sparq_ipu.transformers.pieces import attend_piece
-from sparq_ipu.transformers.rotary import Rotary
-from sparq_ipu.transformers.settings import AnyLayerSettings, ModelSettings
-from sparq_ipu.transformers.steps import half_of
+from sparq_ipu.transformers.cache.attend import half_of
+from sparq_ipu.transformers.cache.autograd import without_backward
+from sparq_ipu.transformers.cache.prepared import PreparedCache
+from sparq_ipu.transformers.decoder.rotary import Rotary
+from sparq_ipu.transformers.decoder.step_layer import StepLayer
+from sparq_ipu.transformers.settings.layers import AnyLayerSettings, ModelSettings
 
 if TYPE_CHECKING:
     from sparq_ipu.backends.cpu import AttentionOfStep, CPUBackend
@@ -82,7 +83,7 @@ class _Layer:
         return self._rows[key]
 
 
-class _LayerPass(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly typed in transformers
+class _LayerPass(StepLayer):
     """A layer in one forward pass. Arguments as of `Places.tokens`."""
 
     is_compileable = False
@@ -193,8 +194,10 @@ class _LayerPass(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
             output = self._attend_one(half[:, :, 0], rows)[:, None]
         return without_backward(torch.from_numpy(output).to(query.dtype), query, key, value)
 
+    def takes_step(self, position_ids: Any, attention_mask: Any) -> bool:
+        return position_ids is not None and attention_mask is None and not self._is_piece
+
     def step(self, products: torch.Tensor, rotary: Rotary) -> torch.Tensor:
-        """One token of each place, as `SparqLayer.step`."""
         done = rotary.attend(products, self.attention_of_step(rotary))
         if done is not None:
             return done[0]
@@ -206,11 +209,10 @@ class _LayerPass(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         return torch.from_numpy(half).view(len(products), -1).to(products.dtype)
 
     def attention_of_step(self, rotary: Rotary) -> AttentionOfStep | None:
-        """As of `SparqLayer`."""
         return None if self._of.is_empty else rotary.of_layer(self._of.rows(self._places), self._settings)
 
     def has_attended(self, lengths: Sequence[int]) -> None:
-        """As of `SparqLayer`: the places know their lengths."""
+        """The places know their lengths."""
 
     def _attend_one(self, query: np.ndarray, rows: KVCache) -> np.ndarray:
         """One token of each place; short texts attend densely."""
@@ -245,11 +247,8 @@ class _LayerPass(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
     get_max_cache_shape = get_max_length  # its older name
 
 
-class PlacesPass(Cache):
+class PlacesPass(PreparedCache):
     """What a model is given as its cache in one forward pass: see `Places.tokens`."""
-
-    #: next tokens of texts, not a piece of a prompt
-    is_step: bool
 
 
 class Places:
@@ -294,9 +293,7 @@ class Places:
             )
             for layer, settings in zip(self._layers, self._settings)
         ]
-        passed = PlacesPass(layers=layers)
-        passed.is_step = not is_piece
-        return passed
+        return PlacesPass(layers=layers)
 
     @property
     def bytes(self) -> int:

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from sparq_ipu.torch.few_bits import MOST_ROWS, FewBitsLinear
+from sparq_ipu.transformers.decoder.few_bits import MOST_ROWS, FewBitsLinear
 
 #: rows that are multiplied together where it changes no bit, the most first
 _MORE_ROWS = (512, 256)

@@ -6,10 +6,20 @@
     sparq_ipu.transformers.disable(model)
 
 Everything goes through public interfaces of transformers (AttentionInterface, AttentionMaskInterface, Cache,
-module hooks): versions 4.56 and later. docs/models.md says what is supported and what is not.
+module hooks), versions 4.56 and later. docs/models.md lists the supported models.
 
-torch and transformers are imported with the first name that needs them: RECOMMENDED and `LayerSettings` do
-not, nor do the modules `checkpoints` and `generation`.
+integration   enable and disable a model: its hooks, its attention functions, its lean step
+attention     the attention and mask functions that transformers calls
+supported     which models can be enabled, and which of their layers use SparQ attention
+cache_name    the name of the cache argument, which depends on the version of transformers
+settings/     settings of layers, of a whole model, in a file and on a command line
+cache/        the KV cache that transformers carries from token to token
+decoder/      the language-model runtime of the CPU: weights of 4 and 8 bits, decode steps in one call
+loading/      models from local files
+generation/   decoding loops: timed runs, lossless drafts, the search for settings
+
+torch and transformers are imported with the first name that needs them. RECOMMENDED, `LayerSettings` and the
+modules `loading.checkpoints` and `generation.runs` need neither.
 """
 
 from __future__ import annotations
@@ -18,13 +28,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from sparq_ipu.commands.extras import needed
-from sparq_ipu.transformers.settings import RECOMMENDED, LayerSettings, SparqSettings, recommended_top_k
+from sparq_ipu.transformers.settings.layers import RECOMMENDED, LayerSettings, recommended_top_k
 
 if TYPE_CHECKING:
-    from sparq_ipu.transformers.cache import SparqCache, cache_traffic
+    from sparq_ipu.transformers.cache.sparq_cache import SparqCache, cache_traffic
+    from sparq_ipu.transformers.decoder.weights import FewBits, quantise_weights
+    from sparq_ipu.transformers.generation.lossless import LosslessRun, generate_lossless
     from sparq_ipu.transformers.integration import disable, enable, enable_dense, enable_window, is_enabled
-    from sparq_ipu.transformers.lossless import LosslessRun, generate_lossless
-    from sparq_ipu.transformers.weights import FewBits, quantise_weights
 
 __all__ = [
     "RECOMMENDED",
@@ -32,7 +42,6 @@ __all__ = [
     "LayerSettings",
     "LosslessRun",
     "SparqCache",
-    "SparqSettings",
     "cache_traffic",
     "disable",
     "enable",
@@ -44,6 +53,16 @@ __all__ = [
     "recommended_top_k",
 ]
 
+#: the module of each name that is not in `integration`
+_MODULES = {
+    "SparqCache": "cache.sparq_cache",
+    "cache_traffic": "cache.sparq_cache",
+    "LosslessRun": "generation.lossless",
+    "generate_lossless": "generation.lossless",
+    "FewBits": "decoder.weights",
+    "quantise_weights": "decoder.weights",
+}
+
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
@@ -51,17 +70,6 @@ def __getattr__(name: str) -> Any:
     module = _MODULES.get(name, "integration")
     with needed(f"{__name__}.{name}"):
         return getattr(importlib.import_module(f"{__name__}.{module}"), name)
-
-
-#: where a name is, if not in `integration`
-_MODULES = {
-    "SparqCache": "cache",
-    "cache_traffic": "cache",
-    "LosslessRun": "lossless",
-    "generate_lossless": "lossless",
-    "FewBits": "weights",
-    "quantise_weights": "weights",
-}
 
 
 def __dir__() -> list[str]:

@@ -9,8 +9,8 @@ from typing import Any, Callable
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 
+from sparq_ipu.transformers.cache.handover import ATTEND_ONCE
 from sparq_ipu.transformers.cache_name import CACHE, NAMES
-from sparq_ipu.transformers.handover import ATTEND_ONCE
 from sparq_reference import checks
 
 # `Any`: transformers gives their constructors no types.

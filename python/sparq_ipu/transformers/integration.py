@@ -20,18 +20,25 @@ from sparq_ipu.transformers.attention import (
     is_registered,
     register,
 )
-from sparq_ipu.transformers.cache import SparqCache, is_sparq_cache, kinds_of, record_past, sparq_layers
+from sparq_ipu.transformers.cache.prepared import PreparedCache
+from sparq_ipu.transformers.cache.sparq_cache import (
+    SparqCache,
+    is_sparq_cache,
+    kinds_of,
+    record_past,
+    sparq_layers,
+)
+from sparq_ipu.transformers.cache.storage import check_names, check_options, host_device, is_stacked
 from sparq_ipu.transformers.cache_name import CACHE, cache_in, cache_name
-from sparq_ipu.transformers.lean_step import LeanStep
-from sparq_ipu.transformers.places import PlacesPass
-from sparq_ipu.transformers.settings import (
+from sparq_ipu.transformers.decoder.lean_step import LeanStep
+from sparq_ipu.transformers.decoder.weights import quantise_weights, weights_of
+from sparq_ipu.transformers.settings.file import PathLike, read_settings
+from sparq_ipu.transformers.settings.layers import (
     LayerSettings,
     ModelSettings,
     WindowLayerSettings,
     settings_of_layers,
 )
-from sparq_ipu.transformers.settings_file import PathLike, read_settings
-from sparq_ipu.transformers.storage import check_names, check_options, host_device, is_stacked
 from sparq_ipu.transformers.supported import (
     LayerKinds,
     attention_modules,
@@ -41,7 +48,6 @@ from sparq_ipu.transformers.supported import (
     n_layers_of,
     text_config,
 )
-from sparq_ipu.transformers.weights import quantise_weights, weights_of
 from sparq_reference import checks
 
 #: Attribute of an enabled decoder: what `disable` needs to restore it. There it is seen from the model and
@@ -321,7 +327,7 @@ class _Hooks:
             kwargs = dict(zip(inspect.signature(module.forward).parameters, args), **kwargs)
         if kwargs.get("output_attentions"):
             checks.fail("sparq_attention", "output_attentions", "be False", True)
-        if isinstance(cache_in(kwargs), PlacesPass):  # it has been told what comes
+        if isinstance(cache_in(kwargs), PreparedCache):  # it has been told what comes
             self.forward_pass.has_cache = True
             return (), kwargs
         cache = kwargs[cache_name(module.forward, kwargs)] = self._cache(module, kwargs)

@@ -201,7 +201,7 @@ def test_methods_import_without_the_rest():
 
 def test_recommended_settings_are_those_of_the_table():
     """The settings for `enable`, layer by layer, say what the recommended row of the table ran."""
-    settings = pytest.importorskip("sparq_ipu.transformers.settings")
+    settings = pytest.importorskip("sparq_ipu.transformers.settings.layers")
     assert importlib.import_module("sparq_ipu.transformers").RECOMMENDED is RECOMMENDED
     assert (
         plan_module.RECOMMENDED_METHOD == "sparq:k=256,mean_from=1,index_bits=2"

@@ -9,8 +9,8 @@ import torch
 from sparq_ipu import KVCache
 from sparq_ipu.attention import attention
 from sparq_ipu.tokens import append_and_attend
-from sparq_ipu.transformers.settings import AnyLayerSettings
-from sparq_ipu.transformers.traffic import Traffic
+from sparq_ipu.transformers.cache.traffic import Traffic
+from sparq_ipu.transformers.settings.layers import AnyLayerSettings
 from sparq_reference import checks
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from sparq_ipu import KVCache
-from sparq_ipu.transformers.storage import Storage
+from sparq_ipu.transformers.cache.storage import Storage
 from sparq_reference import component_order
 
 #: tokens of a prompt, the last ones, whose queries say what matters

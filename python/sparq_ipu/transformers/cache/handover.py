@@ -10,7 +10,7 @@ import dataclasses
 import numpy as np
 import torch
 
-from sparq_ipu.transformers.settings import AnyLayerSettings
+from sparq_ipu.transformers.settings.layers import AnyLayerSettings
 from sparq_reference import checks
 
 #: what the attention of a model must do: anything else would be silently wrong

@@ -16,20 +16,20 @@ from typing import TYPE_CHECKING, Any, Sequence
 
 import numpy as np
 import torch
-from transformers.cache_utils import CacheLayerMixin
 
 from sparq_ipu import KVCache
 from sparq_ipu.torch.graphs import outside_graphs
-from sparq_ipu.transformers.autograd import without_backward
-from sparq_ipu.transformers.columns import RealColumns, to_columns
-from sparq_ipu.transformers.component_order import ComponentOrder
-from sparq_ipu.transformers.handover import Announcement, Handover
-from sparq_ipu.transformers.rotary import Rotary
-from sparq_ipu.transformers.settings import AnyLayerSettings
-from sparq_ipu.transformers.stack import LayerStack
-from sparq_ipu.transformers.steps import attend, attend_tokens, half_of
-from sparq_ipu.transformers.storage import Storage
-from sparq_ipu.transformers.traffic import Traffic
+from sparq_ipu.transformers.cache.attend import attend, attend_tokens, half_of
+from sparq_ipu.transformers.cache.autograd import without_backward
+from sparq_ipu.transformers.cache.columns import RealColumns, to_columns
+from sparq_ipu.transformers.cache.component_order import ComponentOrder
+from sparq_ipu.transformers.cache.handover import Announcement, Handover
+from sparq_ipu.transformers.cache.stack import LayerStack, StackStorage
+from sparq_ipu.transformers.cache.storage import Storage
+from sparq_ipu.transformers.cache.traffic import Traffic
+from sparq_ipu.transformers.decoder.rotary import Rotary
+from sparq_ipu.transformers.decoder.step_layer import StepLayer
+from sparq_ipu.transformers.settings.layers import AnyLayerSettings
 from sparq_reference import NotFinite, checks
 from sparq_reference.settings import op_of
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from sparq_ipu.backends.cpu import AttentionOfStep
 
 
-class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly typed in transformers
+class SparqLayer(StepLayer):
     """Keys and values of one layer.
 
     Args:
@@ -252,7 +252,7 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         return self.window is None or self._columns.n_columns + n_tokens <= self.window
 
     def _store(self, key: torch.Tensor, value: torch.Tensor, real: torch.Tensor | None) -> None:
-        """Tokens (batch, n_kv_heads, n_tokens, head_dim) float16; `real` as `_Announcement`."""
+        """Tokens (batch, n_kv_heads, n_tokens, head_dim) float16; `real` as in `Announcement`."""
         is_new = not self.is_initialized
         if is_new:
             self.lazy_initialization(key, value)
@@ -348,7 +348,8 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         selected = self._storage.select(index)
         if to is self:
             self._storage.forget()
-        to._storage, to._columns, to._stack = selected, self._columns.select(index), selected.stack
+        to._storage, to._columns = selected, self._columns.select(index)
+        to._stack = selected.stack if isinstance(selected, StackStorage) else None
         to.order = self.order.select(index)
         to.batch_size = to.max_batch_size = len(index)
 
@@ -439,13 +440,6 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         return self.order.to_cache(torch.from_numpy(half_of(query, factor))).numpy()
 
     def step(self, products: torch.Tensor, rotary: Rotary) -> torch.Tensor:
-        """One token, stored and attended to: what a model, `update` and `attend` do, where nobody is in
-        between.
-
-        Args:
-            products: (batch, heads of query, key and value * head_dim), what the linear layers say.
-        Returns: (batch, n_heads * head_dim), of the same type.
-        """
         done = rotary.attend(products, self.attention_of_step(rotary))
         if done is not None:
             output, lengths = done
@@ -460,8 +454,6 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         return torch.from_numpy(half).view(len(products), -1).to(products.dtype)
 
     def attention_of_step(self, rotary: Rotary) -> AttentionOfStep | None:
-        """What the kernels take to store one token and attend to it, with room for it; None: only `step` can.
-        Where they have done it, `has_attended` is called."""
         announced = self._handover.expected()
         self._settle_order()
         if announced.real is not None or not self.is_initialized:
@@ -470,7 +462,6 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         return rotary.of_layer(self.cache, announced.settings, self.order.address)
 
     def has_attended(self, lengths: Sequence[int]) -> None:
-        """One token was stored and attended to; `lengths` of the rows, with it."""
         settings = self._handover.expected().settings
         self._columns.append(None, 1)
         self._handover.announce(None)

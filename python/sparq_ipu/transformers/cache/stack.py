@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from sparq_ipu import KVCache
-from sparq_ipu.transformers.storage import FIRST_ROOM, Storage, append_real, move
+from sparq_ipu.transformers.cache.storage import FIRST_ROOM, Storage, append_real, move
 from sparq_reference import checks
 
 
@@ -103,17 +103,18 @@ class StackStorage(Storage):
     """Keys and values of the real tokens of one layer of a stack."""
 
     def __init__(self, stack: LayerStack, index: int, grows: bool):
-        self._stack = stack
+        #: shared with the other layers
+        self.stack = stack
         self._index = index
         self._grows = grows
 
     @property
     def cache(self) -> KVCache:
-        return self._stack.cache.layer(self._index)
+        return self.stack.cache.layer(self._index)
 
     def reserve(self, n_positions: int) -> None:
         if self._grows:
-            self._stack.reserve(n_positions)
+            self.stack.reserve(n_positions)
 
     def replace(self, key: torch.Tensor, value: torch.Tensor, real: torch.Tensor) -> None:
         self.cache.reset()
@@ -128,11 +129,7 @@ class StackStorage(Storage):
         move(held, cache, index, change)
 
     def select(self, index: torch.Tensor) -> Storage:
-        return StackStorage(self._stack.select(self._index, index.numpy()), self._index, self._grows)
-
-    @property
-    def stack(self) -> LayerStack | None:
-        return self._stack
+        return StackStorage(self.stack.select(self._index, index.numpy()), self._index, self._grows)
 
     def forget(self) -> None:
-        self._stack.leave(self._index)
+        self.stack.leave(self._index)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Sequence
+from typing import Any, Callable, Sequence
 
 import numpy as np
 import torch
@@ -13,12 +13,9 @@ from sparq_ipu.backends import History
 from sparq_ipu.device_options import MAX_IPUS
 from sparq_ipu.devices import backend_module, check_option_names, resolve_device
 from sparq_ipu.kernels import Settings
-from sparq_ipu.transformers.columns import to_positions
+from sparq_ipu.transformers.cache.columns import to_positions
+from sparq_ipu.transformers.settings.layers import AnyLayerSettings
 from sparq_reference import CacheSpec, checks
-
-if TYPE_CHECKING:
-    from sparq_ipu.transformers.settings import AnyLayerSettings
-    from sparq_ipu.transformers.stack import LayerStack
 
 #: positions that a growing cache has room for beyond its first tokens
 FIRST_ROOM = 256
@@ -187,11 +184,6 @@ class Storage:
     def select(self, index: torch.Tensor) -> Storage:
         """What the rows `index` hold, in that order, as a storage of its own."""
         return Storage(self._moved(index.numpy(), self.cache.capacity), self._grows, self._options)
-
-    @property
-    def stack(self) -> LayerStack | None:
-        """What it shares with other layers."""
-        return None
 
     def forget(self) -> None:
         """Nobody asks any more for what it holds."""

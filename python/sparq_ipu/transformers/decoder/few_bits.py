@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Sequence
 import torch
 import torch.nn.functional as F
 
-from sparq_ipu.torch.unchanged import Unchanged
+from sparq_ipu.transformers.decoder.unchanged import Unchanged
 from sparq_reference import checks
 
 try:

@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 from transformers.activations import ACT2FN
 
-from sparq_ipu.torch.few_bits import MOST_ROWS, JoinedLinear
-from sparq_ipu.torch.unchanged import Unchanged
-from sparq_ipu.transformers.rotary import Rotary
+from sparq_ipu.transformers.decoder.few_bits import MOST_ROWS, JoinedLinear
+from sparq_ipu.transformers.decoder.rotary import Rotary
+from sparq_ipu.transformers.decoder.unchanged import Unchanged
 
 try:
     from sparq_ipu import _cpu

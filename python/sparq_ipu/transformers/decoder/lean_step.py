@@ -23,12 +23,11 @@ import torch.nn.functional as F
 import torch.nn.modules.module
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
-from sparq_ipu.torch.few_bits import JoinedLinear
 from sparq_ipu.transformers.cache_name import cache_in, with_cache
-from sparq_ipu.transformers.few_bits_step import SILU, FewBitsStep
-from sparq_ipu.transformers.layer import SparqLayer
-from sparq_ipu.transformers.places import PlacesPass
-from sparq_ipu.transformers.rotary import Rotary
+from sparq_ipu.transformers.decoder.few_bits import JoinedLinear
+from sparq_ipu.transformers.decoder.few_bits_step import SILU, FewBitsStep
+from sparq_ipu.transformers.decoder.rotary import Rotary
+from sparq_ipu.transformers.decoder.step_layer import StepLayer
 
 _torch_module: Any = torch.nn.modules.module  # partly typed
 
@@ -243,12 +242,11 @@ def _is_step(
         return False
     if cache_position is not None and position_ids is None:
         return False
-    if isinstance(cache, PlacesPass):
-        is_ours = position_ids is not None and attention_mask is None and cache.is_step
-    else:
-        is_ours = all(type(layer) is SparqLayer for layer in cache.layers)
+    for layer in cache.layers:
+        if not (isinstance(layer, StepLayer) and layer.takes_step(position_ids, attention_mask)):
+            return False
     is_plain = not (torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"))
-    return is_ours and is_plain and not torch.compiler.is_compiling()
+    return is_plain and not torch.compiler.is_compiling()
 
 
 def _activated(module: Any, gate: torch.Tensor) -> torch.Tensor:

@@ -10,7 +10,7 @@ import torch
 
 from sparq_ipu import KVCache
 from sparq_ipu.backends.cpu import CPUBackend
-from sparq_ipu.transformers.settings import AnyLayerSettings
+from sparq_ipu.transformers.settings.layers import AnyLayerSettings
 
 if TYPE_CHECKING:
     from sparq_ipu.backends.cpu import AttentionOfStep

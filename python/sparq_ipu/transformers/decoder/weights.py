@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from sparq_ipu.torch.few_bits import FewBitsLinear, Int4Linear, Int8Linear
-from sparq_ipu.transformers.settings import WEIGHTS
+from sparq_ipu.transformers.decoder.few_bits import FewBitsLinear, Int4Linear, Int8Linear
+from sparq_ipu.transformers.settings.layers import WEIGHTS
 from sparq_reference import checks
 
 
@@ -60,7 +60,7 @@ def quantise_weights(
 
     Args:
         model: in bfloat16 (`dtype=torch.bfloat16`), on the CPU, in eval mode.
-        weights: "int8" or "int4", see `sparq_ipu.torch.few_bits`.
+        weights: "int8" or "int4", see `sparq_ipu.transformers.decoder.few_bits`.
         gguf: the file that the model was read from. With "int4", what has 4 bits there (Q4_0, Q4_1, Q4_K) is
             taken as it is: its codes, and its scales and minima in bfloat16. All else is rounded anew.
         op: what messages begin with.
@@ -88,7 +88,7 @@ def quantise_weights(
             checks.fail(op, "model", "be on the CPU", module.weight.device.type)
     file = None
     if gguf is not None and weights == "int4":
-        from sparq_ipu.transformers.gguf_groups import GgufGroups
+        from sparq_ipu.transformers.decoder.gguf_groups import GgufGroups
 
         file = GgufGroups(gguf)
     output: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]

@@ -17,7 +17,7 @@ import torch
 from transformers import PreTrainedModel
 
 from sparq_ipu.tokens import MAX_TOKENS
-from sparq_ipu.transformers.cache import SparqCache, record_past
+from sparq_ipu.transformers.cache.sparq_cache import SparqCache, record_past
 from sparq_ipu.transformers.cache_name import with_cache
 from sparq_ipu.transformers.integration import decoding
 from sparq_reference import checks

@@ -17,10 +17,10 @@ import torch
 
 from sparq_ipu.kernels import BASELINE, DEFAULT
 from sparq_ipu.tokens import MAX_TOKENS
-from sparq_ipu.transformers.cache import SparqCache, record_past
+from sparq_ipu.transformers.cache.sparq_cache import SparqCache, record_past
 from sparq_ipu.transformers.cache_name import with_cache
 from sparq_ipu.transformers.integration import decoding, enable_dense
-from sparq_ipu.transformers.settings import LayerSettings, ModelSettings
+from sparq_ipu.transformers.settings.layers import LayerSettings, ModelSettings
 from sparq_ipu.transformers.supported import LayerKinds, head_dim_of, n_layers_of, text_config
 from sparq_reference import CacheSpec, checks
 

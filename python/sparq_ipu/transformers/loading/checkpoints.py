@@ -169,7 +169,7 @@ class Checkpoint:
         import torch
 
         if weights is not None:
-            from sparq_ipu.transformers.weights import check_weights, quantise_weights
+            from sparq_ipu.transformers.decoder.weights import check_weights, quantise_weights
 
             check_weights("load_model", weights)
 

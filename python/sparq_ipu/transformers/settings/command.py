@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from sparq_ipu.commands.command_line import number
-from sparq_ipu.transformers.settings import (
+from sparq_ipu.transformers.settings.file import read_settings
+from sparq_ipu.transformers.settings.layers import (
     CACHE_DEFAULTS,
     WEIGHTS,
     ModelSettings,
@@ -18,7 +19,6 @@ from sparq_ipu.transformers.settings import (
     recommended_top_k,
     settings_of_layers,
 )
-from sparq_ipu.transformers.settings_file import read_settings
 
 #: settings that are integers: what they are, and what they are by default
 SETTINGS_HELP = {

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Any, Union
 
-from sparq_ipu.transformers.settings import LayerSettings, ModelSettings, settings_of_layers
+from sparq_ipu.transformers.settings.layers import LayerSettings, ModelSettings, settings_of_layers
 from sparq_reference import checks
 
 FORMAT = "sparq-ipu settings 1"

@@ -38,7 +38,7 @@ CACHE_DEFAULTS = {"index_bits": 16, "index_read_bits": 0, "index_components": 0}
 #: Of a head, where nobody knows yet how many it has: as many as a KVCache may have positions.
 _MOST_COMPONENTS = checks.MAX_CAPACITY
 
-#: Bits of the weights of linear layers, where they are not as they were: see `sparq_ipu.torch.few_bits`.
+#: Kinds of rounded weights of linear layers: see `sparq_ipu.transformers.decoder.few_bits`.
 WEIGHTS = ("int8", "int4")
 
 
@@ -95,10 +95,6 @@ class LayerSettings(sparq_reference.SparqSettings):
         """Of them, the options that the layer's cache must have, by name."""
         asked = {name: getattr(self, name) for name in CACHE_DEFAULTS}
         return {name: value for name, value in asked.items() if value is not None}
-
-
-#: their first name in `sparq_ipu.transformers`, kept for those who import it
-SparqSettings = LayerSettings
 
 
 class WindowLayerSettings(sparq_reference.WindowSettings):

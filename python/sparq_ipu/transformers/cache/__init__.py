@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The KV cache that transformers carries from token to token.
+
+sparq_cache       `SparqCache`, one layer for each layer of the model
+layer             one layer: what transformers, the hooks and the attention function ask of it
+handover          tokens between the hook that announces them and the attention that reads them
+columns           which columns of a padded batch are real tokens
+component_order   the order of key components, for an index that contains some of them
+storage           the `sparq_ipu.KVCache` of a layer, which grows
+stack             one `sparq_ipu.KVCache` for all layers, on an IPU or the emulator
+prepared          caches that know their tokens before the forward pass, such as the server's
+attend            decode steps over a `sparq_ipu.KVCache`
+traffic           the bytes that decode steps move
+autograd          a guard against backward passes through the float16 cache
+"""

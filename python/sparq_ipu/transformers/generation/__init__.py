@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decoding loops over an enabled model.
+
+runs       a timed run with its cache traffic, predictions along a given text
+lossless   the tokens of dense greedy decoding, drafted by SparQ attention
+tuning     the search for the settings of each layer
+"""
