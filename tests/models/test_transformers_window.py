@@ -21,9 +21,8 @@ from sparq_ipu.transformers import (  # noqa: E402
     enable_dense,
     enable_window,
     generate_lossless,
-    stack,
-    storage,
 )
+from sparq_ipu.transformers.cache import stack, storage  # noqa: E402
 from sparq_ipu.transformers.cache_name import cache_of, with_cache  # noqa: E402
 from sparq_reference import WindowSettings, exact, window  # noqa: E402
 
