@@ -221,8 +221,7 @@ std::optional<py::array> attentionOfQuery(KVCache &cache, const py::object &quer
 std::optional<std::vector<std::int64_t>>
 attendRotaryAt(KVCache &cache, const std::string &type, std::uintptr_t products, std::uintptr_t cos,
                std::uintptr_t sin, std::size_t rows, std::size_t nHeads, std::uintptr_t output,
-               const std::optional<SparqSettings> &settings, std::int64_t minLength,
-               std::uintptr_t order) {
+               const std::optional<SparqSettings> &settings, std::int64_t minLength) {
   const RotaryStep step{type == "float32"    ? Float::float32
                         : type == "bfloat16" ? Float::bfloat16
                                              : Float::float16,
@@ -231,8 +230,7 @@ attendRotaryAt(KVCache &cache, const std::string &type, std::uintptr_t products,
                         reinterpret_cast<const void *>(sin),
                         rows,
                         nHeads,
-                        reinterpret_cast<void *>(output),
-                        reinterpret_cast<const std::int32_t *>(order)};
+                        reinterpret_cast<void *>(output)};
   py::gil_scoped_release release;
   std::vector<std::int64_t> lengths =
       attendRotary(cache, step, settings ? &*settings : nullptr, minLength);
@@ -363,9 +361,8 @@ void nextOfStep(const DecoderStep &step, std::size_t layer, std::size_t nRows,
             reinterpret_cast<std::uint16_t *>(products), nThreads);
 }
 
-// The cache; settings; the shortest length that is not dense; the address of the order of components, or 0.
-using AttentionAt =
-    std::tuple<KVCache *, std::optional<SparqSettings>, std::int64_t, std::uintptr_t>;
+// The cache; settings; the shortest length that is not dense.
+using AttentionAt = std::tuple<KVCache *, std::optional<SparqSettings>, std::int64_t>;
 
 // The layer that the caller goes on with, and the seconds of attention and of all else. `lengths` gets those of
 // each layer before it, also where this throws.
@@ -380,9 +377,8 @@ runStep(const DecoderStep &step, std::size_t layer,
   for (const auto &at : attention) {
     of.push_back({});
     if (at) {
-      const auto &[cache, settings, minLength, order] = *at;
-      of.back() = {cache, settings ? &*settings : nullptr, minLength,
-                   reinterpret_cast<const std::int32_t *>(order)};
+      const auto &[cache, settings, minLength] = *at;
+      of.back() = {cache, settings ? &*settings : nullptr, minLength};
     }
   }
   DecoderStep::Done done{layer, {}, 0, 0};
@@ -487,7 +483,7 @@ PYBIND11_MODULE(_cpu, m) {
            py::arg("check_finite"))
       .def("attend_rotary", &attendRotaryAt, py::arg("dtype"), py::arg("products"), py::arg("cos"),
            py::arg("sin"), py::arg("rows"), py::arg("n_heads"), py::arg("output"),
-           py::arg("settings"), py::arg("min_seq_len"), py::arg("order") = 0)
+           py::arg("settings"), py::arg("min_seq_len"))
       .def("observe", &observe, py::arg("query"), py::arg("settings"))
       .def_property_readonly("n_recent", &KVCache::nRecent)
       .def("history", &historyOf, py::arg("element"))

@@ -158,7 +158,7 @@ void DecoderStep::run(const std::vector<Attention> &attention, const std::uint16
     attended.resize(nRows * layer.output.inputs);
     const auto start = Clock::now();
     std::vector<std::int64_t> lengths = attendRotary(
-        *of.cache, {Float::bfloat16, products, cos, sin, rows, nHeads, attended.data(), of.order},
+        *of.cache, {Float::bfloat16, products, cos, sin, rows, nHeads, attended.data()},
         of.settings, of.minLength);
     if (lengths.empty())
       return;

@@ -46,7 +46,6 @@ public:
     KVCache *cache; // null: the caller computes it
     const SparqSettings *settings;
     std::int64_t minLength;
-    const std::int32_t *order;
   };
 
   // How far `run` came.

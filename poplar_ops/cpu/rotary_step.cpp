@@ -94,7 +94,6 @@ private:
 bool toHalves(const KVCache &cache, const RotaryStep &step, Rows32 &rows, Half *to) {
   const std::size_t n = cache.headDim, half = n / 2;
   const std::size_t turned = step.nHeads + cache.nKvHeads, all = turned + cache.nKvHeads;
-  const std::size_t groupSize = step.nHeads / cache.nKvHeads;
   std::vector<float> memory(4 * n);
   float *const cos = memory.data(), *const sin = cos + n, *const x = sin + n, *const other = x + n;
   for (std::size_t b = 0; b < cache.batch; ++b) {
@@ -117,13 +116,6 @@ bool toHalves(const KVCache &cache, const RotaryStep &step, Rows32 &rows, Half *
           x[i] += other[i];
         if (!rows.round(x))
           return false;
-      }
-      if (step.order && h < turned) {
-        const std::size_t head = h < step.nHeads ? h / groupSize : h - step.nHeads;
-        const std::int32_t *const order = step.order + (b * cache.nKvHeads + head) * n;
-        for (std::size_t i = 0; i < n; ++i)
-          other[i] = x[order[i]];
-        std::copy(other, other + n, x);
       }
       if (!rows.toHalf(x, to))
         return false;

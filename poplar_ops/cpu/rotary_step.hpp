@@ -26,14 +26,10 @@ struct RotaryStep {
   std::size_t rows;
   std::size_t nHeads;
   void *output; // (batch, nHeads, headDim)
-  // (batch, nKvHeads, headDim), or null. Of each KV head, which component of its turned queries and
-  // keys comes first, second and so on. Values stay as they are.
-  const std::int32_t *order;
 };
 
 // Queries and keys become x * cos + rotate_half(x) * sin, each of the three operations rounded to
-// the type, as PyTorch does. Then all is rounded to fp16, queries and keys are
-// put in order, the tokens are appended and attended to:
+// the type, as PyTorch does. Then all is rounded to fp16, the tokens are appended and attended to:
 // densely where all batch elements then have fewer than minLength positions, or settings is null.
 //
 // Returns the lengths after it. Empty, and nothing has happened, where fp16 can not hold a number,

@@ -72,7 +72,6 @@ class KVCache:
         output: int,
         settings: SparqSettings | None,
         min_seq_len: int,
-        order: int = 0,
     ) -> list[int] | None: ...
     def window_attention(self, query: np.ndarray, settings: WindowSettings) -> np.ndarray: ...
     def observe(self, query: np.ndarray, settings: WindowSettings) -> None: ...
@@ -105,7 +104,7 @@ class DecoderStep:
     def run(
         self,
         layer: int,
-        attention: Sequence[tuple[KVCache, SparqSettings | None, int, int] | None],
+        attention: Sequence[tuple[KVCache, SparqSettings | None, int] | None],
         cos: int,
         sin: int,
         rows: int,

@@ -39,6 +39,7 @@ def refusal(message: str) -> pytest.RaisesExc:
             "KVCache: options must be among ['index_bits', 'row_bits', 'index_read_bits', "
             "'index_components', 'n_layers', 'device', 'check_finite', 'n_threads', 'isa'], got 'n_thread'",
         ),
+        (dict(index_components=8), "KVCache: index_components must be 0 on device 'cpu', got 8"),
         (dict(isa="sse"), f"KVCache: isa must be one of {['auto', *_cpu.available_isas()]}, got 'sse'"),
         (dict(isa=512), f"KVCache: isa must be one of {['auto', *_cpu.available_isas()]}, got 512"),
     ],
@@ -65,6 +66,8 @@ def test_a_cache_has_the_kernels_that_it_asked_for() -> None:
 def test_options_refused_by_the_module(options: dict, message: str) -> None:
     with refusal("KVCache: " + message):
         _cpu.KVCache(CacheSpec(1, 1, 8, 8), **options)
+    with refusal("KVCache: index_components must be 0 on device 'cpu', got 8"):
+        _cpu.KVCache(CacheSpec(1, 1, 8, 8, index_components=8))
 
 
 def test_isa_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -339,7 +339,6 @@ def test_help_says_the_defaults(capsys):
         n_local="a quarter of top_k",
         index_bits="2, or 4 with index_read_bits",
         index_read_bits=": all of rank components",
-        index_components=": all",
         min_seq_len=": where SparQ would read more",
     )
     for name, default in defaults.items():

@@ -157,13 +157,11 @@ class Models:
         self.model = tiny_model() if window is None else tiny_model("Mistral", sliding_window=window)
         self.is_windowed = bool(rng.random() < 0.5)
         self.index_bits = 16 if self.is_windowed else int(rng.choice([16, 4]))
-        of_index = dict(index_bits=self.index_bits)
-        if "emulator" not in devices and rng.random() < 0.5:  # an IPU has it in three tiers alone
-            of_index["index_components"] = 8
         self.enable()
         options = [dict(n_tiles=8) if device == "emulator" else {} for device in self.devices]
         self.caches: list[Any] = [
-            SparqCache(self.model, device=d, **of_index, **o) for d, o in zip(self.devices, options)
+            SparqCache(self.model, device=d, index_bits=self.index_bits, **o)
+            for d, o in zip(self.devices, options)
         ]
         self.batch = int(rng.integers(1, 4))
 

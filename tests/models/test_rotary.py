@@ -16,7 +16,6 @@ from sparq_ipu import KVCache, _cpu  # noqa: E402
 from sparq_ipu.attention import attention  # noqa: E402
 from sparq_ipu.transformers.decoder.rotary import Rotary  # noqa: E402
 from sparq_ipu.transformers.settings.layers import LayerSettings, WindowLayerSettings  # noqa: E402
-from sparq_reference import component_order  # noqa: E402
 
 BATCH, N_HEADS, N_KV_HEADS, HEAD_DIM, HELD = 3, 6, 2, 24, 40
 N_ROWS = N_HEADS + 2 * N_KV_HEADS
@@ -43,11 +42,9 @@ def a_step(dtype: str, rows: int = BATCH) -> tuple[Any, Rotary]:
     return products.to(getattr(torch, dtype)), Rotary(cos, sin, N_HEADS)
 
 
-def attend(
-    rotary: Rotary, products: Any, cache: KVCache, settings: Any, order: int = 0
-) -> tuple[Any, list[int]] | None:
+def attend(rotary: Rotary, products: Any, cache: KVCache, settings: Any) -> tuple[Any, list[int]] | None:
     """As a layer does it."""
-    return rotary.attend(products, rotary.of_layer(cache, settings, order))
+    return rotary.attend(products, rotary.of_layer(cache, settings))
 
 
 def in_parts(products: Any, rotary: Rotary, cache: KVCache, settings: Any) -> Any:
@@ -70,27 +67,6 @@ def test_the_bits_are_those_of_the_parts(isa: str, dtype: str, settings: Any, ro
     assert lengths == whole.lengths.tolist() == parts.lengths.tolist() == [41, 34, 28]
     assert output.dtype == products.dtype
     assert torch.equal(output, expected)
-    for mine, theirs in zip(whole.read(), parts.read()):
-        np.testing.assert_array_equal(mine.view(np.uint16), theirs.view(np.uint16))
-
-
-@pytest.mark.parametrize("isa", _cpu.available_isas())
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize("settings", [SETTINGS, None])
-def test_components_in_another_order(isa: str, dtype: str, settings: Any) -> None:
-    """Of queries and keys, another one for each row and head; values stay as they are."""
-    products, rotary = a_step(dtype)
-    shape = BATCH, N_KV_HEADS, HEAD_DIM
-    order = np.random.default_rng(2).permuted(np.broadcast_to(np.arange(HEAD_DIM), shape), axis=-1)
-    numbers = np.ascontiguousarray(order, np.int32)
-    parts, whole = (a_cache(isa=isa, index_components=8) for _ in range(2))
-    done = attend(rotary, products, whole, settings, numbers.ctypes.data)
-    query, key, value = (x.numpy() for x in rotary.turned(products))
-    parts.append(component_order.reorder(key, order), value)
-    query = np.ascontiguousarray(component_order.reorder(query, order)[:, :, 0])
-    expected = attention(query, parts, settings and settings.attention)
-    assert done is not None
-    assert torch.equal(done[0], torch.from_numpy(expected).view(BATCH, -1).to(products.dtype))
     for mine, theirs in zip(whole.read(), parts.read()):
         np.testing.assert_array_equal(mine.view(np.uint16), theirs.view(np.uint16))
 

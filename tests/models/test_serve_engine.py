@@ -20,7 +20,6 @@ from sparq_ipu.serve.contexts import Contexts
 from sparq_ipu.serve.engine import Done, Failed, Refused
 from sparq_ipu.serve.sampling import Sampling
 from sparq_ipu.transformers.decoder.lean_step import LeanStep
-from sparq_ipu.transformers.integration import decoding
 
 pytest.importorskip("sparq_ipu._cpu")
 
@@ -452,14 +451,5 @@ def test_models_that_can_not_be_served() -> None:
     sparq_ipu.transformers.enable(slow, device="reference")
     with pytest.raises(ValueError, match="device must be 'cpu'"):
         Contexts(slow, 1, 8)
-    for settings, options in (
-        (dict(rank=4, layers={0: None, 1: {"index_components": 8}}), {}),
-        (dict(rank=4, published=True), dict(index_components=8)),
-    ):
-        some = tiny_model()
-        sparq_ipu.transformers.enable(some, top_k=8, device="cpu", **settings)
-        decoding("test", some).cache_options.update(options)
-        with pytest.raises(ValueError, match=r"^serve: index_components must be 0, all of them, .*, got 8$"):
-            Contexts(some, 1, 8)
     with pytest.raises((ValueError, MemoryError)):
         Contexts(served_model(), 1024, 1 << 24)

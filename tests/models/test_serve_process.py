@@ -78,7 +78,6 @@ def test_sigterm_in_the_middle_finishes_what_has_begun(checkpoint: Path) -> None
         (["--settings", "a.json", "--top-k", "8"], "serve: --settings must be in place of"),
         (["--api-key-file", "nowhere"], "serve: --api-key-file must be a file"),
         (["--layer-settings", "x"], "serve: --layer-settings must be"),
-        (["--index-components", "8"], "serve: index_components must be 0, all of them, where texts share"),
         (["--places", "1000", "--context", "16000000"], "memory"),
     ],
 )

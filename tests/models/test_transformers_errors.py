@@ -51,7 +51,7 @@ SETTINGS = dict(rank=4, top_k=12)
         (
             dict(layers={1: {"topk": 3}}),
             "enable: layers[1]: settings must be among rank, top_k, n_local, mean_value, min_seq_len, "
-            "index_bits, index_read_bits, index_components, got 'topk'",
+            "index_bits, index_read_bits, got 'topk'",
         ),
         (dict(index_bits=5), "enable: index_bits must be one of 16, 8, 4, 2, got 5"),
         (dict(index_bits=True), "enable: index_bits must be one of 16, 8, 4, 2, got True"),
@@ -70,10 +70,11 @@ SETTINGS = dict(rank=4, top_k=12)
             "enable: layers must be a mapping of layers to None (dense) or settings, got",
         ),
         (dict(device="gpu"), "enable: device must be one of "),
+        (dict(index_components=8), "enable: index_components must be left out: layers of a model do not "),
         (
             dict(device="reference", min_seqlen=12),
             "enable: options must be among ['rank', 'top_k', 'n_local', 'mean_value', 'min_seq_len', "
-            "'index_bits', 'index_read_bits', 'index_components', 'layers', 'published', 'row_bits', "
+            "'index_bits', 'index_read_bits', 'layers', 'published', 'row_bits', "
             "'device', 'capacity', 'check_finite'], got 'min_seqlen'",
         ),
         (dict(topk=12), "enable: options must be among ['rank', "),
@@ -135,7 +136,12 @@ def test_options_of_the_cache(model, options, message):
         (
             dict(device="reference", foo=1),
             "SparqCache: options must be among ['index_bits', 'row_bits', 'index_read_bits', "
-            "'index_components', 'device', 'capacity', 'check_finite'], got 'foo'",
+            "'device', 'capacity', 'check_finite'], got 'foo'",
+        ),
+        (
+            dict(device="reference", index_components=8),
+            "SparqCache: index_components must be left out: layers of a model do not order the components "
+            "of a head, got 8",
         ),
         (dict(index_bits=32), "KVCache: index_bits must be one of 16, 8, 4, 2, got 32"),
         (dict(index_bits=None), "KVCache: index_bits must be one of 16, 8, 4, 2, got None"),

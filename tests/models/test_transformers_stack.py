@@ -35,14 +35,13 @@ def sessions(cache: SparqCache) -> set[int]:
         dict(n_ipus=2, split="heads"),
         dict(capacity=40, index_bits=8),
         dict(memory="tiered", index_bits=4, hot_rows=12),
-        dict(memory="tiered", index_bits=2, index_components=8),
-        dict(memory="tiered", index_bits=2, index_components=8, n_ipus=2, split="heads"),
+        dict(memory="tiered", index_bits=2, n_ipus=2, split="heads"),
     ],
-    ids=["one", "layers", "heads", "fixed", "tiers", "components", "components of heads"],
+    ids=["one", "layers", "heads", "fixed", "tiers", "tiers of heads"],
 )
 def test_tokens_are_those_of_the_reference_and_layers_share(options: dict[str, Any]) -> None:
     model, tokens = tiny_model(), tokens_of(21, batch=2)
-    asked = {name: options[name] for name in ("index_bits", "index_components") if name in options}
+    asked = {name: options[name] for name in ["index_bits"] if name in options}
     sparq.enable(model, published=True, **SETTINGS, **{"index_bits": 16, **asked})
     reference = SparqCache(model, device="reference")
     emulator = SparqCache(model, device="emulator", n_tiles=16, **options)

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from vector_cases import cases
 from vector_file import FOLDER, KINDS, SUMS, Record, from_bytes, read, sums_of, to_bytes
-from vector_play import has_index, is_for_sram, play
+from vector_play import has_index, index_of, is_for_sram, play
 
 import sparq_ipu
 
@@ -28,8 +28,8 @@ records_of = functools.lru_cache(maxsize=None)(read)
 
 
 def files_for(device: str) -> list[Path]:
-    """Every device has all that is in them, in some memory."""
-    return list(FILES)
+    """The CPU has no key index of some components; other devices have all, in some memory."""
+    return [f for f in FILES if device != "cpu" or "index_components" not in index_of(records_of(f))]
 
 
 def test_the_reference_makes_the_same_bytes() -> None:
@@ -139,6 +139,8 @@ def test_one_bit_of_what_is_expected_is_noticed(device: str) -> None:
     rng = np.random.default_rng(1)
     names = ["narrowing", "appends_index4", "window_index4_rows8", "rows8_huge_index4"]
     for name in [*names, "planes_peaks_index8", "first_peaks_index4"]:
+        if FOLDER / f"{name}.vec" not in files_for(device):
+            continue
         records = list(records_of(FOLDER / f"{name}.vec"))
         for number, record in enumerate(records):
             for array in {"output", "sums", "value"} & set(record.arrays if record.kind != "append" else ()):

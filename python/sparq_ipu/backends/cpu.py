@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import TYPE_CHECKING, Optional, Tuple
+from typing import TYPE_CHECKING, Optional, Sequence, Tuple
 
 import numpy as np
 
-from sparq_ipu.backends import AnyCache, History
+from sparq_ipu.backends import History
 from sparq_ipu.backends.room import check_room, host_memory
 from sparq_reference import CacheSpec, SparqSettings, WindowSettings, checks, window
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sparq_ipu.kernels import Settings
 
     #: what `CPUBackend.attention_of_step` returns
-    AttentionOfStep = Tuple[_cpu.KVCache, Optional[SparqSettings], int, int]
+    AttentionOfStep = Tuple[_cpu.KVCache, Optional[SparqSettings], int]
 
 #: overrides the choice of the instruction set where the option `isa` is not given
 ISA_VARIABLE = "SPARQ_CPU_ISA"
@@ -57,7 +57,7 @@ def share_threads() -> bool:
 
 
 @dataclasses.dataclass(frozen=True)
-class Options(AnyCache):
+class Options:
     """Options of a cache on the CPU.
 
     Args:
@@ -86,6 +86,15 @@ class Options(AnyCache):
         if self.isa not in isas:
             checks.fail(op, "isa", f"be one of {isas}", repr(self.isa))
 
+    def check(self, op: str, spec: CacheSpec, n_layers: int = 1, settings: Sequence[Settings] = ()) -> None:
+        """Whether such a cache can be here: its key index has all components.
+
+        Raises:
+            ValueError: `<op>: <argument> must <rule>, got <value>`.
+        """
+        if spec.index_components:
+            checks.fail(op, "index_components", "be 0 on device 'cpu'", spec.index_components)
+
 
 def create(device: str, spec: CacheSpec, n_layers: int, options: Options) -> list[CPUBackend]:
     """A cache in host memory for each layer; see `sparq_ipu.backends.Backend`.
@@ -96,6 +105,7 @@ def create(device: str, spec: CacheSpec, n_layers: int, options: Options) -> lis
     """
     from sparq_ipu import _cpu
 
+    options.check("KVCache", spec, n_layers)
     n_threads, isa = options.n_threads or 0, options.isa or "auto"
     check_room(spec, n_layers, host_memory(), "memory of this machine")
     try:
@@ -147,17 +157,13 @@ class CPUBackend:
     ) -> np.ndarray | None:
         return self._cache.attention_of_query(query, settings, check_finite)
 
-    def attention_of_step(
-        self, settings: SparqSettings | None, min_seq_len: int, order: int = 0
-    ) -> AttentionOfStep:
+    def attention_of_step(self, settings: SparqSettings | None, min_seq_len: int) -> AttentionOfStep:
         """What the kernels take for one token through a layer of a model, with this cache.
 
         Args:
             settings: None: dense attention, as of fewer than min_seq_len positions.
-            order: 0, or the address of the order of the components of queries and keys, (batch, n_kv_heads,
-                head_dim) int32.
         """
-        return self._cache, settings, min_seq_len, order
+        return self._cache, settings, min_seq_len
 
     def attention(self, query: np.ndarray, settings: Settings) -> np.ndarray:
         if settings is not None and settings.kind == "window":

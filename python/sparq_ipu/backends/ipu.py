@@ -211,7 +211,7 @@ class IpuLayers:
             if not settings.remembers:
                 return
             key, value = self._contents(layer)  # rounded, if at all: so as rows of 16 bits
-            host = _host_cache(dataclasses.replace(self._spec, row_bits=16))
+            host = _host_cache(dataclasses.replace(self._spec, row_bits=16, index_components=0))
             host.append(key, value, self._lengths[layer])
             before = self.history(layer)
             if before is not None:

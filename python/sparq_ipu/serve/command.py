@@ -148,7 +148,7 @@ def _build(arguments: argparse.Namespace) -> tuple[Any, Any]:
     with needed("serve"):
         from sparq_ipu.serve.api import create_app
         from sparq_ipu.serve.metrics import Metrics
-    from sparq_ipu.serve.contexts import Contexts, check_settings
+    from sparq_ipu.serve.contexts import Contexts
     from sparq_ipu.serve.engine import Engine
     from sparq_ipu.serve.prompts import Prompts
     from sparq_ipu.transformers import enable_dense
@@ -157,7 +157,6 @@ def _build(arguments: argparse.Namespace) -> tuple[Any, Any]:
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     layers = settings.of_model(*checkpoint.shape, True)
-    check_settings("serve", layers)
     trained = getattr(text_config(checkpoint.config), "max_position_embeddings", None)
     context = arguments.context or trained or _USUAL_CONTEXT
     if trained and context > trained:

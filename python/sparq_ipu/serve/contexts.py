@@ -17,7 +17,6 @@ from sparq_ipu.serve.products import FixedRows
 from sparq_ipu.tokens import MAX_TOKENS
 from sparq_ipu.transformers.cache_name import with_cache
 from sparq_ipu.transformers.integration import decoding
-from sparq_ipu.transformers.settings.layers import ModelSettings
 from sparq_ipu.transformers.supported import LayerKinds, text_config
 from sparq_reference import checks
 
@@ -29,23 +28,6 @@ STEP_ROWS = {torch.float32: 8}
 _USUAL_STEP_ROWS = 32
 
 
-def check_settings(op: str, layers: ModelSettings, index_components: int = 0) -> None:
-    """Whether texts can be decoded with these settings of layers.
-
-    Args:
-        index_components: of the cache itself.
-
-    Raises:
-        ValueError: a key index of some components. Their order comes from the prompt, and texts that begin
-            alike share what they begin with.
-    """
-    asked = [layer.of_cache.get("index_components") for layer in layers if layer is not None]
-    for n in (*asked, index_components):
-        if n:
-            rule = "be 0, all of them, where texts share what they begin with"
-            checks.fail(op, "index_components", rule, n)
-
-
 class Contexts:
     """Texts in places of their own.
 
@@ -55,8 +37,8 @@ class Contexts:
         context: most tokens of each.
 
     Raises:
-        ValueError: a model whose layers see a window, another device than "cpu", what `check_settings`
-            refuses, no memory for the cache.
+        ValueError: a model whose layers see a window, another device than "cpu", no memory for the
+            cache.
     """
 
     def __init__(self, model: PreTrainedModel, n_places: int, context: int):
@@ -68,7 +50,6 @@ class Contexts:
         if LayerKinds.of(text_config(model)).has_windows:
             rule = "have layers that see all positions: texts of different lengths share no window"
             checks.fail(op, "model", rule, type(model).__name__)
-        check_settings(op, hooks.settings, options.get("index_components", 0))
         takes = inspect.signature(model.forward).parameters
         if "position_ids" not in takes:
             checks.fail(op, "model", "take position_ids", type(model).__name__)

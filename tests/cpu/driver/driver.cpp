@@ -87,7 +87,7 @@ struct Case {
   std::int64_t batch, nKvHeads, groupSize, headDim, capacity;
   std::vector<std::int64_t> counts;
   std::size_t longest; // batch element that is as long as the capacity
-  unsigned indexBits, indexReadBits, indexComponents;
+  unsigned indexBits, indexReadBits;
   SparqSettings settings;
   std::vector<Half> key, value, query;
 
@@ -115,8 +115,6 @@ struct Case {
     indexBits = 16u >> (seed + seed / 4) % 4; // of long ones and short ones
     // Of a key index of 8 or 4 bits half are in planes.
     indexReadBits = indexBits == 16 || indexBits == 2 || seed % 2 ? 0 : upTo(headDim * indexBits);
-    // Of the others a third have no more components than there must be.
-    indexComponents = indexReadBits != 0 || seed % 3 != 0 ? 0 : (settings.rank + 7) / 8 * 8;
     const unsigned kind = static_cast<unsigned>(random.below(3));
     fill(random, key, batch * nKvHeads * capacity * headDim, kind);
     fill(random, value, batch * nKvHeads * capacity * headDim, kind);
@@ -128,7 +126,6 @@ struct Case {
                    static_cast<unsigned>(headDim), static_cast<unsigned>(capacity) + more,
                    indexBits};
     spec.indexReadBits = indexReadBits;
-    spec.indexComponents = indexComponents;
     return spec;
   }
   Tokens tokens(const std::vector<Half> &from, std::int64_t first) const {

@@ -5,7 +5,6 @@ sparq_cache       `SparqCache`, one layer for each layer of the model
 layer             one layer: what transformers, the hooks and the attention function ask of it
 handover          tokens between the hook that announces them and the attention that reads them
 columns           which columns of a padded batch are real tokens
-component_order   the order of key components, for an index that contains some of them
 storage           the `sparq_ipu.KVCache` of a layer, which grows
 stack             one `sparq_ipu.KVCache` for all layers, on an IPU or the emulator
 prepared          caches that know their tokens before the forward pass, such as the server's

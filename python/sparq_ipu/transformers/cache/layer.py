@@ -2,9 +2,8 @@
 """A layer of the cache that transformers carries from token to token: what transformers, the hooks of the
 model and the attention function ask of it.
 
-It has a `sparq_ipu.KVCache` (module `storage`), knows which columns of the batch are in it (`columns`), in
-which order the components of keys are (`component_order`) and what is on its way to it (`handover`), and
-counts what decoding moves (`steps`, `traffic`).
+It has a `sparq_ipu.KVCache` (module `storage`), knows which columns of the batch are in it (`columns`) and
+what is on its way to it (`handover`), and counts what decoding moves (`steps`, `traffic`).
 
 The model's own attention takes keys and values as tensors. It gets them for several tokens at once, also on
 top of a filled cache (another turn of a chat, prefill in chunks): they are then read back from the KVCache.
@@ -22,7 +21,6 @@ from sparq_ipu.torch.graphs import outside_graphs
 from sparq_ipu.transformers.cache.attend import attend, attend_tokens, half_of
 from sparq_ipu.transformers.cache.autograd import without_backward
 from sparq_ipu.transformers.cache.columns import RealColumns, to_columns
-from sparq_ipu.transformers.cache.component_order import ComponentOrder
 from sparq_ipu.transformers.cache.handover import Announcement, Handover
 from sparq_ipu.transformers.cache.stack import LayerStack, StackStorage
 from sparq_ipu.transformers.cache.storage import Storage
@@ -58,8 +56,6 @@ class SparqLayer(StepLayer):
     # set when the first tokens come
     _storage: Storage
     _columns: RealColumns
-    #: of the components of keys in `_storage`
-    order: ComponentOrder
 
     def __init__(
         self,
@@ -118,11 +114,6 @@ class SparqLayer(StepLayer):
         pass
 
     def _by_column(self) -> tuple[torch.Tensor, torch.Tensor]:
-        key, value = self._held_by_column()
-        return self.order.to_model(key), value
-
-    def _held_by_column(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """With the components of keys in the order of the cache."""
         key, value = self._storage.read()
         return to_columns(key, self.real), to_columns(value, self.real)
 
@@ -184,9 +175,8 @@ class SparqLayer(StepLayer):
     def set_real(self, real: torch.Tensor) -> None:
         """Change which of the columns are real, (batch, n_columns) bool. The others leave the KVCache.
         `check_real` says whether this can be done."""
-        key, value = self._held_by_column()
+        key, value = self._by_column()
         self._storage.replace(key, value, real)
-        self.order.hide([after[before] for before, after in zip(self.real, real)])
         self._columns.replace(real)
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor | None = None) -> None:
@@ -201,7 +191,6 @@ class SparqLayer(StepLayer):
             self._storage = self._stack.storage(self.index, key_states, self.capacity, options)
         room = max(self._storage.cache.capacity, key_states.shape[2])
         self._columns = RealColumns(self.batch_size, room)
-        self.order = ComponentOrder.of(self._storage.cache)
         self.is_initialized = True
 
     @outside_graphs
@@ -224,13 +213,10 @@ class SparqLayer(StepLayer):
         key = key_states.detach().to(torch.float16).contiguous()
         value = value_states.detach().to(torch.float16).contiguous()
         n_tokens = key.shape[2]
-        is_step = self._is_step(n_tokens)
-        if is_step or n_tokens == 1:
-            self._settle_order()
-        if is_step:
+        if self._is_step(n_tokens):
             self._storage.reserve(self._columns.n_columns + n_tokens)
             self._columns.append(None, n_tokens)
-            self._handover.waiting = self.order.to_cache(key).numpy(), value.numpy()
+            self._handover.waiting = key.numpy(), value.numpy()
         else:
             self._store(key, value, announced.real)
         if n_tokens == 1 or self.waits:
@@ -258,7 +244,7 @@ class SparqLayer(StepLayer):
             self.lazy_initialization(key, value)
         self._storage.reserve(self._columns.n_columns + key.shape[2])
         try:
-            self._storage.append(self.order.to_cache(key), value, real)
+            self._storage.append(key, value, real)
         except ValueError as error:
             if is_new:  # nothing is held, not even a batch size
                 self._clear()
@@ -266,11 +252,6 @@ class SparqLayer(StepLayer):
                 raise NotFinite(f"{error} (layer {self.index}; the cache is float16)") from error
             raise
         self._columns.append(real, key.shape[2])
-
-    def _settle_order(self) -> None:
-        """What comes now is decoded: the index must have what the prompt asks for."""
-        if self.is_initialized:
-            self.order.settle(self._storage)
 
     def get_seq_length(self, *args: Any) -> int:
         """Columns held, padding included."""
@@ -297,7 +278,6 @@ class SparqLayer(StepLayer):
         if self.is_initialized:
             self.cache.reorder(beam_idx.numpy())
             self._columns = self._columns.select(beam_idx)
-            self.order = self.order.select(beam_idx)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Repeat every row `repeats` times."""
@@ -327,10 +307,6 @@ class SparqLayer(StepLayer):
         kept = min(n_columns, held) if n_columns > 0 else max(held + n_columns, 0)
         if kept == held:
             return
-        if kept == 0:
-            self.order.forget()
-        stays = torch.arange(held) < kept
-        self.order.hide([stays[real] for real in self.real])
         self._columns.n_columns = kept
         self.cache.truncate(self.real.sum(dim=1).numpy())
 
@@ -350,7 +326,6 @@ class SparqLayer(StepLayer):
             self._storage.forget()
         to._storage, to._columns = selected, self._columns.select(index)
         to._stack = selected.stack if isinstance(selected, StackStorage) else None
-        to.order = self.order.select(index)
         to.batch_size = to.max_batch_size = len(index)
 
     @outside_graphs
@@ -368,13 +343,12 @@ class SparqLayer(StepLayer):
             ValueError: key and value are not that, or came before.
         """
         settings = self._handover.take(key, value)
-        self.order.observe(query, self.real[:, -query.shape[2] :])
         if settings is not None and settings.kind == "window" and not self.is_beyond_window:
             hidden = (~self.real[:, -query.shape[2] :]).any(0).nonzero()
             n_shown = query.shape[2] - (int(hidden.max()) + 1 if len(hidden) else 0)
             n = min(n_shown, settings.n_recent)  # all rows have a token in each of these columns
             if n:
-                last = self._query(query[:, :, -n:], factor)
+                last = half_of(query[:, :, -n:], factor)
                 self.cache.observe(last, **settings.arguments())
 
     @property
@@ -399,7 +373,6 @@ class SparqLayer(StepLayer):
         if self.is_all_real:  # columns are positions
             n = self._columns.n_columns
             rows = [torch.from_numpy(x) for x in self.cache.read(n - self.window, n)]
-            rows[0] = self.order.to_model(rows[0])
         else:
             rows = [x[:, :, -self.window :] for x in self._by_column()]
         keys, values = (without_backward(x, key, value) for x in rows)
@@ -424,7 +397,7 @@ class SparqLayer(StepLayer):
         """
         waiting = self._handover.waiting
         settings = self._handover.take(key, value)
-        half = self._query(query, factor)
+        half = half_of(query, factor)
         if waiting is None:
             output = attend(half[:, :, 0], self.cache, settings, self.traffic)[:, None]
         else:
@@ -434,10 +407,6 @@ class SparqLayer(StepLayer):
                 self._columns.n_columns -= half.shape[2]  # none has come
                 raise
         return without_backward(torch.from_numpy(output).to(query.dtype), query, key, value)
-
-    def _query(self, query: torch.Tensor, factor: float) -> np.ndarray:
-        """As the kernels take it."""
-        return self.order.to_cache(torch.from_numpy(half_of(query, factor))).numpy()
 
     def step(self, products: torch.Tensor, rotary: Rotary) -> torch.Tensor:
         done = rotary.attend(products, self.attention_of_step(rotary))
@@ -449,17 +418,15 @@ class SparqLayer(StepLayer):
         query, key, value = rotary.turned(products)
         self._store(key, value, announced.real)
         self._handover.announce(None)
-        query = self.order.to_cache(query)
         half = attend(query.numpy()[:, :, 0], self.cache, announced.settings, self.traffic)
         return torch.from_numpy(half).view(len(products), -1).to(products.dtype)
 
     def attention_of_step(self, rotary: Rotary) -> AttentionOfStep | None:
         announced = self._handover.expected()
-        self._settle_order()
         if announced.real is not None or not self.is_initialized:
             return None
         self._storage.reserve(self._columns.n_columns + 1)
-        return rotary.of_layer(self.cache, announced.settings, self.order.address)
+        return rotary.of_layer(self.cache, announced.settings)
 
     def has_attended(self, lengths: Sequence[int]) -> None:
         settings = self._handover.expected().settings

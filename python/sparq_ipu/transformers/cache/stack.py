@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -119,14 +119,6 @@ class StackStorage(Storage):
     def replace(self, key: torch.Tensor, value: torch.Tensor, real: torch.Tensor) -> None:
         self.cache.reset()
         append_real(self.cache, key, value, real)
-
-    def change_keys(self, change: Callable[[np.ndarray], np.ndarray]) -> None:
-        cache, index = self.cache, np.arange(self.cache.batch)
-        shape = cache.batch, cache.n_kv_heads, cache.head_dim, max(int(cache.lengths.max()), 1)
-        held = KVCache(*shape, device="reference", check_finite=cache.check_finite)
-        move(cache, held, index)
-        cache.reset()
-        move(held, cache, index, change)
 
     def select(self, index: torch.Tensor) -> Storage:
         return StackStorage(self.stack.select(self._index, index.numpy()), self._index, self._grows)

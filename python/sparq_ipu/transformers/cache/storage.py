@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Sequence
+from typing import Any, Sequence
 
 import numpy as np
 import torch
@@ -44,8 +44,11 @@ def check_names(op: str, device: str, options: dict[str, Any], settings: Sequenc
     Raises:
         ValueError: one has not.
     """
-    of_spec = CacheSpec.options()
-    rest = {name: value for name, value in options.items() if name not in of_spec}
+    if options.get("index_components"):
+        rule = "be left out: layers of a model do not order the components of a head"
+        checks.fail(op, "index_components", rule, options["index_components"])
+    of_spec = [name for name in CacheSpec.options() if name != "index_components"]
+    rest = {name: value for name, value in options.items() if name not in CacheSpec.options()}
     check_option_names(op, device, rest, [*settings, *of_spec, "device", "capacity", "check_finite"])
 
 
@@ -165,17 +168,6 @@ class Storage:
         append_real(cache, key, value, real)
         self._cache = cache
 
-    def change_keys(self, change: Callable[[np.ndarray], np.ndarray]) -> None:
-        """Put other keys in the place of those that are held; values, and what window attention remembers,
-        stay.
-
-        Args:
-            change: takes keys (batch, n_kv_heads, n, head_dim) float16 of some positions, and gives theirs.
-        """
-        cache = self._empty(self.cache.batch, self.cache.capacity)
-        move(self.cache, cache, np.arange(cache.batch), change)
-        self._cache = cache
-
     def read(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values by position, (batch, n_kv_heads, longest length, head_dim) float16."""
         key, value = self.cache.read()
@@ -198,20 +190,15 @@ class Storage:
         return cache
 
 
-def move(
-    source: KVCache,
-    target: KVCache,
-    index: np.ndarray,
-    change: Callable[[np.ndarray], np.ndarray] = lambda key: key,
-) -> None:
+def move(source: KVCache, target: KVCache, index: np.ndarray) -> None:
     """Append what the rows `index` of one cache hold to another, an empty one, a piece at a time; and what
-    window attention remembers of them. `change`: of the keys, as `Storage.change_keys` takes it."""
+    window attention remembers of them."""
     lengths = source.lengths
     longest = int(lengths.max())
     for start in range(0, longest, _MOVED):
         stop = min(start + _MOVED, longest)
         key, value = (x[index] for x in source.read(start, stop))
-        target.append(change(key), value, np.clip(lengths[index] - start, 0, stop - start))
+        target.append(key, value, np.clip(lengths[index] - start, 0, stop - start))
     history = source.one_layer("move").history()
     if history is not None:
         steps = [history.steps[row] for row in index]

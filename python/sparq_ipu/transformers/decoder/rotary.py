@@ -46,24 +46,21 @@ class Rotary:
         turned = (turned * cos).add_(turned.roll(self._head_dim // 2, 3).mul_(sin)).to(torch.float16)
         return turned[:, :n_heads], turned[:, n_heads:], value
 
-    def of_layer(
-        self, cache: KVCache, settings: AnyLayerSettings | None, order: int = 0
-    ) -> AttentionOfStep | None:
+    def of_layer(self, cache: KVCache, settings: AnyLayerSettings | None) -> AttentionOfStep | None:
         """What the kernels take to append a token to this cache and attend to it. None: they do not; take
         what is `turned`. That is for other devices and types than they have, and for window attention.
 
         Args:
             settings: None: densely.
-            order: of the components of queries and keys in the cache: 0, or `ComponentOrder.address`.
         """
         backend = cache.one_layer("sparq_attention")
         if not isinstance(backend, CPUBackend) or not self._type:
             return None
         if settings is None:
-            return backend.attention_of_step(None, 0, order)
+            return backend.attention_of_step(None, 0)
         if settings.kind == "window":
             return None
-        return backend.attention_of_step(settings.attention, settings.min_seq_len, order)
+        return backend.attention_of_step(settings.attention, settings.min_seq_len)
 
     def attend(
         self, products: torch.Tensor, attention: AttentionOfStep | None
@@ -85,9 +82,9 @@ class Rotary:
         if attention is None or products.dtype is not self._dtype or not products.is_contiguous():
             return None
         output = products.new_empty(len(products), self._n_heads * self._head_dim)
-        cache, settings, min_seq_len, order = attention
+        cache, settings, min_seq_len = attention
         given = self._type, products.data_ptr(), *self.positions, output.data_ptr()
-        lengths = cache.attend_rotary(*given, settings, min_seq_len, order)
+        lengths = cache.attend_rotary(*given, settings, min_seq_len)
         return None if lengths is None else (output, lengths)
 
     @property

@@ -62,9 +62,8 @@ def generate_lossless(
 ) -> LosslessRun:
     """Continue a text as greedy decoding with dense attention would, token for token.
 
-    Attention is the same to the bit, unless `index_components` puts components in another order. The rest of
-    the model computes several tokens at once. Both round otherwise: where two tokens are all but equally
-    likely, the other one may come.
+    Attention is the same to the bit. The rest of the model computes several tokens at once, which rounds
+    differently: where two tokens are all but equally likely, the other one may come.
 
     Args:
         model: enabled by `enable(model, ..., tokens_per_step=n)`, n more than draft_tokens.

@@ -30,8 +30,6 @@ SETTINGS_HELP = {
     "(default 2, or 4 with index_read_bits)",
     "index_read_bits": "of a position's bits in that index read only so many, which the query needs most "
     "(default: all of rank components; what 64 are worth: docs/accuracy_later.md)",
-    "index_components": "of a head's components only so many are in that index, those that matter most to "
-    "the prompt: less memory, as much reading (default: all; a multiple of 8, rank is at most as many)",
     "min_seq_len": "decode densely below this length (default: where SparQ would read more)",
 }
 #: settings that may differ by layer, as --layer-settings spells them
@@ -219,8 +217,8 @@ def _said(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _words(settings: dict[str, Any]) -> str:
-    """An index that has all components and is read as ever is not mentioned."""
-    said, rare = _said(settings), ("index_read_bits", "index_components")
+    """An index that is read as ever is not mentioned."""
+    said, rare = _said(settings), ("index_read_bits",)
     return " ".join(f"{name}={said[name]}" for name in said if name not in rare or said[name])
 
 

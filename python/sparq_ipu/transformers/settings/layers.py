@@ -33,10 +33,7 @@ PUBLISHED_TOP_K = 128
 PLANES_INDEX_BITS = 4
 
 #: Settings that are options of the layer's cache, and what a cache has that nobody told.
-CACHE_DEFAULTS = {"index_bits": 16, "index_read_bits": 0, "index_components": 0}
-
-#: Of a head, where nobody knows yet how many it has: as many as a KVCache may have positions.
-_MOST_COMPONENTS = checks.MAX_CAPACITY
+CACHE_DEFAULTS = {"index_bits": 16, "index_read_bits": 0}
 
 #: Kinds of rounded weights of linear layers: see `sparq_ipu.transformers.decoder.few_bits`.
 WEIGHTS = ("int8", "int4")
@@ -54,9 +51,6 @@ class LayerSettings(sparq_reference.SparqSettings):
             that says so itself, else 16.
         index_read_bits: of a key index of 8 or 4 bits, how many bits of a position a query reads, those that
             it needs most (docs/exactness.md, E12); 0: all of `rank` components. None: as index_bits, or 0.
-        index_components: of a head, how many components the key index has, a multiple of 8
-            (docs/exactness.md, E13): those that matter most to the prompt, which each layer's cache finds by
-            itself (`component_order`). `rank` is at most as many. 0: all. None: as index_bits, or 0.
 
     Raises:
         ValueError: `<op>: <argument> must <rule>, got <value>`.
@@ -65,7 +59,6 @@ class LayerSettings(sparq_reference.SparqSettings):
     min_seq_len: int = 0
     index_bits: int | None = None
     index_read_bits: int | None = None
-    index_components: int | None = None
 
     def __post_init__(self, op: str, head_dim: int | None) -> None:
         super().__post_init__(op, head_dim)
@@ -77,12 +70,7 @@ class LayerSettings(sparq_reference.SparqSettings):
         if read_bits is not None:
             most = head_dim or checks.MAX_INDEX_HEAD_DIM
             read_bits = checks.check_index_read_bits(op, read_bits, bits or checks.INDEX_BITS[0], most)
-        components = self.index_components
-        if components is not None:
-            most = head_dim or _MOST_COMPONENTS
-            components = checks.check_index_components(op, components, most, read_bits or 0)
-            checks.check_rank(op, self.rank, most, components)
-        self._set(min_seq_len=n, index_bits=bits, index_read_bits=read_bits, index_components=components)
+        self._set(min_seq_len=n, index_bits=bits, index_read_bits=read_bits)
 
     @cached_property
     def attention(self) -> sparq_reference.SparqSettings:
@@ -154,8 +142,7 @@ def complete(
     """Settings of a layer: what is said of them, and what is recommended where nothing is.
 
     Recommended are those of RECOMMENDED, with a quarter of another top_k as n_local, and as rank half of a
-    smaller head_dim, or all components of a smaller key index; and dense attention of texts so short that
-    SparQ would read more.
+    smaller head_dim; and dense attention of texts so short that SparQ would read more.
 
     Args:
         head_dim: of the model; None: not known yet.
@@ -172,9 +159,6 @@ def complete(
     default: dict[str, Any] = dict(top_k=top_k, n_local=top_k // 4, rank=RECOMMENDED["rank"])
     if head_dim is not None:
         default["rank"] = min(default["rank"], head_dim // 2)
-    components = said.get("index_components")
-    if isinstance(components, int) and components > 0:  # others are refused below
-        default["rank"] = min(default["rank"], components)
     if not published:
         default["index_bits"] = (
             PLANES_INDEX_BITS if said.get("index_read_bits") else RECOMMENDED["index_bits"]
