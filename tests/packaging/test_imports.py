@@ -18,6 +18,12 @@ PACKAGES = {
     "sparq_reference": ROOT / "reference/sparq_reference",
     "sparq_study": ROOT / "study/sparq_study",
 }
+#: circles of imports, some of them for type checking alone
+KNOWN_CIRCLES = [
+    ["sparq_reference.checks", "sparq_reference.settings"],
+    ["sparq_study.accuracy.engine", "sparq_study.accuracy.kernels"],
+    ["sparq_study.accuracy.methods.base", "sparq_study.accuracy.methods.calibration"],
+]
 #: modules that a cache of each device needs; "ipu" serves the emulator too
 BACKENDS = ("ipu", "cpu", "reference")
 
@@ -34,30 +40,32 @@ def modules() -> dict[str, Path]:
     return found
 
 
-def imported(tree: ast.AST) -> Iterator[tuple[int, str, str | None]]:
-    """Of every import that is executed some time, in functions too: (level, module, name)."""
+def imported(tree: ast.AST, with_typing: bool = False) -> Iterator[tuple[int, str, str | None]]:
+    """(level, module, name) of every import, in functions too; those for type checking only if asked for."""
     for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test) and not with_typing:
             continue
         if isinstance(node, ast.Import):
             yield from ((0, alias.name, None) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             yield from ((node.level, node.module or "", alias.name) for alias in node.names)
         else:
-            yield from imported(node)
+            yield from imported(node, with_typing)
 
 
-def graph(sources: Mapping[str, tuple[str, bool]]) -> Graph:
+def graph(sources: Mapping[str, tuple[str, bool]], with_typing: bool = False) -> Graph:
     """Edges from each module to those that its imports execute: the module that is named, and the packages
     around it that are not around the importer too.
 
     Args:
         sources: name: text, and whether it is a package.
+        with_typing: imports for type checking count too, except those of a package: they name what it loads
+            lazily.
     """
     edges: dict[str, set[str]] = {}
     for name, (text, is_package) in sources.items():
         edges[name] = set()
-        for level, module, imported_name in imported(ast.parse(text)):
+        for level, module, imported_name in imported(ast.parse(text), with_typing and not is_package):
             if level:
                 above = name.split(".")[: None if is_package and level == 1 else is_package - level]
                 module = ".".join([*above, *([module] if module else [])])
@@ -93,12 +101,19 @@ def circles(edges: Graph) -> list[list[str]]:
     return [list(circle) for circle in sorted(found)]
 
 
-def own_graph() -> Graph:
-    return graph({name: (path.read_text(), path.stem == "__init__") for name, path in modules().items()})
+def own_graph(with_typing: bool = False) -> Graph:
+    sources = {name: (path.read_text(), path.stem == "__init__") for name, path in modules().items()}
+    return graph(sources, with_typing)
 
 
 def test_no_circle_of_imports() -> None:
     assert circles(own_graph()) == []
+
+
+def test_no_circle_of_imports_for_type_checking() -> None:
+    """None beside those in `KNOWN_CIRCLES`, which is to become empty."""
+    found = circles(own_graph(with_typing=True))
+    assert [circle for circle in found if circle not in KNOWN_CIRCLES] == []
 
 
 def test_circles_are_seen() -> None:
@@ -117,6 +132,9 @@ def test_circles_are_seen() -> None:
     lazy = {**plain, "a": ("def __getattr__(name):\n    import a.b", True), "a.b": ("from a import x", False)}
     assert circles(graph(lazy)) == [["a", "a.b"]]
     typed = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from a.c import d"
+    assert circles(graph({**plain, "a.b": (typed, False), "a.c.d": ("from a import b", False)}, True)) == [
+        two
+    ]
     for b, d in ((typed, "from a import b"), ("import e", "import e"), ("from a.c import d", "import e")):
         assert circles(graph({**plain, "a.b": (b, False), "a.c.d": (d, False)})) == [], (b, d)
 
