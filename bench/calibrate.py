@@ -10,6 +10,8 @@ sequence length at a time and predicts it from the others.
     python bench/calibrate.py --write             # and keep it
     python bench/calibrate.py --check FILE.csv    # judge the model that is kept by other measurements
     python bench/calibrate.py --day day.tar.gz --model fitted.json   # a model from a day on a device
+    python bench/calibrate.py --on-chip           # the rules of work on chip beside what others measured
+    python bench/calibrate.py --on-chip --write   # and into docs/on_chip.md
 
 --day takes the archive of hardware_day.py: it fits every parameter on the probes of that day, says which
 rules were wrong and by how much, and with --model writes the parameters, for
@@ -32,6 +34,7 @@ from typing import Any, Callable, Sequence
 import numpy as np
 from day import fit as fit_day
 from day import pack
+from lib import on_chip
 from lib.common import ROOT, check_output, guarded, refuse, sparq_kernels
 
 from sparq_ipu.commands.command_line import Parser
@@ -42,6 +45,7 @@ from sparq_ipu.planning.device_model import PARAMETERS, DeviceModel, device_mode
 
 HEADER = ROOT / "emulator/include/sparq_emulator/DeviceModel.hpp"
 DOCUMENT = ROOT / "docs/device_model.md"
+RULES_DOCUMENT = ROOT / "docs/on_chip.md"
 
 #: fitted parameters of the device: name here -> name in DeviceModel.hpp
 DEVICE = {
@@ -375,7 +379,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--model", type=Path, metavar="FILE.json", help="with --day: write the fitted parameters there"
     )
+    parser.add_argument(
+        "--on-chip",
+        action="store_true",
+        help="compare the rules of work on chip with measurements by others instead",
+    )
     args = parser.parse_args(arguments)
+    if args.on_chip:
+        refuse(parser, args, "with --on-chip", "points", "check", "day", "model")
+        text = on_chip.report(on_chip.measured_file())
+        print(text)
+        if args.write:
+            replace_block(RULES_DOCUMENT, "measured", text)
+        return 0
     if args.day:
         refuse(parser, args, "with --day", "write", "points", "check")
         check_output(parser, "--model", args.model)

@@ -102,9 +102,9 @@ def parser() -> argparse.ArgumentParser:
         "bits in a .gguf file stays as it is there",
     )
     cli.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS, help="(default all)")
-    cli.add_argument("--r", type=int, default=32, help="rank (default 32)")
-    cli.add_argument("--k", type=int, default=128, help="top_k (default 128)")
-    cli.add_argument("--local", type=int, default=32, help="n_local (default 32)")
+    cli.add_argument("--rank", "--r", dest="r", type=int, default=32, help="(default 32)")
+    cli.add_argument("--top-k", "--k", dest="k", type=int, default=128, help="(default 128)")
+    cli.add_argument("--n-local", "--local", dest="local", type=int, default=32, help="(default 32)")
     cli.add_argument("--index-bits", type=int, default=4, help="16, 8, 4 or 2 (default 4)")
     cli.add_argument("--steps", type=int, default=4, help="tokens a method decodes in a round (default 4)")
     cli.add_argument("--rounds", type=int, default=5, help="(default 5; one more before them is not counted)")
@@ -456,7 +456,7 @@ def main(argv: list[str] | None = None) -> int:
         torch.set_num_threads(a.threads)
     progress = Progress()
     for seq_len in a.S if a.read is None else ():
-        new = rows_of(a, seq_len, progress, repeat_command("decode", words))
+        new = rows_of(a, seq_len, progress, repeat_command("decode.py", words))
         rows += new
         for row in new:
             print(json.dumps(row), flush=True)

@@ -550,7 +550,7 @@ def main(argv: list[str] | None = None) -> int:
         "model": a.model.name,
         "processor": f"{processor()}, {os.cpu_count()} processors",
         "threads": a.threads,
-        "repro": repeat_command("serve", words),
+        "repro": repeat_command("serve.py", words),
     }
     for kind in a.servers:
         head = {"server": kind, "dtype": "gguf" if kind == "llama" else a.dtype}

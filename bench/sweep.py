@@ -10,7 +10,7 @@ The grid has every combination of the values of the flags, for every kernel. Fla
 take one value or more. By default the grid is that of the published benchmark, once with 32 KV heads and once
 with 8; where rank and top-k are those of the main job (32 and 128), with a key index of 8 and 4 bits too, and
 in three tiers, there also with rows of 8 bits. Of these the first query is planned and run, when no row is
-hot: later ones are faster by what the steps before them selected (bench/tiers.py).
+hot: later ones are faster by what the steps before them selected (bench/plans.py tiers).
 
 One JSON line for each kernel and shape. A sweep also resumes from the file of --json: lines that it has are
 not made again. A shape that does not fit the device is a line too; it says what there is too little of. All
@@ -34,7 +34,6 @@ from lib.common import (
     ARGUMENTS,
     NEWER_OPTIONS,
     ROOT,
-    SETTINGS_FLAGS,
     WORKLOAD_COLUMNS,
     CommandLine,
     Progress,
@@ -75,11 +74,12 @@ GRID = {
     "n_kv_heads": [32, 8],
     "rank": [16, 32, 64],
     "top_k": [64, 128, 256, 512],
+    "n_local": 0,
     "index_bits": list(SWEPT_BITS),
     "row_bits": list(ROW_BITS),
 }
 #: where key indices of all sizes are in the grid, unless they are asked for
-MAIN = {f.argument: f.default for f in SETTINGS_FLAGS if f.argument in ("rank", "top_k")}
+MAIN = {"rank": 32, "top_k": 128}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Point:
             self.workload,
             time_source="modelled",
             seed=seed,
-            command=repeat_command("sweep", words),
+            command=repeat_command("sweep.py", words),
         )
         plan_into(row, self.workload, device=device, baseline=False)
         row["emulated"] = False
@@ -344,14 +344,13 @@ def command_line() -> CommandLine:
     cli = CommandLine(
         __file__,
         __doc__,
-        "Also accepted: --out for --json.\n"
         "Exit status: 0 ok, 1 an emulated result or its counts were wrong, 2 bad usage.",
         many=ARGUMENTS,
         defaults=GRID,
         without=NEWER_OPTIONS,
     )
     cli.add_kernel(many=True)
-    cli.add_run("the random inputs of --emulate", json_aliases=("--out",))
+    cli.add_run("the random inputs of --emulate")
     add = cli.run.add_argument
     add("--device", choices=NAMES, default="bow", help="device model that times are of [%(default)s]")
     add(

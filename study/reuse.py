@@ -70,7 +70,7 @@ def arguments() -> argparse.ArgumentParser:
         type=Path,
         metavar="FILE",
         help="append the misses of every counted step with lru, a KV head: a line for each layer, setting "
-        "and size; bench/recorded.py plans with them",
+        "and size; bench/plans.py recorded plans with them",
     )
     add("--plot", type=Path, metavar="FILE", help="draw the lines (needs matplotlib)")
     add(

@@ -30,11 +30,14 @@ from sparq_ipu.commands.command_line import Parser as Parser  # noqa: E402
 from sparq_ipu.commands.command_line import check_output as check_output  # noqa: E402
 from sparq_ipu.commands.command_line import guarded as guarded  # noqa: E402
 from sparq_ipu.commands.progress import Progress as Progress  # noqa: E402
+from sparq_ipu.commands.settings_flags import SETTINGS_FLAGS as SPELLED  # noqa: E402
 from sparq_ipu.commands.tables import kernel_label  # noqa: E402
 from sparq_ipu.device_options import POLICIES, DeviceOptions  # noqa: E402
 from sparq_ipu.kernels import KERNELS, TIERED, Kernel  # noqa: E402
 from sparq_ipu.planning import Plan, plan  # noqa: E402
+from sparq_ipu.planning.defaults import with_recommended  # noqa: E402
 from sparq_ipu.planning.on_chip import ON_CHIP_COLUMNS  # noqa: E402
+from sparq_ipu.transformers import RECOMMENDED  # noqa: E402
 from sparq_reference import CacheSpec, DoesNotFit, SparqSettings, checks  # noqa: E402
 from sparq_reference.settings import settings_columns  # noqa: E402
 
@@ -53,27 +56,40 @@ class Flag:
     flag: str
     #: as the library calls it: a field of CacheSpec or SparqSettings, or n_heads
     argument: str
-    #: a number takes a value; with True or False the flag is a switch to the other one
+    #: a number takes a value; with True or False the flag is a switch to the other one; None: see `help`
     default: int | None
     help: str
-    #: how some benches spelled it before; still accepted
-    former: str | None = None
+    #: other spellings
+    short: Sequence[str] = ()
+
+
+def _setting(argument: str, text: str) -> Flag:
+    flag, *short = SPELLED[argument]
+    return Flag(flag, argument, None, text, short)
 
 
 SHAPE_FLAGS = (
-    Flag("--S", "capacity", 16384, "positions in the cache, all attended to (sequence length)", "--seq-len"),
-    Flag("--B", "batch", 1, "batch: sequences decoded side by side", "--batch"),
+    Flag("--S", "capacity", 16384, "positions in the cache, all attended to (sequence length)"),
+    Flag("--B", "batch", 1, "batch: sequences decoded side by side"),
     Flag("--heads", "n_heads", 32, "query heads"),
     Flag("--kv-heads", "n_kv_heads", None, "KV heads; fewer than --heads is grouped-query attention"),
     Flag("--head-dim", "head_dim", 128, "components of a head, a multiple of 8"),
 )
 #: what kernels that take settings read; also options of the cache that only these look at
 SETTINGS_FLAGS = (
-    Flag("--r", "rank", 32, "rank: components of every key that are read to score positions", "--rank"),
-    Flag("--k", "top_k", 128, "top-k: positions whose keys and values are read", "--top-k"),
-    Flag("--local", "n_local", 0, "of these, the most recent positions, which are always taken"),
+    _setting("rank", "components of every key that are read to score positions [32, or half of --head-dim]"),
+    _setting("top_k", f"positions whose keys and values are read [{RECOMMENDED['top_k']}]"),
+    _setting(
+        "n_local",
+        f"how many of these are the most recent positions [{RECOMMENDED['n_local']}; 0 with another --top-k]",
+    ),
     Flag("--no-mean-value", "mean_value", True, "do not give the weight of the others to the mean value"),
-    Flag("--index-bits", "index_bits", 16, "of the key index, what positions are scored from: 16, 8, 4 or 2"),
+    Flag(
+        "--index-bits",
+        "index_bits",
+        RECOMMENDED["index_bits"],
+        "bits of a number in the key index, which positions are scored from: 16, 8, 4 or 2",
+    ),
     Flag(
         "--index-read-bits",
         "index_read_bits",
@@ -228,12 +244,13 @@ class CommandLine:
     them; its own by `run.add_argument`.
 
     Args:
-        script: its __file__.
+        script: its __file__, or the name that its rows have.
         description: for --help; its docstring.
         notes: for the end of --help: examples, exit status.
         many: arguments whose flags take one value or more.
         defaults: by argument, where they are not those of the flags.
         without: arguments whose flags it does not have: they are as their defaults say.
+        program: the words that call it; None: the name of the script.
     """
 
     def __init__(
@@ -245,20 +262,21 @@ class CommandLine:
         many: Sequence[str] = (),
         defaults: Mapping[str, Any] | None = None,
         without: Sequence[str] = (),
+        program: str | None = None,
     ) -> None:
         self.bench = Path(script).stem
+        self._program = program or f"{self.bench}.py"
         self._many = many
         self._defaults = {f.argument: f.default for f in FLAGS}
         self._defaults.update(defaults or {})
         self.parser = Parser(
-            prog=f"{self.bench}.py",
+            prog=self._program,
             description=description,
             epilog=notes,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         for title, flags in (("shape", SHAPE_FLAGS), ("SparQ attention", SETTINGS_FLAGS)):
-            former = [f"{f.former} for {f.flag}" for f in flags if f.former]
-            group = self.parser.add_argument_group(title, f"Also accepted: {', '.join(former)}.")
+            group = self.parser.add_argument_group(title)
             for flag in flags:
                 if flag.argument in without:
                     self.parser.set_defaults(**{flag.argument: None})
@@ -273,12 +291,13 @@ class CommandLine:
             group.add_argument(f.flag, dest=f.argument, action="store_const", const=const, help=f.help)
             return
         default = self._defaults[f.argument]
-        words = " ".join(map(str, default)) if isinstance(default, (list, tuple)) else default
-        text = f"{f.help} [{'as --heads' if words is None else words}]"
+        text = f.help
+        if isinstance(default, (list, tuple)):
+            text = f"{text.partition(' [')[0]} [{' '.join(map(str, default))}]"
+        elif default is not None or f.argument == "n_kv_heads":
+            text = f"{text} [{'as --heads' if default is None else default}]"
         nargs = "+" if f.argument in self._many else None
-        group.add_argument(f.flag, dest=f.argument, type=int, metavar="N", nargs=nargs, help=text)
-        if f.former:
-            group.add_argument(f.former, dest=f.argument, type=int, nargs=nargs, help=argparse.SUPPRESS)
+        group.add_argument(f.flag, *f.short, dest=f.argument, type=int, metavar="N", nargs=nargs, help=text)
 
     def add_kernel(self, names: Mapping[str, str] | None = None, many: bool = False) -> None:
         """--kernel: some of `names`, of which each is described, or all; None: `sparq_kernels`."""
@@ -311,7 +330,6 @@ class CommandLine:
         reps: int | None = None,
         warmup: int | None = None,
         where: str = "",
-        json_aliases: Sequence[str] = (),
     ) -> None:
         """--json, with `seed_of` --seed (0 without), and with `reps` --reps and --warmup."""
         add = self.run.add_argument
@@ -331,8 +349,6 @@ class CommandLine:
             "repeats it. A file that can not be written, or holds anything but such rows of this bench, is "
             "refused before any work",
         )
-        for name in json_aliases:
-            add(name, type=Path, dest="json", help=argparse.SUPPRESS)
 
     def error(self, message: str) -> NoReturn:
         """End with usage, message and exit status 2."""
@@ -341,7 +357,7 @@ class CommandLine:
     def parse(self, argv: Sequence[str] | None) -> argparse.Namespace:
         """The arguments; `command` is the command line that was given, `json` a `JsonLines` or None."""
         a = self.parser.parse_args(argv)
-        a.command = repeat_command(self.bench, sys.argv[1:] if argv is None else argv)
+        a.command = repeat_command(self._program, sys.argv[1:] if argv is None else argv)
         self.at_least(a, seed=0, reps=1, warmup=0)
         if getattr(a, "json", None) is not None:
             a.json = JsonLines(a.json, self.bench)
@@ -401,6 +417,8 @@ class CommandLine:
                 continue
             if arguments["n_kv_heads"] is None:
                 arguments["n_kv_heads"] = arguments["n_heads"]
+            given = {name: value for name, value in arguments.items() if value is not None}
+            arguments = with_recommended(given, arguments["head_dim"]) if takes_settings else given
             try:
                 made.append(Workload.of(self.bench, arguments, takes_settings))
             except ValueError as error:
@@ -451,9 +469,9 @@ def git_revision() -> str | None:
         return None
 
 
-def repeat_command(bench: str, words: Sequence[str]) -> str:
-    """The command line of a bench, for a shell."""
-    return shlex.join(["python", f"bench/{bench}.py", *words])
+def repeat_command(program: str, words: Sequence[str]) -> str:
+    """The command line of a bench, for a shell; `program`: such as "sweep.py"."""
+    return shlex.join(["python", *f"bench/{program}".split(), *words])
 
 
 #: what `timing` fills

@@ -1,30 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rules of work on chip beside what others measured: loops, exchanges, constants.
 
-    python bench/on_chip.py            # the tables
-    python bench/on_chip.py --write    # and into docs/on_chip.md
-
 Measurements and their addresses are in `python/sparq_ipu/planning/data/measured_on_chip.json`, with the
-operations of each loop as we count them. Predicted is what the rules of `poplar_ops/codelets/cycles.hpp` and
-the device model make of these; a ratio is measured over predicted, above 1 where hardware is slower.
+operations of each loop as we count them. The predicted cycles follow from these by the rules of
+`poplar_ops/codelets/cycles.hpp` and the device model. A ratio is measured over predicted, above 1 where
+hardware is slower.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 from typing import Any, Callable, Dict, Iterable, NamedTuple
 
-from lib.common import ROOT, guarded
-
-from sparq_ipu.commands.command_line import Parser
-from sparq_ipu.commands.tables import markdown_table, replace_block
+from sparq_ipu.commands.tables import markdown_table
 from sparq_ipu.planning.device_model import DATA, device_model
 from sparq_ipu.planning.on_chip import FACTORS
 
 MEASURED = DATA / "measured_on_chip.json"
-DOCUMENT = ROOT / "docs/on_chip.md"
 Record = Dict[str, Any]
 
 # ---- the rules of cycles.hpp; a test compares the numbers
@@ -343,19 +335,3 @@ def rule_rows() -> list[list[str]]:
             "nothing measured: every tile has to know",
         ],
     ]
-
-
-def main(arguments: list[str] | None = None) -> int:
-    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help=f"put the tables into docs/{DOCUMENT.name}")
-    args = parser.parse_args(arguments)
-    text = report(measured_file())
-    print(text)
-    if args.write:
-        replace_block(DOCUMENT, "measured", text)
-        print(f"\nwritten: {DOCUMENT.name}", file=sys.stderr)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(guarded(main))

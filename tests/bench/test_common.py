@@ -18,6 +18,7 @@ import pytest
 from lib import common
 
 from sparq_ipu.kernels import BASELINE, DEFAULT, KERNELS, TIERED, Kernel
+from sparq_ipu.transformers import RECOMMENDED
 from sparq_reference import CacheSpec, DoesNotFit, SparqSettings
 
 BENCH = common.ROOT / "bench"
@@ -65,8 +66,8 @@ def refused(cli: common.CommandLine, words: str, capsys: pytest.CaptureFixture[s
 
 def test_flags_describe_a_workload() -> None:
     cli = command_line()
-    words = "--S 256 --B 2 --heads 8 --kv-heads 4 --head-dim 64 --r 16 --k 32 --local 3 --no-mean-value"
-    words += " --index-bits 4 --row-bits 8"
+    words = "--S 256 --B 2 --heads 8 --kv-heads 4 --head-dim 64 --rank 16 --top-k 32 --n-local 3"
+    words += " --no-mean-value --index-bits 4 --row-bits 8"
     a = cli.parse([*words.split(), "--seed", "5", "--reps", "7"])
     expected = common.Workload(CacheSpec(2, 4, 64, 256, 4, 8), 8, SparqSettings(16, 32, 3, False))
     assert cli.workloads(a, takes_settings=True) == [expected]
@@ -92,10 +93,20 @@ def test_flags_describe_a_workload() -> None:
     assert dense.flags() == words.split()[:10]
 
 
-def test_defaults_are_the_main_job() -> None:
+def test_defaults_are_the_recommended_settings() -> None:
+    """Of a smaller head the rank is half; another top_k has no local rows unless they are asked for."""
     cli = command_line()
-    made = cli.workloads(cli.parse([]), takes_settings=True)
-    assert made == [common.Workload(CacheSpec(1, 32, 128, 16384), 32, SparqSettings(32, 128))]
+    spec = CacheSpec(1, 32, 128, 16384, 2)
+    for words, settings in (
+        ("", SparqSettings(RECOMMENDED["rank"], RECOMMENDED["top_k"], RECOMMENDED["n_local"])),
+        ("--k 128", SparqSettings(32, 128, 0)),
+        ("--k 128 --local 5", SparqSettings(32, 128, 5)),
+        ("--rank 16", SparqSettings(16, 256, 64)),
+    ):
+        made = cli.workloads(cli.parse(words.split()), takes_settings=True)
+        assert made == [common.Workload(spec, 32, settings)], words
+    (small,) = cli.workloads(cli.parse(["--head-dim", "16"]), takes_settings=True)
+    assert small.settings == SparqSettings(8, 256, 64)
 
 
 def test_planes_are_of_an_index_of_few_bits(capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,25 +128,22 @@ def test_lists_give_every_combination() -> None:
     assert sorted(found) == [(b, s, r) for b in (1, 2) for s in (64, 128) for r in (8, 16)]
 
 
-def test_former_spellings() -> None:
+def test_short_forms_are_the_same_flags() -> None:
     cli = command_line()
-    new, old = (
+    short, long = (
         cli.workloads(cli.parse(words.split()), takes_settings=True)
-        for words in ("--S 64 --B 3 --r 5 --k 7", "--seq-len 64 --batch 3 --rank 5 --top-k 7")
+        for words in ("--r 5 --k 7 --local 2", "--rank 5 --top-k 7 --n-local 2")
     )
-    assert new == old
-    text = cli.parser.format_help()
-    for former in ("--seq-len for --S", "--batch for --B", "--rank for --r", "--top-k for --k"):
-        assert former in text
+    assert short == long
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--r 0", "--r must be in [1, --head-dim=128], got 0"),
-        ("--rank 129", "--r must be in [1, --head-dim=128], got 129"),
-        ("--k 0", "--k must be in [1, 16777216], got 0"),
-        ("--k 4 --local 5", "--local must be in [0, --k=4], got 5"),
+        ("--r 0", "--rank must be in [1, --head-dim=128], got 0"),
+        ("--rank 129", "--rank must be in [1, --head-dim=128], got 129"),
+        ("--k 0", "--top-k must be in [1, 16777216], got 0"),
+        ("--k 4 --local 5", "--n-local must be in [0, --top-k=4], got 5"),
         ("--S 0", "--S must be in [1, 16777216], got 0"),
         ("--B -1", "--B must be in [1, 16777216], got -1"),
         ("--head-dim 12", "--head-dim must be a multiple of 8, got 12"),
@@ -158,11 +166,6 @@ def test_every_argument_of_the_library_has_a_flag() -> None:
     # rows are older than it: those without it read all bits
     assert "index_read_bits" not in common.WORKLOAD_COLUMNS and "index_bits" in common.WORKLOAD_COLUMNS
     assert sorted(common.ARGUMENTS) == sorted([*described, "n_heads"])
-    defaults = {f.argument: f.default for f in common.SETTINGS_FLAGS}
-    for kind in (SparqSettings, CacheSpec):
-        for field in dataclasses.fields(kind):
-            if field.name in described:
-                assert field.default in (dataclasses.MISSING, defaults.get(field.name))
 
 
 @pytest.mark.parametrize("group", ["SHAPE_FLAGS", "SETTINGS_FLAGS"])
@@ -301,7 +304,7 @@ def test_paths_that_can_not_be_written_are_refused(
 
 def test_the_command_is_for_a_shell() -> None:
     words = ["--json", "a file's name.jsonl"]
-    assert shlex.split(common.repeat_command("some", words)) == ["python", "bench/some.py", *words]
+    assert shlex.split(common.repeat_command("some.py", words)) == ["python", "bench/some.py", *words]
 
 
 def test_git_revision_names_the_commit() -> None:
@@ -384,8 +387,8 @@ def test_the_command_of_a_row_repeats_it(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--r 17", "--r must be in [1, --head-dim=16], got 17"),
-        ("--local 9", "--local must be in [0, --k=8], got 9"),
+        ("--r 17", "--rank must be in [1, --head-dim=16], got 17"),
+        ("--local 9", "--n-local must be in [0, --top-k=8], got 9"),
         ("--heads 5", "--heads must be a multiple of --kv-heads=2, got 5"),
         ("--json none/rows.jsonl", "--json must be a file that can be written"),
         ("--index-bits 12", "--index-bits must be one of 16, 8, 4, 2, got 12"),

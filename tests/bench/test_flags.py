@@ -41,9 +41,9 @@ CALLS = {
     "cpu_sparq few": f"{SPARQ} --index-bits 4 --threads 1 {ONCE}",
     "reference": f"{SPARQ} {ONCE}",
     "reference dense": f"{SHAPE} --kernel dense {ONCE}",
-    "layers": f"{SPARQ} --kv-heads 2 --layers 1 --ipus 1 --index-bits 16",
-    "tiers": "--S 2048 --ipus 32 --model Llama-3-8B",
-    "scaling": f"{SPARQ} --kv-heads 2 --B 1 --ipus 2",
+    "lib.plans.layers": f"{SPARQ} --kv-heads 2 --layers 1 --ipus 1 --index-bits 16",
+    "lib.plans.tiers": "--S 2048 --ipus 32 --model Llama-3-8B",
+    "lib.plans.scaling": f"{SPARQ} --kv-heads 2 --B 1 --ipus 2",
     "sweep": f"{TIERS} --B 1 --kv-heads 2 --local 0",
     "sweep emulated": f"{SPARQ} --B 1 --kv-heads 2 --kernel {BASELINE.name} {DEFAULT.name} --emulate 1e6",
     "sweep dense": f"{SHAPE} --B 1 --kv-heads 2 --kernel {BASELINE.name}",
@@ -66,11 +66,12 @@ EFFECTS = {
     "cpu_sparq": WORKLOAD + "--kernels ours; --threads 2; --reps 2; --warmup 1; --seed 1; --no-check",
     "cpu_sparq few": "--index-read-bits 9",
     "reference": WORKLOAD + "--kernel sparq; --reps 2; --warmup 1; --seed 1; --no-check",
-    "layers": WORKLOAD + "--layers 2; --ipus 2; --write",
-    "tiers": "--S 4096; --B 2; --r 5; --k 9; --local 3; --no-mean-value; --index-bits 8; --row-bits 8; "
+    "lib.plans.layers": WORKLOAD + "--layers 2; --ipus 2; --write",
+    "lib.plans.tiers": "--S 4096; --B 2; --r 5; --k 9; --local 3; --no-mean-value; --index-bits 8; "
+    "--row-bits 8; "
     "--ipus 16; --model Llama-2-7B; --write; --json {tmp}/x; --hot-rows 60; "
     "--hit-rate 0.5; --index-components 64",
-    "scaling": WORKLOAD + "--layers 2; --ipus 4; --tiles 9; --write",
+    "lib.plans.scaling": WORKLOAD + "--layers 2; --ipus 4; --tiles 9; --write",
     "sweep": WORKLOAD + "--row-bits 8; --kernel all; --device gc200; --jobs 2; --emulate 1e6",
     "sweep emulated": "--seed 1",
 }
@@ -80,33 +81,36 @@ REFUSED = {
     "ipu_sparq plans": "--reps 3; --warmup 1; --seed 1; --stages; --no-check; --split heads; "
     f"--device ipu; --input {REAL}",
     "ipu_sparq stack": "--ipus 3; --layers 0",
-    "ipu_sparq input": "--B 2; --heads 4; --kv-heads 1; --head-dim 16; --seed 1; --k 9; --row-bits 8",
-    "ipu_sparq dense": "--r 5; --k 9; --local 3; --no-mean-value; --index-bits 4; --row-bits 8; "
+    "ipu_sparq input": "--B 2; --heads 4; --kv-heads 1; --head-dim 16; --seed 1; --top-k 9; --row-bits 8",
+    "ipu_sparq dense": "--rank 5; --top-k 9; --n-local 3; --no-mean-value; --index-bits 4; --row-bits 8; "
     "--index-read-bits 9; --hot-rows 60; --index-components 8; "
     "--hot-policy recent; --wave-rows 8",
     "ipu_sparq streaming": "--row-bits 8; --index-read-bits 9; --hot-rows 60; --hot-policy recent; "
     "--wave-rows 8; --index-components 8",
     "cpu_sparq": "--row-bits 8; --index-read-bits 9; --plot {tmp}",
     "reference": "--row-bits 8",
-    "reference dense": "--r 5; --k 9; --local 3; --no-mean-value; --index-bits 4",
-    "layers": "--row-bits 8; --seed 1; --ipus 3; --ipus 0; --layers 2000",
-    "tiers": "--heads 64; --kv-heads 8; --head-dim 64; --seed 1; --ipus 1000",
-    "scaling": "--row-bits 8; --seed 1; --ipus 5; --layers 0; --tiles 2000; --read {tmp}/none",
+    "reference dense": "--rank 5; --top-k 9; --n-local 3; --no-mean-value; --index-bits 4",
+    "lib.plans.layers": "--row-bits 8; --seed 1; --ipus 3; --ipus 0; --layers 2000",
+    "lib.plans.tiers": "--heads 64; --kv-heads 8; --head-dim 64; --seed 1; --ipus 1000",
+    "lib.plans.scaling": "--row-bits 8; --seed 1; --ipus 5; --layers 0; --tiles 2000; --read {tmp}/none",
     "sweep": "--seed 1; --jobs 0; --emulate -1",
-    "sweep dense": "--r 5; --k 9; --local 3; --no-mean-value; --index-bits 4; --row-bits 8",
+    "sweep dense": "--rank 5; --top-k 9; --n-local 3; --no-mean-value; --index-bits 4; --row-bits 8",
 }
 #: modes in which a bench only reads, and what would ask for work: it is refused
 READS = {
-    "scaling": ("--read {rows}", "--S 65; --r 5; --layers 2; --ipus 2; --tiles 9; --json {tmp}/x"),
+    "lib.plans.scaling": (
+        "--read {rows}",
+        "--S 65; --rank 5; --layers 2; --ipus 2; --tiles 9; --json {tmp}/x",
+    ),
     "sweep": (
         "--json {rows} --summary",
-        f"--S 65; --r 5; --kernel {BASELINE.name}; --device gc200; --jobs 2; --emulate 1; --seed 1",
+        f"--S 65; --rank 5; --kernel {BASELINE.name}; --device gc200; --jobs 2; --emulate 1; --seed 1",
     ),
     "sweep write": ("--json {rows} --write", "--S 65; --summary"),
     "decode": (
         "--read {rows}",
         "--model x; --S 9; --batch 2; --dtypes float16; --methods dense; --steps 3; --rounds 3; --threads 1; "
-        "--r 5; --k 9; --local 3; --index-bits 8; --seed 1; --peers; --kv u8; --json {tmp}/x",
+        "--rank 5; --top-k 9; --n-local 3; --index-bits 8; --seed 1; --peers; --kv u8; --json {tmp}/x",
     ),
     "calibrate": ("--check {rows}", "--write; --points"),
 }
@@ -144,16 +148,16 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
     for module, name in (
         ("lib.common", "plan"),
         ("lib.pod", "plan_pod"),
-        ("scaling", "plan_pod"),
-        ("tiers", "place_layers"),
+        ("lib.plans.scaling", "plan_pod"),
+        ("lib.plans.tiers", "place_layers"),
     ):
         instead(module, name, refuses)
-    for module in ("layers", "tiers", "scaling", "sweep"):
+    for module in ("lib.plans", "sweep"):
         instead(module, "replace_block", lambda *a: None)
     for module in ("ipu_sparq", "cpu_sparq", "reference", "lib.pod"):
         instead(module, "random_inputs", importlib.import_module(module).random_inputs)
     instead("sparq_ipu._core", "Session", core.Session)
-    instead("tiers", "rates", str)
+    instead("lib.plans.tiers", "rates", str)
     instead("sweep", "plan_into", lambda *a, **options: None)
     instead("sweep", "emulate", lambda *a: None)
     reference = importlib.import_module("reference")

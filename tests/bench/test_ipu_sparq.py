@@ -247,7 +247,7 @@ def test_a_call_that_gives_other_bits_is_no_measurement(
         (f"--input {__file__}", f"--input must be an .npz file, got {__file__}"),
         (f"--input {REAL} --layer 1", "--layer must be one of [2, 23], got 1"),
         (f"--input {REAL} --S 769", f"--S must be in [1, 768], the positions in {REAL}, got 769"),
-        (f"--input {REAL} --r 65", "--r must be in [1, --head-dim=64], got 65"),
+        (f"--input {REAL} --r 65", "--rank must be in [1, --head-dim=64], got 65"),
         ("--index-bits 8 3", "--index-bits must be one of 16, 8, 4, 2, got 3"),
         (f"--input {REAL} --index-bits 3", "--index-bits must be one of 16, 8, 4, 2, got 3"),
         ("--layer 1", "--layer must be given together with --input, got 1 alone"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/layers.py: what a stack of layers takes that share one program."""
+"""bench/plans.py layers: what a stack of layers takes that share one program."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
 
-import layers
 from lib.common import ROOT
+from lib.plans import layers, markdown
 
 TINY = ["--S", "256", "--heads", "4", "--kv-heads", "2", "--head-dim", "16", "--r", "4", "--k", "16"]
 
@@ -65,10 +65,11 @@ def test_what_does_not_fit_is_a_row(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_documents_table_and_what_grows(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     """The table of docs/device_model.md; 32 layers have vertices and code of one, and under 5 % more."""
-    rows = rows_of(capsys, tmp_path / "rows.jsonl")
+    words = "--rank 32 --top-k 128 --index-bits 16 8 4".split()
+    rows = rows_of(capsys, tmp_path / "rows.jsonl", *words)
     text = (ROOT / "docs/device_model.md").read_text()
     assert (
-        layers.markdown(rows) + "\n"
+        markdown(rows, layers.COLUMNS) + "\n"
         == text.partition("<!-- begin layers")[2].partition("-->\n")[2].partition("<!-- end")[0]
     )
     stacks = {(row["index_bits"], row["n_ipus"], row["n_layers"]): row for row in rows}

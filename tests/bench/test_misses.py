@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/waves.py: a step's time over its misses."""
+"""bench/plans.py misses: a step's time over its misses."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ import pytest
 
 pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
 
-import waves
 from lib.common import ROOT
+from lib.plans import misses as misses_table
 
-ROWS: list[dict[str, Any]] = json.loads(waves.RESULTS.read_text())
+ROWS: list[dict[str, Any]] = json.loads(misses_table.RESULTS.read_text())
 
 
-@pytest.mark.parametrize("pattern", waves.PATTERNS)
+@pytest.mark.parametrize("pattern", misses_table.PATTERNS)
 def test_patterns_miss_as_many_as_they_are_told(pattern: str) -> None:
     for total in (0, 1, 130, 1000, 1024):
-        misses = waves.PATTERNS[pattern](total, 8)
-        assert sum(misses) == total and len(misses) == 8 and max(misses) <= waves.TOP_K
+        misses = misses_table.PATTERNS[pattern](total, 8)
+        assert sum(misses) == total and len(misses) == 8 and max(misses) <= misses_table.TOP_K
     if pattern != "every head as many":  # control
-        assert max(waves.PATTERNS[pattern](512, 8)) > 64
+        assert max(misses_table.PATTERNS[pattern](512, 8)) > 64
 
 
 def steep(row: dict[str, Any]) -> tuple[int, ...]:
     pairs = zip(row["points"], row["points"][1:])
-    return tuple(two[0] for one, two in pairs if waves.ratio(one[1], two[1]) > waves.MOST)
+    return tuple(two[0] for one, two in pairs if misses_table.ratio(one[1], two[1]) > misses_table.MOST)
 
 
 def test_no_step_is_above_a_tenth() -> None:
     """From one number of missing rows to the next, up or down. With fewer numbers the test sees some."""
     for row in ROWS:
         totals = [total for total, _ in row["points"]]
-        assert totals[:2] == [0, 1] and totals[-1] == row["n_kv_heads"] * waves.TOP_K
-        assert max(np.diff(totals)) <= totals[-1] // waves.PARTS
-        assert steep(row) == () and waves.steepest(row) <= waves.MOST
+        assert totals[:2] == [0, 1] and totals[-1] == row["n_kv_heads"] * misses_table.TOP_K
+        assert max(np.diff(totals)) <= totals[-1] // misses_table.PARTS
+        assert steep(row) == () and misses_table.steepest(row) <= misses_table.MOST
         assert steep({**row, "points": row["points"][::4]}) != ()
         times = [seconds[1] for _, seconds in row["points"]]
         assert max(times) == times[-1]  # none is longer than that in which all are missing
@@ -45,11 +45,12 @@ def test_no_step_is_above_a_tenth() -> None:
 
 def test_the_document_has_the_table_of_the_rows() -> None:
     text = (ROOT / "docs/on_chip.md").read_text().partition("<!-- begin misses")[2]
-    assert text.partition("-->\n")[2].partition("<!-- end")[0] == waves.table(ROWS) + "\n"
+    assert text.partition("-->\n")[2].partition("<!-- end")[0] == misses_table.table(ROWS) + "\n"
 
 
 @pytest.mark.slow
 def test_rows_are_plans_of_today() -> None:
     row = ROWS[0]
+    pattern = misses_table.PATTERNS[row["pattern"]]
     for total, seconds in (row["points"][0], row["points"][len(row["points"]) // 2]):
-        assert waves.seconds_of(waves.PATTERNS[row["pattern"]](total, row["n_kv_heads"])) == seconds
+        assert misses_table.seconds_of(pattern(total, row["n_kv_heads"])) == seconds

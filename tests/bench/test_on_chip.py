@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/on_chip.py: what others measured, beside the rules."""
+"""bench/calibrate.py --on-chip: what others measured, beside the rules."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import copy
 import re
 from typing import Any
 
-import on_chip
+import calibrate
 import pytest
+from lib import on_chip
 from lib.common import ROOT
 
 from sparq_ipu.planning.on_chip import FACTORS
@@ -148,8 +149,8 @@ def test_a_slower_loop_is_seen() -> None:
 
 
 def test_the_document_has_what_is_printed(capsys: pytest.CaptureFixture) -> None:
-    assert on_chip.main([]) == 0
+    assert calibrate.main(["--on-chip"]) == 0
     printed = capsys.readouterr().out
-    text = on_chip.DOCUMENT.read_text()
+    text = calibrate.RULES_DOCUMENT.read_text()
     block = text.partition("<!-- begin measured")[2].partition("-->\n")[2].partition("<!-- end measured")[0]
     assert block == printed

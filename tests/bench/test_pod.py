@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stacks of layers over several IPUs in bench/ipu_sparq.py, and bench/scaling.py with its document."""
+"""Stacks of layers over several IPUs in bench/ipu_sparq.py, and bench/plans.py scaling with its document."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import pytest
 pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
 
 import ipu_sparq
-import scaling
 from lib import pod
 from lib.common import ROOT
+from lib.plans import markdown, scaling
 
 from sparq_ipu.planning import plan_pod
 
@@ -87,7 +87,7 @@ def test_refused_flags(words: list[str], message: str, capsys: pytest.CaptureFix
 
 def test_the_document_has_the_table_of_its_rows() -> None:
     rows = scaling.read_rows(ROWS)
-    assert scaling.markdown(rows) in (ROOT / "docs/scaling.md").read_text()
+    assert markdown(rows, scaling.COLUMNS) in (ROOT / "docs/scaling.md").read_text()
     sizes = {(row["batch"], row["seq_len"], row["n_ipus"], row["split"]) for row in rows}
     assert len(sizes) == len(rows) == 2 * 4 * 3 * 2
 

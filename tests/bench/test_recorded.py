@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/recorded.py: times with the misses that were recorded."""
+"""bench/plans.py recorded: times with the misses that were recorded."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
 
-import recorded
 from lib.common import ROOT
+from lib.plans import recorded
 
 from sparq_ipu.planning import plan
 

@@ -110,10 +110,6 @@ def test_a_sweep_resumes(tmp_path, capsys):
     assert sweep.main(["--json", str(out), *SMALL]) == 0
     assert "1 to do, 2 done before" in capsys.readouterr().err
     assert rows(out) == first
-    # Former spellings name the same file and the same points.
-    old = "--seq-len 256 --batch 1 --kv-heads 8 --rank 16 --top-k 64"
-    assert sweep.main(["--out", str(out), *old.split()]) == 0
-    assert "0 to do, 3 done before" in capsys.readouterr().err
     # Other settings are other points.
     assert sweep.main(["--json", str(out), *SMALL, "--local", "0", "4"]) == 0
     assert "1 to do, 3 done before" in capsys.readouterr().err
@@ -369,8 +365,8 @@ def test_usage_errors(tmp_path, capsys):
         (["--jobs", "0"], "--jobs must be at least 1, got 0"),
         (["--emulate", "-1"], "--emulate must be at least 0, got -1.0"),
         (["--emulate", "nan"], "--emulate must be at least 0, got nan"),
-        (["--json", out, "--r", "16", "0"], "--r must be in [1, --head-dim=128], got 0"),
-        (["--json", out, "--k", "0"], "--k must be in [1, 16777216], got 0"),
+        (["--json", out, "--r", "16", "0"], "--rank must be in [1, --head-dim=128], got 0"),
+        (["--json", out, "--k", "0"], "--top-k must be in [1, 16777216], got 0"),
         (["--json", out, "--S", "-1"], "--S must be in [1, 16777216], got -1"),
         (["--json", out, "--B", "0"], "--B must be in [1, 16777216], got 0"),
         (["--json", out, "--kv-heads", "5"], "--heads must be a multiple of --kv-heads=5, got 32"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/tiers.py: which layers of a model fit in three tiers."""
+"""bench/plans.py tiers: which layers of a model fit in three tiers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
 
-import tiers
 from lib.common import ROOT
+from lib.plans import markdown, tiers
 
 from sparq_ipu.planning import place_layers
 
@@ -37,7 +37,7 @@ def test_rows_are_placements(
     words = [*SMALL, "--S", "2048", "--ipus", "32", "16"]
     one, two = rows_of(tmp_path / "rows.jsonl", *words)
     assert (one["n_layers"], one["n_tiered"], two["n_layers"], two["n_tiered"]) == (1, 1, 2, 2)
-    shape = dict(n_heads=32, n_kv_heads=8, head_dim=64, seq_len=2048, rank=8, top_k=16)
+    shape = dict(n_heads=32, n_kv_heads=8, head_dim=64, seq_len=2048, rank=8, top_k=16, index_bits=2)
     placed = place_layers(**shape, n_layers=32, n_ipus=16, hit_rate=0.9)  # type: ignore[arg-type]
     assert two["seconds_per_token"] == placed.seconds_per_token
     assert two["seconds_low"] == placed.seconds_low < placed.seconds_per_token
@@ -76,14 +76,17 @@ def published() -> list[dict[str, Any]]:
 
 def test_the_documents_tables() -> None:
     of_long = [row for row in published() if "hot_rows" in row]
-    assert block("tiers") == tiers.markdown(row for row in published() if "hot_rows" not in row) + "\n"
-    assert block("long") == tiers.markdown(of_long, tiers.LONG_COLUMNS) + "\n"
+    assert (
+        block("tiers")
+        == markdown([row for row in published() if "hot_rows" not in row], tiers.COLUMNS) + "\n"
+    )
+    assert block("long") == markdown(of_long, tiers.LONG_COLUMNS) + "\n"
     assert [(row["seq_len"], row["n_ipus"]) for row in of_long[::3]] == list(tiers.LONG_CONTEXTS)
 
 
 @pytest.mark.slow
 def test_rows_of_the_document_are_plans_of_today(tmp_path: Path) -> None:
-    words = "--S 16384 --ipus 4 --model Llama-2-7B".split()
+    words = "--S 16384 --ipus 4 --model Llama-2-7B --rank 32 --top-k 128 --index-bits 4".split()
     (today,) = rows_of(tmp_path / "rows.jsonl", *words)
     (then,) = (r for r in published() if (r["model"], r["seq_len"], r["n_ipus"]) == ("Llama-2-7B", 16384, 4))
     for of_run in ("git", "command"):

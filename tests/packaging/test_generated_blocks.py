@@ -10,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BEGIN = re.compile(r"^<!-- begin (\w+): ([^>]*?) -->$", re.MULTILINE)
+SCRIPT = re.compile(r"\b(?:bench/plans\.py \w+|(?:bench|study)/\w+\.py\b)")
 #: (document, script that writes the block): the tests that compare. Each is an equality of the whole block,
 #: so that no figure of it can be another.
 COMPARED = {
@@ -28,13 +29,13 @@ COMPARED = {
     ("docs/device_model.md", "bench/calibrate.py"): (
         "tests/bench/test_calibrate.py::test_the_document_has_what_is_printed",
     ),
-    ("docs/on_chip.md", "bench/on_chip.py"): (
+    ("docs/on_chip.md", "bench/calibrate.py"): (
         "tests/bench/test_on_chip.py::test_the_document_has_what_is_printed",
     ),
-    ("docs/on_chip.md", "bench/waves.py"): (
-        "tests/bench/test_waves.py::test_the_document_has_the_table_of_the_rows",
+    ("docs/on_chip.md", "bench/plans.py misses"): (
+        "tests/bench/test_misses.py::test_the_document_has_the_table_of_the_rows",
     ),
-    ("docs/device_model.md", "bench/layers.py"): (
+    ("docs/device_model.md", "bench/plans.py layers"): (
         "tests/bench/test_layers.py::test_the_documents_table_and_what_grows",
     ),
     ("README.md", "bench/decode.py"): (
@@ -53,18 +54,18 @@ COMPARED = {
     ("docs/reuse.md", "study/reuse.py"): (
         "study/tests/traces/test_reuse_command.py::test_the_document_is_what_the_lines_say",
     ),
-    ("docs/scaling.md", "bench/scaling.py"): (
+    ("docs/scaling.md", "bench/plans.py scaling"): (
         "tests/bench/test_pod.py::test_the_document_has_the_table_of_its_rows",
     ),
-    ("docs/device_model.md", "bench/tiers.py"): (
+    ("docs/device_model.md", "bench/plans.py tiers"): (
         "tests/bench/test_tiers.py::test_the_documents_tables",
         "tests/bench/test_tiers.py::test_the_table_of_recorded_steps",
         "tests/bench/test_tiers.py::test_rows_of_the_document_are_plans_of_today",
     ),
-    ("docs/device_model.md", "bench/recorded.py"): (
+    ("docs/device_model.md", "bench/plans.py recorded"): (
         "tests/bench/test_recorded.py::test_the_documents_have_the_tables_of_the_rows",
     ),
-    ("README.md", "bench/recorded.py"): (
+    ("README.md", "bench/plans.py recorded"): (
         "tests/bench/test_recorded.py::test_the_documents_have_the_tables_of_the_rows",
     ),
     ("docs/device_model.md", "bench/sweep.py"): (
@@ -86,7 +87,12 @@ def test_every_block_has_a_test_that_compares_it() -> None:
         assert text.count("<!-- begin ") == len(blocks), f"{path.name}: a block must begin as the others do"
         for name, command in blocks:
             assert text.count(f"<!-- end {name} -->") == 1, f"{path.name}: {name}"
-            found.add((str(path.relative_to(ROOT)), re.findall(r"\b(?:bench|study)/\w+\.py\b", command)[0]))
+            found.add(
+                (
+                    str(path.relative_to(ROOT)),
+                    re.findall(r"\b(?:bench/plans\.py \w+|(?:bench|study)/\w+\.py\b)", command)[0],
+                )
+            )
     assert found == set(COMPARED)
 
 

@@ -1,42 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
 """A step's time in three tiers over the number of rows that are missing, and of heads that miss unevenly.
 
-    python bench/waves.py            # from the rows of before
-    python bench/waves.py --plan     # plan again: some minutes
-    python bench/waves.py --write    # the table and the plot of docs/on_chip.md (needs matplotlib)
+    python bench/plans.py misses            # from the rows that are kept
+    python bench/plans.py misses --plan     # plan again: some minutes
+    python bench/plans.py misses --write    # the table and the plot of docs/on_chip.md (needs matplotlib)
 
-32 heads, S=16384, head_dim 128, an index of 4 bits, k=128, rows in fp16. Numbers of missing rows are halved
-between as long as the times differ by more than a tenth and there is a number between. Times are modelled,
-with work on chip low, likely and high.
+32 heads, S=16384, head_dim 128, an index of 4 bits, k=128, rows in fp16. Between two numbers of missing rows
+the middle is planned too, as long as the times differ by more than a tenth. Times are modelled, with work on
+chip low, likely and high.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 from pathlib import Path
-from typing import Any, Callable, Dict
+from typing import Any, Callable
 
 import numpy as np
-from lib.common import ROOT, guarded
 
-from sparq_ipu.commands.command_line import Parser
 from sparq_ipu.commands.extras import needed
-from sparq_ipu.commands.tables import markdown_table, replace_block
+from sparq_ipu.commands.tables import markdown_table
 from sparq_ipu.kernels import TIERED
 from sparq_ipu.planning import plan
 
-RESULTS = ROOT / "bench/results/waves.json"
+from ..common import ROOT, Row
+from . import Seconds, kept_rows, write
+from . import seconds_of as seconds_of_plan
+
+RESULTS = ROOT / "bench/results/misses.json"
 DOCUMENT = ROOT / "docs/on_chip.md"
 PLOT = ROOT / "docs/on_chip_misses.png"
 TOP_K = 128
-SHAPE: dict[str, Any] = dict(n_heads=32, head_dim=128, seq_len=16384, rank=32, top_k=TOP_K, row_bits=16)
+SHAPE: dict[str, Any] = dict(
+    n_heads=32, head_dim=128, seq_len=16384, rank=32, top_k=TOP_K, n_local=0, index_bits=4, row_bits=16
+)
 #: a step from one number of missing rows to the next that is in the rows: at most this
 MOST = 1.1
 #: numbers of missing rows that are planned at least, for a time that falls again
 PARTS = 16
-Row = Dict[str, Any]
 
 
 def even(total: int, n_heads: int) -> list[int]:
@@ -64,9 +65,10 @@ PATTERNS: dict[str, Callable[[int, int], list[int]]] = {
 }
 
 
-def seconds_of(misses: list[int]) -> list[float]:
-    of = plan(**SHAPE, n_kv_heads=len(misses), kernel=TIERED.name, misses=misses, baseline=False)
-    return [of.seconds_low, of.seconds_per_query, of.seconds_high]
+def seconds_of(misses: list[int]) -> Seconds:
+    return seconds_of_plan(
+        plan(**SHAPE, n_kv_heads=len(misses), kernel=TIERED.name, misses=misses, baseline=False)
+    )
 
 
 def ratio(one: list[float], other: list[float]) -> float:
@@ -158,25 +160,18 @@ def draw(rows: list[Row], path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--plan", action="store_true", help=f"plan, and keep the rows in {RESULTS.name}")
-    parser.add_argument("--write", action="store_true", help=f"table and plot into docs/{DOCUMENT.name}")
-    a = parser.parse_args(arguments)
-    if a.write:
-        with needed("bench/waves.py", is_command=True):  # before some minutes of planning
-            import matplotlib
+def load_matplotlib() -> None:
+    """Before some minutes of planning: it is needed for the plot."""
+    with needed("bench/plans.py", is_command=True):
+        import matplotlib
 
-            matplotlib.use("Agg")
-    if a.plan:
-        RESULTS.write_text("[\n" + ",\n".join(map(json.dumps, planned())) + "\n]\n")
-    rows = json.loads(RESULTS.read_text())
+        matplotlib.use("Agg")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    to_write, rows = kept_rows(__doc__, arguments, RESULTS, planned, load_matplotlib)
     print(table(rows))
-    if a.write:
-        replace_block(DOCUMENT, "misses", table(rows))
+    if to_write:
+        write({(DOCUMENT, "misses"): table(rows)})
         draw(rows, PLOT)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(guarded(main))

@@ -1,42 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a step in three tiers takes with the misses that were recorded, and whole models with it.
 
-    python bench/recorded.py            # from the rows of before
-    python bench/recorded.py --plan     # plan again: a few minutes
-    python bench/recorded.py --write    # the tables of docs/device_model.md and README.md
+    python bench/plans.py recorded            # from the rows that are kept
+    python bench/plans.py recorded --plan     # plan again: a few minutes
+    python bench/plans.py recorded --write    # the tables of docs/device_model.md and README.md
 
-The recorded decode steps are those of `bench/results/tiered_steps.jsonl`: three texts, two layers, k=128,
-rows in fp16, 4 thousand positions. And those of `bench/results/recorded_misses.jsonl`: four texts, eight
-layers, 16 thousand positions of another model, as `python study/reuse.py --misses` simulates them. Of
-each step but the first the share of the selected rows that were missing is taken over to another shape, every
-KV head alike; missing rows of a head are rounded up to a multiple of 4, which is less to plan. Times are
-modelled, with work on chip low, likely and high.
+The recorded decode steps are those of `bench/results/tiered_steps.jsonl` (three texts, two layers, k=128,
+rows in fp16, 4 thousand positions) and of `bench/results/recorded_misses.jsonl` (four texts, eight layers, 16
+thousand positions of another model), which `python study/reuse.py --misses` simulates. The share of the
+selected rows that a step missed (the first step is left out) is applied to another shape, the same for every
+KV head. The missing rows of a head are rounded up to a multiple of 4, so that fewer plans are needed. Times
+are modelled, with work on chip low, likely and high.
 """
 
 from __future__ import annotations
 
-import argparse
 import functools
 import json
 import math
 import sys
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable
 
-from lib.common import ROOT, guarded
-from tiers import LAYERS, MODELS, STEPS
-
-from sparq_ipu.commands.command_line import Parser
-from sparq_ipu.commands.tables import markdown_table, replace_block
+from sparq_ipu.commands.tables import markdown_table
 from sparq_ipu.kernels import BASELINE, DEFAULT, TIERED
 from sparq_ipu.planning import plan
 from sparq_ipu.planning.placement import place_layers
-from sparq_ipu.planning.record import Plan
+
+from ..common import ROOT, Row
+from . import Seconds, kept_rows, seconds_of, write
+from .tiers import LAYERS, MODELS, STEPS
 
 RESULTS = ROOT / "bench/results/recorded.json"
 MISSES = ROOT / "bench/results/recorded_misses.jsonl"
 #: positions before the recorded steps; those of the first are what models are planned with
 BEFORE = (4096, 16384)
-TOP_K, RANK = 128, 32
+TOP_K = 128
+SETTINGS: dict[str, Any] = dict(rank=32, top_k=TOP_K, n_local=0, index_bits=4)
 #: heads, KV heads, head_dim, positions, bits of rows; the last one is that of the model that was recorded
 SHAPES = (
     *((32, n_kv_heads, 128, 16384, row_bits) for n_kv_heads in (32, 8) for row_bits in (16, 8)),
@@ -46,13 +45,6 @@ SHAPES = (
 LONGER = SHAPES[0:4:2]
 #: missing rows of a KV head are rounded up to so many
 MISSES_STEP = 4
-#: low, likely, high
-Seconds = List[float]
-Row = Dict[str, Any]
-
-
-def seconds_of(of: Plan) -> Seconds:
-    return [of.seconds_low, of.seconds_per_query, of.seconds_high]
 
 
 def missing_shares(before: int = BEFORE[0]) -> list[float]:
@@ -86,7 +78,7 @@ def step_row(
 ) -> Row:
     """What steps take with the recorded misses, the first with none hot, and dense attention."""
     shape: dict[str, Any] = dict(n_heads=n_heads, n_kv_heads=n_kv_heads, head_dim=head_dim, seq_len=seq_len)
-    settings = dict(rank=RANK, top_k=TOP_K, row_bits=row_bits, baseline=False)
+    settings = dict(SETTINGS, row_bits=row_bits, baseline=False)
 
     @functools.lru_cache(maxsize=None)
     def of_misses(n: int) -> Seconds:
@@ -114,7 +106,7 @@ def model_row(model: str, seq_len: int, n_ipus: int) -> Row:
         layer = plan(**shape, kernel=kernel, n_layers=per_ipu, append=True, baseline=False, **others)
         return [LAYERS * seconds for seconds in seconds_of(layer)]
 
-    placed = place_layers(**shape, rank=RANK, top_k=TOP_K, n_layers=LAYERS, n_ipus=n_ipus)
+    placed = place_layers(**shape, **SETTINGS, n_layers=LAYERS, n_ipus=n_ipus)
     streamed, n_tiered = seconds_of(placed.others or placed.streamed), placed.n_tiered
 
     def of_misses(n: int) -> Seconds:
@@ -124,8 +116,7 @@ def model_row(model: str, seq_len: int, n_ipus: int) -> Row:
                 kernel=TIERED.name,
                 n_layers=n_tiered,
                 misses=[n] * shape["n_kv_heads"],
-                rank=RANK,
-                top_k=TOP_K,
+                **SETTINGS,
                 append=True,
                 baseline=False,
             )
@@ -139,7 +130,7 @@ def model_row(model: str, seq_len: int, n_ipus: int) -> Row:
         "n_ipus": n_ipus,
         "n_tiered": n_tiered * n_ipus,
         "dense": of_all(BASELINE.name),
-        "published": of_all(DEFAULT.name, rank=RANK, top_k=TOP_K),
+        "published": of_all(DEFAULT.name, **{**SETTINGS, "index_bits": 16}),
         "tiers": [n_ipus * (n_tiered * t + (per_ipu - n_tiered) * s) for t, s in zip(tiered, streamed)],
     }
 
@@ -222,19 +213,9 @@ def model_table(rows: list[Row]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--plan", action="store_true", help=f"plan, and keep the rows in {RESULTS.name}")
-    parser.add_argument("--write", action="store_true", help="put the tables into the documents")
-    a = parser.parse_args(arguments)
-    if a.plan:
-        RESULTS.write_text("[\n" + ",\n".join(map(json.dumps, planned())) + "\n]\n")
-    rows = json.loads(RESULTS.read_text())
+    to_write, rows = kept_rows(__doc__, arguments, RESULTS, planned)
     print(f"{step_table(rows)}\n\n{model_table(rows)}")
-    if a.write:
-        replace_block(ROOT / "docs/device_model.md", "recorded", step_table(rows))
-        replace_block(ROOT / "README.md", "models", model_table(rows))
+    if to_write:
+        device_model, readme = ROOT / "docs/device_model.md", ROOT / "README.md"
+        write({(device_model, "recorded"): step_table(rows), (readme, "models"): model_table(rows)})
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(guarded(main))

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plan attention of a whole model over Pods of several sizes, for several lengths, and say where adding IPUs
-stops paying.
+"""Attention of a whole model over Pods of several sizes, and where more IPUs stop paying.
 
-    python bench/scaling.py --json scaling.jsonl --write                     # the table of docs/scaling.md
-    python bench/scaling.py --read bench/results/scaling.jsonl.gz --write    # the same, from rows of before
-    python bench/scaling.py --S 16384 --B 1 --ipus 4 --layers 80 --heads 64
+    python bench/plans.py scaling --rank 32 --top-k 128 --index-bits 16 --json scaling.jsonl --write
+    python bench/plans.py scaling --read bench/results/scaling.jsonl.gz --write    # rows of an earlier run
+    python bench/plans.py scaling --S 16384 --B 1 --ipus 4 --layers 80 --heads 64
 
-Every row is a plan (`sparq_ipu.planning.plan_pod`): modelled, nothing is run.
+The first two write the table of docs/scaling.md. Every row is a plan (`sparq_ipu.planning.plan_pod`).
 """
 
 from __future__ import annotations
@@ -15,11 +14,16 @@ import argparse
 import gzip
 import itertools
 import json
-import sys
 from pathlib import Path
-from typing import Any, Iterable
+from typing import Any
 
-from lib.common import (
+from sparq_ipu.device_options import SPLITS, DeviceOptions
+from sparq_ipu.kernels import DEFAULT
+from sparq_ipu.planning import plan_pod
+from sparq_ipu.planning.record import NOT_IN_A_PLAN
+from sparq_reference import checks
+
+from ..common import (
     FLAGS,
     NEWER_OPTIONS,
     ROOT,
@@ -27,25 +31,16 @@ from lib.common import (
     CommandLine,
     Row,
     Workload,
-    check_output,
     failure,
-    guarded,
     in_flags,
     new_row,
     number,
-    text_table,
 )
-
-from sparq_ipu.commands.tables import markdown_table, replace_block
-from sparq_ipu.device_options import SPLITS, DeviceOptions
-from sparq_ipu.kernels import DEFAULT
-from sparq_ipu.planning import plan_pod
-from sparq_ipu.planning.record import NOT_IN_A_PLAN
-from sparq_reference import checks
+from . import command_line as table_command
+from . import markdown, parse, show, write
+from . import planned as planned_rows
 
 DOCUMENT = ROOT / "docs/scaling.md"
-BLOCK = "scaling"
-NOTES = "Exit status: 0, or 2 where the command line is wrong."
 
 
 def _share(row: Row, *names: str) -> str:
@@ -100,10 +95,12 @@ COLUMNS = (
 
 
 def command_line() -> CommandLine:
-    cli = CommandLine(
-        __file__,
+    """The flags; --help explains them."""
+    cli = table_command(
+        "scaling",
         __doc__,
-        NOTES,
+        DOCUMENT,
+        read=True,
         without=("row_bits", *NEWER_OPTIONS),  # of a cache in streaming memory 16
         many=("capacity", "batch"),
         defaults={"n_kv_heads": 8, "capacity": [2**14, 2**16, 2**18, 2**20], "batch": [1, 16]},
@@ -112,9 +109,6 @@ def command_line() -> CommandLine:
     add("--layers", type=int, default=32, metavar="N", help="layers of the model [32]")
     add("--ipus", type=int, nargs="+", default=[4, 16, 64], metavar="N", help="IPUs, powers of two [4 16 64]")
     add("--tiles", type=int, default=0, metavar="N", help="tiles of an IPU [all of them]")
-    add("--write", action="store_true", help=f"put the table into {DOCUMENT.relative_to(ROOT)}")
-    add("--read", metavar="FILE", help="rows of an earlier run (.jsonl or .jsonl.gz) instead of planning")
-    cli.add_run(None)
     return cli
 
 
@@ -134,11 +128,6 @@ def planned(workload: Workload, n_ipus: int, split: str, a: argparse.Namespace) 
     return row
 
 
-def markdown(rows: Iterable[Row]) -> str:
-    """The table for the document."""
-    return markdown_table([c.heading for c in COLUMNS], ([c.text(row) for c in COLUMNS] for row in rows))
-
-
 def read_rows(path: Path) -> list[Row]:
     """Those that --json wrote, compressed or not."""
     data = path.read_bytes()
@@ -148,7 +137,7 @@ def read_rows(path: Path) -> list[Row]:
 
 def main(argv: list[str] | None = None) -> int:
     cli = command_line()
-    a = cli.parse(argv)
+    a = parse(cli, argv, DOCUMENT)
     cli.within(a, "layers", 1, checks.MAX_LAYERS)
     try:
         for n_ipus in a.ipus:
@@ -157,32 +146,20 @@ def main(argv: list[str] | None = None) -> int:
         cli.error(in_flags(error))
     if a.read:
         cli.refuse(a, "with --read", *(f.argument for f in FLAGS), "layers", "ipus", "tiles", "json")
-    check_output(cli.parser, "--write", DOCUMENT if a.write else None)
-    rows = []
-    if a.read:
         try:
             rows = read_rows(Path(a.read))
         except (OSError, ValueError) as error:
             cli.error(f"--read must be a file of rows, got {a.read} ({error})")
-    workloads = [] if a.read else cli.workloads(a, takes_settings=True)
-    workloads = sorted(workloads, key=lambda w: (w.spec.batch, w.seq_len))
-    points = list(itertools.product(workloads, a.ipus, SPLITS))
-    for workload, n_ipus, split in points:
-        rows.append(planned(workload, n_ipus, split, a))
-        print(f"\r{len(rows)}/{len(points)} planned", end="", file=sys.stderr, flush=True)
-    print("", file=sys.stderr)
-    if a.json is not None:
-        a.json.append(rows)
-    print(text_table(COLUMNS, rows))
-    print(
-        "All times are modelled for Bow IPUs. Ranges: every IPU at its full streaming rate, to those behind"
+    else:
+        workloads = sorted(cli.workloads(a, takes_settings=True), key=lambda w: (w.spec.batch, w.seq_len))
+        points = list(itertools.product(workloads, a.ipus, SPLITS))
+        rows = planned_rows(points, lambda *point: planned(*point, a))
+    notes = (
+        "All times are modelled for Bow IPUs. Ranges: every IPU at its full streaming rate, to those behind",
+        "one gateway sharing the rate of one. one by one: where IPUs' programs do not run side by side.",
+        f"fits, GB and KiB are of one batch. {NOT_IN_A_PLAN}.",
     )
-    print("one gateway sharing the rate of one. one by one: where IPUs' programs do not run side by side.")
-    print(f"fits, GB and KiB are of one batch. {NOT_IN_A_PLAN}.")
+    show(a, rows, COLUMNS, notes)
     if a.write:
-        replace_block(DOCUMENT, BLOCK, markdown(rows))
+        write({(DOCUMENT, "scaling"): markdown(rows, COLUMNS)})
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(guarded(main))

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which layers of a model fit an IPU in three tiers, and what a token then costs.
 
-    python bench/tiers.py                        # Llama-3-8B's and Llama-2-7B's shapes; 1, 4, 16 IPUs
-    python bench/tiers.py --S 16384 --ipus 4     # one line of each
-    python bench/tiers.py --json bench/results/tiers.jsonl --write    # the tables of docs/device_model.md
+    python bench/plans.py tiers                        # Llama-3-8B's and Llama-2-7B's shapes; 1, 4, 16 IPUs
+    python bench/plans.py tiers --S 16384 --ipus 4     # one row for each model
+    python bench/plans.py tiers --rank 32 --top-k 128 --n-local 0 --index-bits 4 --write
 
-`sparq_ipu.planning.place_layers` for several models: as many layers as fit SRAM in three tiers, the others
-with a streamed key index. Times are of attention of all layers for one token, with a share of the selected
-rows that is taken to be hot.
+The last command writes the tables of docs/device_model.md. As many layers as fit SRAM are in three tiers, the
+others stream their key index (`sparq_ipu.planning.place_layers`). Times are those of attention in all layers
+for one token, with an assumed share of the selected rows that is hot.
 """
 
 from __future__ import annotations
@@ -15,32 +15,20 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
-from typing import Any, Iterable, Sequence
+from typing import Any
 
-from lib.common import (
-    ROOT,
-    Column,
-    CommandLine,
-    Row,
-    Workload,
-    check_output,
-    failure,
-    guarded,
-    new_row,
-    number,
-    text_table,
-)
-
-from sparq_ipu.commands.tables import markdown_table, replace_block
+from sparq_ipu.commands.tables import markdown_table
 from sparq_ipu.kernels import TIERED
 from sparq_ipu.planning import report_data
 from sparq_ipu.planning.placement import place_layers
 from sparq_ipu.planning.record import NOT_IN_A_PLAN
 
+from ..common import ROOT, Column, CommandLine, Row, Workload, failure, new_row, number
+from . import command_line as table_command
+from . import markdown, parse, planned, show, write
+
 DOCUMENT = ROOT / "docs/device_model.md"
 STEPS = ROOT / "bench/results/tiered_steps.jsonl"
-NOTES = "Exit status: 0, or 2 where the command line is wrong."
 
 #: of both models, which have 32 layers
 MODELS = {
@@ -79,14 +67,15 @@ LONG_COLUMNS = (
 
 
 def command_line() -> CommandLine:
-    cli = CommandLine(
-        __file__,
+    """The flags; --help explains them."""
+    cli = table_command(
+        "tiers",
         __doc__,
-        NOTES,
+        DOCUMENT,
         # those of --model, and what only a streamed key index has
         without=("n_heads", "n_kv_heads", "head_dim", "index_read_bits"),
         many=("capacity",),
-        defaults={"capacity": [16384, 65536, 262144, 1048576], "index_bits": 4},
+        defaults={"capacity": [16384, 65536, 262144, 1048576]},
     )
     add = cli.run.add_argument
     add("--ipus", type=int, nargs="+", default=[1, 4, 16], metavar="N", help="IPUs of the model [1 4 16]")
@@ -94,8 +83,6 @@ def command_line() -> CommandLine:
     add("--hot-rows", type=int, default=0, metavar="N", help="of each KV head in three tiers [0: 4 k]")
     text = f"share of the selected rows taken to be hot [{HIT_RATE}]"
     add("--hit-rate", type=float, default=HIT_RATE, metavar="P", help=text)
-    add("--write", action="store_true", help=f"put the tables into {DOCUMENT.relative_to(ROOT)}")
-    cli.add_run(None)
     return cli
 
 
@@ -133,11 +120,6 @@ def row_of(
         seconds_if_streamed=placed.seconds_if_streamed,
     )
     return row
-
-
-def markdown(rows: Iterable[Row], columns: Sequence[Column] = COLUMNS) -> str:
-    """A table for the document."""
-    return markdown_table([c.heading for c in columns], ([c.text(row) for c in columns] for row in rows))
 
 
 def long_rows(a: argparse.Namespace) -> list[Row]:
@@ -180,33 +162,32 @@ def rates() -> str:
 
 def main(argv: list[str] | None = None) -> int:
     cli = command_line()
-    a = cli.parse(argv)
+    a = parse(cli, argv, DOCUMENT)
     cli.within(a, "ipus", 1, LAYERS)
-    check_output(cli.parser, "--write", DOCUMENT if a.write else None)
-    rows = []
-    for model in a.model:
-        for workload in cli.workloads(a, takes_settings=True, **MODELS[model]):
-            for n_ipus in a.ipus:
-                rows.append(row_of(workload, model, n_ipus, a, a.hot_rows, a.hit_rate))
-                if rows[-1]["error"] and not rows[-1]["does_not_fit"]:
-                    cli.error(rows[-1]["error"].partition(": ")[2])
-                print(f"\r{len(rows)} planned", end="", file=sys.stderr, flush=True)
-    print("", file=sys.stderr)
-    of_long = long_rows(a) if a.write else []
-    if a.json is not None:
-        a.json.append([*rows, *of_long])
-    print(text_table(COLUMNS, rows))
-    print(
+    points = [
+        (workload, model, n_ipus, a, a.hot_rows, a.hit_rate)
+        for model in a.model
+        for workload in cli.workloads(a, takes_settings=True, **MODELS[model])
+        for n_ipus in a.ipus
+    ]
+
+    def row(*point: Any) -> Row:
+        made = row_of(*point)
+        if made["error"] and not made["does_not_fit"]:
+            cli.error(made["error"].partition(": ")[2])
+        return made
+
+    rows = planned(points, row)
+    notes = (
         "All times are modelled for Bow IPUs: attention of 32 layers for one token, "
         f"{a.hit_rate:.0%} of the selected rows assumed to be hot. {NOT_IN_A_PLAN}."
     )
+    show(a, rows, COLUMNS, [notes])
     if a.write:
-        replace_block(DOCUMENT, "tiers", markdown(rows))
-        replace_block(DOCUMENT, "long", markdown(of_long, LONG_COLUMNS))
-        replace_block(DOCUMENT, "steps", measured_steps())
-        replace_block(DOCUMENT, "rates", rates())
+        of_long = long_rows(a)
+        if a.json is not None:
+            a.json.append(of_long)
+        blocks = {"tiers": markdown(rows, COLUMNS), "long": markdown(of_long, LONG_COLUMNS)}
+        blocks.update(steps=measured_steps(), rates=rates())
+        write({(DOCUMENT, name): text for name, text in blocks.items()})
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(guarded(main))

@@ -243,6 +243,8 @@ def tier_rows(device: str) -> Iterator[tuple[str, ...]]:
             kernel=TIERED.name,
             rank=HEADLINE.rank,
             top_k=top_k,
+            n_local=0,
+            index_bits=4,
             row_bits=row_bits,
             hit_rate=hit_rate,
             device=device,
