@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which tests run a line, by coverage: coverage.py for Python (each test), gcov for C++ (each test file).
+
+A map in a build folder knows lines. `--map` makes it: all tests run once, with modules built for coverage.
+Without a map covered.tsv serves, which the last map has left behind: for each source file the test files
+that run most of it soonest.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Callable, Iterable
+
+from recording import SETTINGS
+from tree import Tree
+from warm import PACKAGES, Warm
+
+SNAPSHOT = "tests/mutation/covered.tsv"
+#: tests of these folders are of the C++, by modules or by what they build themselves
+WITH_CPP = tuple(
+    f"tests/{name}/" for name in ("codelets", "cpu", "device_model", "ops", "pod", "popart", "vectors")
+)
+WITH_CPP += ("emulator/",)
+#: what these test is no source file
+LEFT_OUT = ("tests/mutation/", "tests/packaging/", "tests/bindings/", "tests/codelets/test_coverage.py")
+_COMPILER = """#!/bin/sh
+# GCC for coverage; keeps the notes of what popc compiles in a folder that it removes.
+g++ --coverage -fprofile-abs-path "$@" -O0 -Wno-error || exit
+for word in "$@"; do
+  case $word in */popc-*.o) test -f "${{word%.o}}.gcno" && cp "${{word%.o}}.gcno" {notes}/;; esac
+done
+exit 0
+"""
+
+
+def tool(name: str) -> str:
+    """A build tool: beside the interpreter (from PyPI), else on PATH."""
+    beside = Path(sys.executable).parent / name
+    return str(beside) if beside.exists() else shutil.which(name) or name
+
+
+class Recorder:
+    """Makes the map in a folder.
+
+    Args:
+        folder: of the map.
+        tree: whose tests run.
+        warm: the process to fork for some tests.
+    """
+
+    def __init__(self, folder: Path, tree: Tree, warm: Callable[[list[str]], Warm]) -> None:
+        self._folder, self._tree, self._warm = folder, tree, warm
+        self._notes = folder / "notes"
+        self._notes.mkdir(parents=True, exist_ok=True)
+        self._compiler = folder / "g++-coverage"
+        self._compiler.write_text(_COMPILER.format(notes=self._notes))
+        self._compiler.chmod(0o755)
+        self._settings = folder / "coveragerc"
+        sources = ",".join(str(tree.root / name) for name in (*PACKAGES, "bench"))
+        (folder / "parts").mkdir(exist_ok=True)
+        self._settings.write_text(SETTINGS.format(sources=sources, data=folder / "parts" / "part"))
+
+    def build(self) -> Path:
+        """The modules of the tree, built for coverage: their folder."""
+        folder = self._folder / "cmake"
+        pybind11 = subprocess.check_output(
+            [sys.executable, "-m", "pybind11", "--cmakedir"], text=True
+        ).strip()
+        options = [
+            f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}",
+            "-DSPARQ_USE_EMULATOR=ON",
+            f"-Dpybind11_DIR={pybind11}",
+        ]
+        options += [f"-DPython_EXECUTABLE={sys.executable}", f"-DCMAKE_CXX_COMPILER={self._compiler}"]
+        options += ["-DCMAKE_INTERPROCEDURAL_OPTIMIZATION=OFF"]
+        configure = [tool("cmake"), "-S", str(self._tree.root), "-B", str(folder), "-G", "Ninja", *options]
+        for command in (configure, [tool("cmake"), "--build", str(folder), "-j2"]):
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        return folder / "poplar_ops"
+
+    def record(self, test: str) -> str:
+        """Run one test file; what to print of it."""
+        counters = self._folder / "counters"
+        shutil.rmtree(counters, ignore_errors=True)
+        times = self._folder / "times.json"
+        times.unlink(missing_ok=True)
+        environment = {"GCOV_PREFIX": str(counters), "CXX": str(self._compiler)}
+        run = self._warm([test]).pytest(
+            [test],
+            600,
+            self._folder / "output",
+            environment=environment,
+            record={"settings": str(self._settings), "times": str(times)},
+        )
+        seconds = json.loads(times.read_text()) if times.exists() else {}
+        name = self._folder / "tests" / (test.replace("/", "+") + ".json")
+        name.parent.mkdir(exist_ok=True)
+        native = self._lines(counters) if test.startswith(WITH_CPP) else {}
+        name.write_text(json.dumps({"test": test, "seconds": seconds, "all": run.seconds, "native": native}))
+        return f"{test}: {len(seconds)} tests in {run.seconds:.0f} s, status {run.status}"
+
+    def _lines(self, counters: Path) -> dict[str, list[int]]:
+        """Lines of the tree's C++ that counters saw, by file."""
+        found: dict[str, set[int]] = collections.defaultdict(set)
+        data = list(counters.rglob("*.gcda"))
+        for path in data:
+            notes = Path("/") / path.relative_to(counters).with_suffix(".gcno")
+            notes = notes if notes.exists() else self._notes / notes.name
+            if notes.exists():
+                path.with_suffix(".gcno").symlink_to(notes)
+        if not data:
+            return {}
+        done = subprocess.run(
+            ["gcov", "--json-format", "--stdout", *map(str, data)],
+            cwd=counters,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        for line in done.stdout.splitlines():
+            for file in json.loads(line)["files"]:
+                name = self._in_tree(file["file"])
+                if name:
+                    found[name].update(one["line_number"] for one in file["lines"] if one["count"])
+        return {file: sorted(lines) for file, lines in found.items() if lines}
+
+    def _in_tree(self, path: str) -> str | None:
+        """A file's name in the tree; tests build from copies of its folders."""
+        path = os.path.normpath(path)
+        for folder in ("poplar_ops", "emulator"):
+            begin = path.rfind(f"/{folder}/")
+            if begin >= 0 and (self._tree.root / path[begin + 1 :]).is_file():
+                return path[begin + 1 :]
+        return None
+
+    def combine(self) -> None:
+        """One file of Python coverage."""
+        import coverage
+
+        covered = coverage.Coverage(config_file=str(self._settings))
+        covered.combine([str(self._folder / "parts")], keep=True)
+        covered.save()
+
+
+class Map:
+    """The map of a folder, or the snapshot."""
+
+    def __init__(self, folder: Path, root: Path) -> None:
+        self._root = root
+        self.seconds: dict[str, float] = {}
+        self._native: dict[str, dict[str, list[int]]] = {}
+        self._files: dict[str, list[str]] = {}
+        self._python = None
+        for path in sorted((folder / "tests").glob("*.json")):
+            part = json.loads(path.read_text())
+            if not (root / part["test"]).exists():
+                continue
+            self.seconds.update(part["seconds"])
+            if part["seconds"]:
+                self._native[part["test"]] = part["native"]
+                self.seconds[part["test"]] = part["all"]
+        if (folder / "parts" / "part").exists():
+            import coverage
+
+            self._python = coverage.CoverageData(str(folder / "parts" / "part"))
+            self._python.read()
+        if (root / SNAPSHOT).exists():
+            for line in (root / SNAPSHOT).read_text(encoding="utf-8").splitlines()[1:]:
+                file, tests = line.split("\t")
+                for test in tests.split():
+                    name, seconds = test.rsplit("=", 1)
+                    self._files.setdefault(file, []).append(name)
+                    self.seconds.setdefault(name, float(seconds))
+
+    def tests_of(self, file: str, line: int, budget: float) -> list[str]:
+        """Tests that run this line, those that end soonest first, for so many seconds in all."""
+        found = self._of_line(file, line) or self._of_file(file)
+        chosen: list[str] = []
+        for test in sorted(found, key=lambda test: self.seconds.get(test, 1e9)):
+            budget -= self.seconds.get(test, 1e9)
+            if budget < 0 and chosen:
+                break
+            chosen.append(test)
+        return chosen
+
+    def _of_line(self, file: str, line: int) -> set[str]:
+        if not file.endswith(".py"):
+            native = [(test, set(part.get(file, ()))) for test, part in self._native.items()]
+            for near in range(line, max(0, line - 8), -1):
+                found = {test for test, lines in native if near in lines}
+                if found:
+                    return found
+            return set()
+        if self._python is None:
+            return set()
+        lines = self._python.contexts_by_lineno(str(self._root / file))
+        known = {near: {test for test in tests if test in self.seconds} for near, tests in lines.items()}
+        for near in range(line, max(0, line - 12), -1):
+            if known.get(near):
+                return known[near]
+            if "" in lines.get(near, ()):  # runs at the import alone: whatever uses the file may notice
+                break
+        return set().union(*known.values())
+
+    def _of_file(self, file: str) -> list[str]:
+        """By the snapshot; a file that moved keeps its name."""
+        same = [name for name in self._files if name.rsplit("/", 1)[1] == file.rsplit("/", 1)[1]]
+        tests = self._files.get(file) or (self._files[same[0]] if len(same) == 1 else [])
+        return [test for test in tests if (self._root / test).exists()]
+
+    def write_snapshot(self, path: Path, files: Iterable[str]) -> None:
+        """Of each file the test files, at most four, that soonest run lines which those before do not."""
+        rows = ["file\ttest files and their seconds"]
+        for file in sorted(files):
+            chosen = self._greedy(self._lines_of_tests(file))
+            if chosen:
+                rows.append(f"{file}\t" + " ".join(f"{test}={self.seconds[test]:.1f}" for test in chosen))
+        path.write_text("\n".join(rows) + "\n", encoding="utf-8")
+
+    def _lines_of_tests(self, file: str) -> dict[str, set[int]]:
+        lines: dict[str, set[int]] = collections.defaultdict(set)
+        if not file.endswith(".py"):
+            lines.update({test: set(part[file]) for test, part in self._native.items() if file in part})
+        elif self._python is not None:
+            for line, tests in self._python.contexts_by_lineno(str(self._root / file)).items():
+                for test in tests:
+                    if test in self.seconds:
+                        lines[test.split("::")[0]].add(line)
+        return lines
+
+    def _greedy(self, lines: dict[str, set[int]]) -> list[str]:
+        chosen: list[str] = []
+        covered: set[int] = set()
+        while len(chosen) < 4:
+            gain = {t: len(of - covered) / (1 + self.seconds[t]) for t, of in lines.items() if of - covered}
+            if not gain:
+                break
+            chosen.append(max(gain, key=lambda t: (gain[t], t)))
+            covered |= lines[chosen[-1]]
+        return chosen
