@@ -112,7 +112,7 @@ def command_line() -> CommandLine:
         "A busy machine shows in the spread (MAD); best times are in the JSON lines (seconds_min).\n"
         "Exit status: 0 ok, 1 a result differs, 2 bad usage.",
         without=("row_bits", "index_components"),  # rows are kept in 16 bits here
-        many=("capacity", "index_bits", "index_read_bits"),
+        many=("capacity", "index_bits"),
         defaults={"index_bits": INDEX_BITS},
     )
     add = cli.run.add_argument
@@ -156,16 +156,14 @@ def needed_bytes(workload: Workload) -> int:
     spec, settings, seq_len = workload.spec, workload.settings, workload.seq_len
     if settings is None or settings.top_k >= seq_len:
         return spec.n_tasks * 2 * 2 * seq_len * spec.head_dim
-    index = transfers.index_bytes(seq_len, settings.rank, spec.index_bits, spec.index_read_bits)
+    index = transfers.index_bytes(seq_len, settings.rank, spec.index_bits)
     return spec.n_tasks * (index + 2 * 2 * settings.top_k * spec.head_dim)
 
 
 def our_name(function: str, workload: Workload) -> str:
-    """Of a row: "dense", "sparq", "sparq-int4", "sparq-int4-64" where 64 bits of a position are read."""
-    bits, read_bits = workload.spec.index_bits, workload.spec.index_read_bits
-    if workload.settings is None or bits == 16:
-        return function
-    return f"{function}-int{bits}" + (f"-{read_bits}" if read_bits else "")
+    """Of a row: "dense", "sparq", "sparq-int4"."""
+    bits = workload.spec.index_bits
+    return function if workload.settings is None or bits == 16 else f"{function}-int{bits}"
 
 
 def our_kernels(
@@ -252,9 +250,7 @@ def torch_sparq(
 
 def plain_index(workload: Workload) -> Workload:
     """The same with keys as they are."""
-    return dataclasses.replace(
-        workload, spec=dataclasses.replace(workload.spec, index_bits=16, index_read_bits=0)
-    )
+    return dataclasses.replace(workload, spec=dataclasses.replace(workload.spec, index_bits=16))
 
 
 def torch_functions(

@@ -82,7 +82,7 @@ def command_line() -> CommandLine:
         "  python bench/ipu_sparq.py --S 16384 --r 32 --k 128 --layers 32 --ipus 16\n"
         "  python bench/ipu_sparq.py --input tests/data/smollm2_hamlet.npz --r 16 --k 64 --local 16\n"
         "Exit status: 0 ok, 1 a result differs or a kernel failed, 2 bad usage.",
-        many=("index_bits", "index_read_bits"),
+        many=("index_bits",),
         defaults={"index_bits": INDEX_BITS},
     )
     cli.add_kernel()

@@ -91,13 +91,6 @@ SETTINGS_FLAGS = (
         "bits of a number in the key index, which positions are scored from: 16, 8, 4 or 2",
     ),
     Flag(
-        "--index-read-bits",
-        "index_read_bits",
-        0,
-        "of a position's bits in a key index of 8 or 4, read so many, which the query needs most; 0: all of "
-        "--r components",
-    ),
-    Flag(
         "--index-components",
         "index_components",
         0,
@@ -108,7 +101,7 @@ SETTINGS_FLAGS = (
 FLAGS = (*SHAPE_FLAGS, *SETTINGS_FLAGS)
 ARGUMENTS = tuple(f.argument for f in FLAGS)
 #: rows are older than these: they have them where they are not 0
-NEWER_OPTIONS = ("index_read_bits", "index_components")
+NEWER_OPTIONS = ("index_components",)
 #: where rows have another name for an argument
 COLUMN_OF = {"capacity": "seq_len"}
 _FLAG_OF = {name: f.flag for f in FLAGS for name in (f.argument, COLUMN_OF.get(f.argument, f.argument))}
@@ -152,8 +145,6 @@ class Workload:
         spec = same.spec
         if kernel.memory != "tiered":  # which alone has rows of 8 bits, and fewer components
             spec = dataclasses.replace(spec, row_bits=16, index_components=0)
-        if kernel.memory != "streaming":  # which alone reads planes of bits
-            spec = dataclasses.replace(spec, index_read_bits=0)
         return dataclasses.replace(same, spec=spec, settings=kernel.settings(self.settings))
 
     def with_plain_cache(self) -> Workload:
@@ -397,13 +388,10 @@ class CommandLine:
         if all(kernel.memory != "tiered" for kernel in those.values()):
             of_tiers = ("row_bits", "index_components", *DeviceOptions.OF_TIERS, "hit_rate")
             self.refuse(a, "where no kernel has hot rows", *of_tiers)
-        if all(kernel.memory != "streaming" for kernel in those.values()):
-            self.refuse(a, "where no kernel streams its key index", "index_read_bits")
         return those
 
     def workloads(self, a: argparse.Namespace, takes_settings: bool, **known: Any) -> list[Workload]:
-        """One for every combination of the flags' values; `known` arguments instead of theirs. Of several key
-        indices --index-read-bits is for those of few bits."""
+        """One for every combination of the flags' values; `known` arguments instead of theirs."""
         lists = []
         for f in FLAGS if takes_settings else SHAPE_FLAGS:
             value = known.get(f.argument, getattr(a, f.argument))
@@ -412,9 +400,6 @@ class CommandLine:
         made = []
         for values in itertools.product(*lists):
             arguments = dict(zip(ARGUMENTS, values))
-            planes, bits = (arguments.get(name) for name in ("index_read_bits", "index_bits"))
-            if planes and bits == 16 and len(lists[ARGUMENTS.index("index_bits")]) > 1:
-                continue
             if arguments["n_kv_heads"] is None:
                 arguments["n_kv_heads"] = arguments["n_heads"]
             given = {name: value for name, value in arguments.items() if value is not None}

@@ -52,7 +52,6 @@ template <> struct type_caster<sparq::CacheSpec> {
     from.read("capacity", value.capacity);
     from.read("index_bits", value.indexBits);
     from.read("row_bits", value.rowBits);
-    from.read("index_read_bits", value.indexReadBits);
     from.read("index_components", value.indexComponents);
     return from.complete();
   }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What approximate scores are computed from, for all pairs (batch element, KV head) of a cache: the
-// keys once more by component, in fp16 ("key columns") or quantised to 8, 4 or 2 bits (contract E9),
-// perhaps in planes of bits (E12). Of each key all components, or the first ones (E13).
+// keys once more by component, in fp16 ("key columns") or quantised to 8, 4 or 2 bits (contract E9).
+// Of each key all components, or the first ones (E13).
 //
 // A quantised index holds the full blocks of 64 positions. The open block, which has fewer, is in
 // fp16 columns until its 64th position arrives.
@@ -21,7 +21,6 @@ public:
   KeyIndex(const CacheSpec &spec, const Kernels &kernels);
 
   const bool quantised;           // fewer than 16 bits
-  const bool inPlanes;            // of bits
   const std::size_t columnStride; // positions from one column to the next
 
   // Of pair `at` (by bank). Columns (nComponents, columnStride): of all positions, or of the open block
@@ -30,34 +29,25 @@ public:
     return columnMemory.as<Half>() + at * nComponents * columnStride;
   }
   KeyCells cells(std::size_t at) const {
-    return {cellMemory.as<unsigned char>() + at * cellBytes, bits, nComponents, blocks, inPlanes};
+    return {cellMemory.as<unsigned char>() + at * cellBytes, bits, nComponents, blocks};
   }
-  // In planes: the largest step of each component's full blocks (headDim,). Without any: unspecified.
-  Half *widest(std::size_t at) const { return widestMemory.as<Half>() + at * widestStride; }
 
   // Rows [begin, end) of K (capacity, headDim) are new. Whoever calls keeps pieces small, so that
   // the rows still are in the processor's caches; a piece does not cross a multiple of 64 if the
   // index is quantised.
   void append(std::size_t at, const Half *rows, std::size_t begin, std::size_t end) const;
-  // Of a pair's full blocks the first nBlocks are left.
-  void truncate(std::size_t at, std::size_t nBlocks) const;
   // Pair `to` becomes what pair `from` is, with `length` positions.
   void copy(std::size_t from, std::size_t to, std::size_t length) const;
 
   // Memory of one pair.
-  std::size_t pairBytes() const {
-    return (nComponents * columnStride + widestStride) * sizeof(Half) + cellBytes;
-  }
+  std::size_t pairBytes() const { return nComponents * columnStride * sizeof(Half) + cellBytes; }
 
 private:
-  void copyPlanes(std::size_t from, std::size_t to, std::size_t length) const;
-
   const Kernels &kernels;
   const unsigned bits, headDim, nComponents;
   const std::size_t blocks;    // full ones that the capacity has room for; quantised only
   const std::size_t cellBytes; // of one pair
-  const std::size_t widestStride;
-  Buffer columnMemory, cellMemory, widestMemory;
+  Buffer columnMemory, cellMemory;
 };
 
 } // namespace cpu

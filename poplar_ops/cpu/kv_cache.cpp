@@ -207,8 +207,6 @@ void KVCache::truncate(const std::int64_t *lengths) {
     std::memcpy(at.valueSum, at.blockSums + block * headDim, headDim * sizeof(float));
     kernels.addRows(at.valueRows + begin * headDim, length - begin, static_cast<unsigned>(headDim),
                     at.valueSum);
-    if (at.length / blockSize != block)
-      keyIndex.truncate(at.at, block);
     if (keyIndex.quantised && begin < length && at.length / blockSize != block)
       keyIndex.append(at.at, at.keyRows, begin, length); // an open block again
   }

@@ -79,7 +79,7 @@ void PairAttention::scoreColumns(std::size_t begin, std::size_t end, std::size_t
                                  float *maxima, SoftmaxWeights *beside) const {
   ApproxScores step{};
   step.columns = query.columns;
-  step.rank = query.nRead;
+  step.rank = call.settings->rank;
   step.query = query.selected;
   step.groupSize = g;
   step.invTau = query.invTau;
@@ -108,7 +108,6 @@ void PairAttention::scoreIndex(float *maxima, SoftmaxWeights *beside, PairAttent
     const std::size_t at = team.member * s.indexRank;
     IndexScores step{};
     step.range = range;
-    step.limitRank = call.settings->rank;
     step.fetched = fetched;
     if (nextRange.begin < nextRange.end) {
       step.next = &nextRange;
@@ -125,8 +124,6 @@ void PairAttention::scoreIndex(float *maxima, SoftmaxWeights *beside, PairAttent
     step.nextRows = step.rows + s.indexRank;
     step.products = s.indexProducts + 64 * at;
     step.words = s.indexWords + 32 * at;
-    step.codes = s.indexCodes + team.member * s.indexCodeBytes;
-    step.lines = s.indexLines + 17 * at;
     kernels.indexScores(step);
   }
   if (open) {
@@ -139,9 +136,8 @@ void PairAttention::scoreIndex(float *maxima, SoftmaxWeights *beside, PairAttent
 
 // This member's full blocks.
 CellRange PairAttention::cellRange() const {
-  return {pair.cells,   query.components,
-          query.depths, query.nRead,
-          first,        std::min(last, length / blockSize)};
+  return {pair.cells, query.components, call.settings->rank, first,
+          std::min(last, length / blockSize)};
 }
 
 void PairAttention::softmax() {

@@ -29,7 +29,7 @@ public:
     half = carve.take<Half>(g * d);
     if (!callIn.settings)
       return;
-    nRead = rank = callIn.settings->rank;
+    rank = callIn.settings->rank;
     components = carve.take<std::uint32_t>(rank);
     columns = carve.take<const Half *>(rank);
     selected = carve.take<float>(g * rank);
@@ -38,15 +38,6 @@ public:
     bits = carve.take<std::int32_t>(d);
     work = carve.take<std::int32_t>(d);
     workIndex = carve.take<std::uint32_t>(d + 16);
-    if (callIn.cache.keyIndex.inPlanes) {
-      const std::size_t nPlanes = std::size_t(rank) * callIn.cache.spec.indexBits;
-      widest = carve.take<float>(d);
-      depths = carve.take<unsigned char>(roundUp(rank, 4));
-      merits = carve.take<std::int32_t>(nPlanes);
-      meritWork = carve.take<std::int32_t>(nPlanes);
-      meritIndex = carve.take<std::uint32_t>(nPlanes + 16);
-      planes = carve.take<std::uint32_t>(nPlanes);
-    }
   }
 
   // For pair `index`.
@@ -70,16 +61,14 @@ public:
     if (call->isDense(pair.length))
       return;
     chooseComponents(g, d);
-    for (unsigned j = 0; j < nRead; ++j)
+    for (unsigned j = 0; j < rank; ++j)
       columns[j] = pair.keyColumns + components[j] * cache.keyIndex.columnStride;
   }
 
   float *query;                        // (g, headDim)
-  unsigned nRead = 0;                  // components: the rank, or fewer if in planes
-  std::uint32_t *components = nullptr; // (nRead,) ascending
-  unsigned char *depths = nullptr;     // (nRead,) planes of these; null if not in planes
-  const Half **columns = nullptr;      // (nRead,) of these components
-  float *selected = nullptr;           // (g, nRead) the selected components of the query
+  std::uint32_t *components = nullptr; // (rank,) ascending
+  const Half **columns = nullptr;      // (rank,) of these components
+  float *selected = nullptr;           // (g, rank) the selected components of the query
   float *invTau = nullptr;             // (g,)
 
 private:
@@ -91,67 +80,26 @@ private:
         total = total + std::fabs(query[h * d + c]);
       magnitude[c] = total;
     }
-    if (depths)
-      weighComponents(d);
     std::memcpy(bits, magnitude, d * sizeof(float)); // bits of numbers >= +0 order as they do
-    best(bits, call->cache.spec.nIndexed(), rank, work, workIndex, components);
-    if (depths)
-      choosePlanes();
+    KeyTopK largest{};
+    largest.keys = bits;
+    largest.end = call->cache.spec.nIndexed();
+    largest.nBest = rank;
+    largest.work = work;
+    largest.workIndex = workIndex;
+    largest.positions = components;
+    call->kernels.keyTopK(largest);
     const float scale = attentionScale(d);
     for (std::size_t h = 0; h < g; ++h) {
       const float *q = query + h * d;
       std::memset(magnitude, 0, d * sizeof(float));
-      for (std::size_t j = 0; j < nRead; ++j) {
-        selected[h * nRead + j] = q[components[j]];
+      for (std::size_t j = 0; j < rank; ++j) {
+        selected[h * rank + j] = q[components[j]];
         magnitude[components[j]] = std::fabs(q[components[j]]);
       }
       const float all = laneSum(d, [&](std::size_t c) { return std::fabs(q[c]); });
       const float some = laneSum(d, [&](std::size_t c) { return magnitude[c]; });
       invTau[h] = inverseTemperature(all, some, static_cast<float>(d), scale);
-    }
-  }
-
-  // The nBest largest of n keys, equal ones by lower index; ascending.
-  void best(const std::int32_t *keys, std::size_t n, std::size_t nBest, std::int32_t *memory,
-            std::uint32_t *memoryIndex, std::uint32_t *positions) const {
-    KeyTopK largest{};
-    largest.keys = keys;
-    largest.end = n;
-    largest.nBest = nBest;
-    largest.work = memory;
-    largest.workIndex = memoryIndex;
-    largest.positions = positions;
-    call->kernels.keyTopK(largest);
-  }
-
-  // Contract E12: magnitudes times the largest step of each component's full blocks.
-  void weighComponents(std::size_t d) {
-    if (pair.length < blockSize)
-      return;
-    call->kernels.widen(call->cache.keyIndex.widest(pair.at), widest, d);
-    for (std::size_t c = 0; c < d; ++c)
-      magnitude[c] = magnitude[c] * widest[c];
-  }
-
-  // Contract E12: of the components offered those that are read, and how many planes of each.
-  void choosePlanes() {
-    const CacheSpec &spec = call->cache.spec;
-    const unsigned b = spec.indexBits;
-    const std::size_t nPlanes = std::size_t(rank) * b,
-                      n = std::min<std::size_t>(nPlanes, spec.indexReadBits);
-    for (unsigned j = 0; j < rank; ++j) {
-      float merit = magnitude[components[j]];
-      for (unsigned t = 0; t < b; ++t, merit = merit * 0.5f)
-        std::memcpy(merits + j * b + t, &merit, sizeof(merit));
-    }
-    best(merits, nPlanes, n, meritWork, meritIndex, planes);
-    nRead = 0;
-    for (std::size_t i = 0, end; i < n; i = end) {
-      const std::uint32_t j = planes[i] / b;
-      for (end = i + 1; end < n && planes[end] / b == j;)
-        ++end;
-      components[nRead] = components[j]; // j is not before nRead
-      depths[nRead++] = static_cast<unsigned char>(end - i);
     }
   }
 
@@ -161,10 +109,6 @@ private:
   float *magnitude = nullptr;                    // (headDim,)
   std::int32_t *bits = nullptr, *work = nullptr; // (headDim,)
   std::uint32_t *workIndex = nullptr;            // (headDim,)
-  // If in planes.
-  float *widest = nullptr;                                // (headDim,)
-  std::int32_t *merits = nullptr, *meritWork = nullptr;   // (rank, indexBits)
-  std::uint32_t *meritIndex = nullptr, *planes = nullptr; // the same
   KVCache::Pair pair{};
 };
 

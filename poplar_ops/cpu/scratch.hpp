@@ -4,7 +4,6 @@
 #pragma once
 
 #include "call.hpp"
-#include "key_cells.hpp"
 
 namespace sparq {
 namespace cpu {
@@ -32,12 +31,6 @@ struct Scratch {
       indexRows = carve.take<const unsigned char *>(2 * indexRank * teamSize);
       indexProducts = carve.take<float>(64 * indexRank * teamSize);
       indexWords = carve.take<std::int32_t>(32 * indexRank * teamSize);
-      if (call.cache.keyIndex.inPlanes) {
-        // A vector that begins at the last block of a cell ends beyond its codes: not in another's.
-        indexCodeBytes = indexRank * cellBlocks * blockSize * call.cache.spec.indexBits / 8 + 64;
-        indexCodes = carve.take<unsigned char>(indexCodeBytes * teamSize);
-        indexLines = carve.take<const unsigned char *>(17 * indexRank * teamSize);
-      }
     }
     const std::size_t k = std::min(std::size_t(call.settings->topK), call.maxLength);
     listStride = roundUp(k, 64) + 16;
@@ -55,7 +48,7 @@ struct Scratch {
     listBlockSums = carve.take<float>(listStride / 64 + 1);
   }
 
-  std::size_t stride, nBlocks, listStride = 0, indexRank = 0, indexCodeBytes = 0;
+  std::size_t stride, nBlocks, listStride = 0, indexRank = 0;
   float *sum;       // (g, headDim) weighted sum of values
   float *scores[2]; // (g, stride) scores, then weights; of neighbouring pairs in turn
   float *blockSums; // (g, nBlocks) of weights
@@ -63,14 +56,12 @@ struct Scratch {
   float *sums;      // (team, 2, g) sums of weights and their inverses: each member has its own copy
   float *partialSums = nullptr; // (blocks, g, headDim), of a team
   // Of a quantised key index, for each member of a team: see IndexScores.
-  float *openMaxima = nullptr;                // (team, g) of the open block
-  const unsigned char **indexRows = nullptr;  // (team, 2, indexRank)
-  float *indexProducts = nullptr;             // (team, 64 indexRank)
-  std::int32_t *indexWords = nullptr;         // (team, 32 indexRank)
-  unsigned char *indexCodes = nullptr;        // (team, indexCodeBytes)
-  const unsigned char **indexLines = nullptr; // (team, 17 indexRank)
-  std::int32_t *keys = nullptr;               // (stride,)
-  std::int32_t *keyMaxima = nullptr;          // (blocks, 16)
+  float *openMaxima = nullptr;               // (team, g) of the open block
+  const unsigned char **indexRows = nullptr; // (team, 2, indexRank)
+  float *indexProducts = nullptr;            // (team, 64 indexRank)
+  std::int32_t *indexWords = nullptr;        // (team, 32 indexRank)
+  std::int32_t *keys = nullptr;              // (stride,)
+  std::int32_t *keyMaxima = nullptr;         // (blocks, 16)
   std::int32_t *work = nullptr;
   std::uint32_t *workIndex = nullptr;
   std::uint32_t *positions = nullptr;    // (topK,) selected, ascending

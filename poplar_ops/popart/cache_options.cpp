@@ -16,7 +16,6 @@ template <class Options, class F> void forEachOption(Options &&all, const F &f) 
   f(Option{"capacity", false}, all.spec.capacity);
   f(Option{"index_bits"}, all.spec.indexBits);
   f(Option{"row_bits"}, all.spec.rowBits);
-  f(Option{"index_read_bits"}, all.spec.indexReadBits);
   f(Option{"index_components"}, all.spec.indexComponents);
   f(Option{"memory"}, all.memory);
   f(Option{"hot_rows", true, sparq::TierOptions::maxRows}, all.tiers.hotRows);
@@ -73,7 +72,6 @@ CacheOptions::CacheOptions(const popart::OpCreatorInfo &info) {
 
 void CacheOptions::check(const char *op, const sparq::CacheSpec &shape) const {
   sparq::checkOfTiers(op, shape, memory);
-  sparq::refuseIndexPlanes(op, shape);
   CacheOptions without = *this;
   without.tiers = {};
   if (memory == sparq::Memory::tiered)

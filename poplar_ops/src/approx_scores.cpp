@@ -74,9 +74,7 @@ void KeyColumns::score(const Context &context, const SparqSettings &settings, co
   const WaveIndex wave = context.waveIndex(waves.nWaves);
   const CacheLayout &layout = context.layout();
   const bool quantised = layout.quantised(), beside = tailBeside(layout, waves);
-  const ColumnRows rows(context, waves, wave,
-                        {"columns", columnType(layout), q.components, layout.headDim,
-                         layerRows(context.cache), layout.columnElements(block)});
+  const ColumnRows rows(context, waves, wave, q.components);
   const Tensor columns = context.begin(rows.createColumns()); // a part may have room for more
   const TailColumns tail(*this, context);
   Sequence body({}, {context.dc, "wave"});

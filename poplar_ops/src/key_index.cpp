@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "key_index.hpp"
 #include "arith/key_index.hpp"
-#include "codelets/index_planes.cycles.hpp"
 #include "codelets/key_index.cycles.hpp"
 
 namespace sparq {
@@ -74,33 +73,6 @@ void IndexScores::addTailScores(const ComputeSet &cs, const ScoredTail &tail) co
                    {"chunk", layout.chunk},
                    {"tailBegin", waves.nWaves * waves.length}});
     }
-}
-
-void IndexScores::addMiddles(const ComputeSet &cs, const Tensor &depths) const {
-  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
-    for (unsigned part = 0; part != context.parts() && waves.room(part) != 0; ++part)
-      middleVertex(cs, "sparq::BlockMiddles", slot, part, ofWave, waves.room(part), depths, {},
-                   {{"nBlocks", waves.room(part) / blockSize}});
-}
-
-void IndexScores::addTailMiddles(const ComputeSet &cs, const Tensor &depths) const {
-  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
-    for (unsigned i = 0; i != layout.nTailParts(); ++i)
-      middleVertex(cs, "sparq::TailMiddles", slot, layout.tailFirst + i, ofTail, waves.tailLength,
-                   depths, {{"filled", context.filled(slot, layout.tailFirst + i)}},
-                   {{"piece", i}, {"tailLength", waves.tailLength}, {"chunk", layout.chunk}});
-}
-
-void IndexScores::middleVertex(const ComputeSet &cs, const char *type, unsigned slot, unsigned part,
-                               const Coefficients &of, unsigned positions, const Tensor &depths,
-                               std::vector<Edge> edges, std::vector<Setting> settings) const {
-  edges.insert(edges.end(), {{"coefficients", of.coefficients[slot][part].flatten()},
-                             {"units", of.units[slot][part].flatten()},
-                             {"depths", depths[slot][part]},
-                             {"offsets", of.offsets[slot][part].flatten()}});
-  settings.insert(settings.end(), {{"groupSize", g}, {"rank", r}, {"indexBits", bits}});
-  addVertex(context.graph, cs, type, context.tile(slot, part), edges, settings,
-            cycles::blockMiddles(positions / blockSize, g, r));
 }
 
 void IndexScores::coefficientVertex(const ComputeSet &cs, const char *type, unsigned slot,

@@ -28,10 +28,6 @@ public:
                  const poplar::Tensor &columns) const;
   void addTailCoefficients(const poplar::ComputeSet &cs, const ScoredTail &tail) const;
   void addTailScores(const poplar::ComputeSet &cs, const ScoredTail &tail) const;
-  // To what addCoefficients and addTailCoefficients have made, where only so many planes of each component are
-  // read: {slots, parts, rank}.
-  void addMiddles(const poplar::ComputeSet &cs, const poplar::Tensor &depths) const;
-  void addTailMiddles(const poplar::ComputeSet &cs, const poplar::Tensor &depths) const;
 
 private:
   struct Coefficients {
@@ -47,9 +43,6 @@ private:
   void scoreVertex(const poplar::ComputeSet &cs, const char *type, unsigned slot, unsigned part,
                    const Coefficients &of, unsigned length, unsigned positions,
                    std::vector<Edge> edges, std::vector<Setting> settings) const;
-  void middleVertex(const poplar::ComputeSet &cs, const char *type, unsigned slot, unsigned part,
-                    const Coefficients &of, unsigned positions, const poplar::Tensor &depths,
-                    std::vector<Edge> edges, std::vector<Setting> settings) const;
 
   const Context &context;
   const CacheLayout &layout;

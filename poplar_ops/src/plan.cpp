@@ -55,9 +55,7 @@ TileNeed tileNeed(const Plan &plan, unsigned nTiles) {
 void checkRows(const Shape &shape, const CacheLayout &layout) {
   constexpr std::uint64_t most = 0xFFFFFFFFu;
   const std::uint64_t byPosition = 2 * (std::uint64_t(layout.capacity) + 1),
-                      ofComponent = shape.indexReadBits != 0 ? shape.indexBits : 1,
-                      byComponent =
-                          std::uint64_t(shape.headDim) * ofComponent * (layout.nChunks() + 1),
+                      byComponent = std::uint64_t(shape.headDim) * (layout.nChunks() + 1),
                       rows = layout.nLayers * std::uint64_t(shape.nTasks()) *
                              std::max(byPosition, byComponent);
   if (rows > most)

@@ -43,16 +43,14 @@ static unsigned rankParts(const Context &context, unsigned n) {
   return (n + perPart - 1) / perPart;
 }
 
-Tensor createRanks(const Context &context, unsigned n, const char *name) {
-  return context.sliced(UNSIGNED_INT, n, ranksPerPart(context, n), 1, name).squeeze({2});
-}
-
 QueryComponents createQueryComponents(const Context &context, const SparqSettings &settings,
                                       bool everywhere) {
   const std::size_t d = context.headDim(), g = context.groupSize(), r = settings.rank;
   QueryComponents q;
   q.query = createQuery(context);
-  q.selected = createRanks(context, context.layout().indexDim, "selected");
+  const unsigned n = context.layout().indexDim;
+  q.selected =
+      context.sliced(UNSIGNED_INT, n, ranksPerPart(context, n), 1, "selected").squeeze({2});
   q.magnitudeSums = context.perPart(FLOAT, {g}, "magnitude_sums");
   q.components = context.perPart(UNSIGNED_INT, {r}, "components");
   q.selectedQuery = context.perPart(FLOAT, {g * r}, "selected_query");
@@ -63,8 +61,9 @@ QueryComponents createQueryComponents(const Context &context, const SparqSetting
   return q;
 }
 
-void addMagnitudes(const Context &context, const QueryComponents &q, unsigned nParts) {
-  const unsigned d = context.headDim(), g = context.groupSize();
+// On the parts that rank.
+static void addMagnitudes(const Context &context, const QueryComponents &q) {
+  const unsigned d = context.headDim(), g = context.groupSize(), nParts = rankParts(context, d);
   const ComputeSet cs = context.execute("group_magnitude");
   for (unsigned slot = 0; slot != context.nSlots(); ++slot)
     for (unsigned part = 0; part != nParts; ++part)
@@ -73,30 +72,25 @@ void addMagnitudes(const Context &context, const QueryComponents &q, unsigned nP
                 {{"groupSize", g}, {"headDim", d}}, cycles::groupMagnitude(d, g));
 }
 
-void addRanks(const Context &context, const ComputeSet &cs, const Tensor &numbers,
-              const Tensor &selected, unsigned rank) {
-  const unsigned n = static_cast<unsigned>(numbers.dim(2)), perPart = ranksPerPart(context, n);
-  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
-    for (unsigned first = 0, part = 0; first < n; first += perPart, ++part) {
-      const unsigned own = std::min(perPart, n - first); // only these rank numbers
-      addVertex(context.graph, cs, "sparq::ComponentRanks", context.tile(slot, part),
-                {{"magnitudes", numbers[slot][part]},
-                 {"selected", selected[slot].slice(first, first + own)}},
-                {{"headDim", n}, {"first", first}, {"nComponents", own}, {"rank", rank}},
-                cycles::componentRanks(own, n));
-    }
-}
-
 void rankComponents(const Context &context, const SparqSettings &settings,
                     const QueryComponents &q) {
   const unsigned d = context.headDim(), g = context.groupSize();
   const ComputeSet cs = context.execute("component_ranks");
-  const unsigned last = context.parts() - 1;
+  const unsigned last = context.parts() - 1, n = static_cast<unsigned>(q.magnitudes.dim(2)),
+                 perPart = ranksPerPart(context, n);
   for (unsigned slot = 0; slot != context.nSlots(); ++slot)
     addVertex(context.graph, cs, "sparq::MagnitudeSums", context.tile(slot, last),
               {{"query", q.query[slot][last]}, {"sums", q.magnitudeSums[slot][last]}},
               {{"groupSize", g}, {"headDim", d}}, cycles::magnitudeSums(d, g));
-  addRanks(context, cs, q.magnitudes, q.selected, settings.rank);
+  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+    for (unsigned first = 0, part = 0; first < n; first += perPart, ++part) {
+      const unsigned own = std::min(perPart, n - first); // only these rank components
+      addVertex(context.graph, cs, "sparq::ComponentRanks", context.tile(slot, part),
+                {{"magnitudes", q.magnitudes[slot][part]},
+                 {"selected", q.selected[slot].slice(first, first + own)}},
+                {{"headDim", n}, {"first", first}, {"nComponents", own}, {"rank", settings.rank}},
+                cycles::componentRanks(own, n));
+    }
 }
 
 static void listComponents(const Context &context, const SparqSettings &settings,
@@ -119,7 +113,7 @@ static void listComponents(const Context &context, const SparqSettings &settings
 
 void selectComponents(const Context &context, const SparqSettings &settings,
                       const QueryComponents &q) {
-  addMagnitudes(context, q, rankParts(context, context.headDim()));
+  addMagnitudes(context, q);
   rankComponents(context, settings, q);
   listComponents(context, settings, q);
 }

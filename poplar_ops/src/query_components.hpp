@@ -27,15 +27,8 @@ QueryComponents createQueryComponents(const Context &context, const SparqSetting
                                       bool everywhere = true);
 void selectComponents(const Context &context, const SparqSettings &settings,
                       const QueryComponents &q);
-
-// ---- its first steps: a[c], on the first nParts parts; the `rank` components where it is largest
-void addMagnitudes(const Context &context, const QueryComponents &q, unsigned nParts);
+// Its second step, from the magnitudes: masks of the `rank` components where these are largest.
 void rankComponents(const Context &context, const SparqSettings &settings,
                     const QueryComponents &q);
-
-// The `rank` largest of n numbers {slots, parts, n} FLOAT, on the first parts: masks {slots, n}.
-poplar::Tensor createRanks(const Context &context, unsigned n, const char *name);
-void addRanks(const Context &context, const poplar::ComputeSet &cs, const poplar::Tensor &numbers,
-              const poplar::Tensor &selected, unsigned rank);
 
 } // namespace sparq

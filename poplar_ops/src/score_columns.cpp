@@ -9,23 +9,23 @@ using namespace poplar;
 using namespace poplar::program;
 
 ColumnRows::ColumnRows(const Context &contextIn, const Waves &wavesIn, const WaveIndex &waveIn,
-                       Of ofIn)
+                       Tensor componentsIn)
     : context(contextIn), p(contextIn.placement()), layout(contextIn.layout()), waves(wavesIn),
-      wave(waveIn), of(std::move(ofIn)), nRows(static_cast<unsigned>(of.numbers.dim(2))),
-      rowSize(elements(layout.chunk)), chunksPerWave(waves.stride / layout.chunk),
-      nOwn((chunksPerWave + p.parts - 1) / p.parts), landing(createLanding()),
-      // Chunk c of a wave: its row numbers on part c / nOwn. {slots, chunks, nRows}
-      offsets(context.sliced(UNSIGNED_INT, chunksPerWave, nOwn, nRows, name("_offsets").c_str())) {}
+      wave(waveIn), components(std::move(componentsIn)),
+      rank(static_cast<unsigned>(components.dim(2))), rowSize(layout.columnElements(layout.chunk)),
+      chunksPerWave(waves.stride / layout.chunk), nOwn((chunksPerWave + p.parts - 1) / p.parts),
+      landing(createLanding()),
+      // Chunk c of a wave: its row numbers on part c / nOwn. {slots, chunks, rank}
+      offsets(context.sliced(UNSIGNED_INT, chunksPerWave, nOwn, rank, "columns_offsets")) {}
 
 // Rows land wherever there is room, all tiles alike: a remote copy is fastest when it is spread
-// wide. {slots, chunks, nRows, row}
+// wide. {slots, chunks, rank, row}
 Tensor ColumnRows::createLanding() const {
-  const std::string full = name("_landing");
-  return context.once(full, [&] {
+  return context.once("columns_landing", [&] {
     Graph &graph = context.graph;
-    const Tensor t =
-        graph.addVariable(of.type, {p.slots, chunksPerWave, nRows, rowSize}, {context.dc, full});
-    const std::size_t n = std::size_t(p.slots) * chunksPerWave * nRows,
+    const Tensor t = graph.addVariable(columnType(layout), {p.slots, chunksPerWave, rank, rowSize},
+                                       {context.dc, "columns_landing"});
+    const std::size_t n = std::size_t(p.slots) * chunksPerWave * rank,
                       nTiles = graph.getTarget().getNumTiles();
     const std::size_t rowsPerTile = (n + nTiles - 1) / nTiles;
     Graph::TileToTensorMapping mapping(nTiles);
@@ -43,37 +43,39 @@ void ColumnRows::addOffsets(const ComputeSet &cs) const {
       addVertex(context.graph, cs, "sparq::ColumnOffsets", context.tile(slot, part),
                 {{"wave", wave.on(slot, part)},
                  {"layer", context.cache.layer[slot][part]},
-                 {"components", of.numbers[slot][part]},
+                 {"components", components[slot][part]},
                  {"offsets", offsets[slot].slice(first, first + own).flatten()}},
-                {{"rank", nRows},
+                {{"rank", rank},
                  {"nOwn", own},
                  {"firstChunk", first},
                  {"chunksPerWave", chunksPerWave},
                  {"nChunks", layout.nChunks()},
-                 {"layerRows", of.layerRows},
-                 {"rowBase", context.task(slot) * of.rowsOfTask * layout.nChunks()}},
-                cycles::columnOffsets(own, nRows));
+                 {"layerRows", KeyColumns::layerRows(context.cache)},
+                 {"rowBase", static_cast<unsigned>(layout.columnRow(context.task(slot), 0, 0))}},
+                cycles::columnOffsets(own, rank));
     }
 }
 
 void ColumnRows::read(const RemoteBuffer &buffer, Sequence &body, const char *name) const {
   readRemote(*context.cache.lockstep, buffer,
              context.active(landing).reshape(
-                 {std::size_t(context.nSlots()) * chunksPerWave * nRows, rowSize}),
+                 {std::size_t(context.nSlots()) * chunksPerWave * rank, rowSize}),
              context.active(offsets).flatten(), body, {context.dc, name});
 }
 
 Tensor ColumnRows::createColumns() const {
-  return context.perPart(of.type, {nRows, elements(waves.length)}, of.name);
+  return context.perPart(columnType(layout), {rank, layout.columnElements(waves.length)},
+                         "columns");
 }
 
 void ColumnRows::spread(Moves &moves, const Tensor &columns) const {
   for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
-    const Tensor byRow =
-        landing[slot].dimShuffle({1, 0, 2}).reshape({nRows, chunksPerWave * rowSize});
+    const Tensor byComponent =
+        landing[slot].dimShuffle({1, 0, 2}).reshape({rank, chunksPerWave * rowSize});
     for (unsigned part = 0; part != p.parts && waves.room(part) != 0; ++part) {
-      const std::size_t first = elements(part * waves.length), room = elements(waves.room(part));
-      moves.add(byRow.slice(first, first + room, 1), columns[slot][part].slice(0, room, 1));
+      const std::size_t first = layout.columnElements(part * waves.length),
+                        room = layout.columnElements(waves.room(part));
+      moves.add(byComponent.slice(first, first + room, 1), columns[slot][part].slice(0, room, 1));
     }
   }
 }

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What approximate scores are made from, on its way to the parts that make them: rows of streaming memory, wave by
+// Brings key columns to the parts that compute approximate scores: rows of streaming memory, wave by
 // wave, and the tail.
 #pragma once
 
 #include "key_index.hpp"
 #include "stores/index.hpp"
-#include <string>
 
 namespace sparq {
 
@@ -22,31 +21,22 @@ struct Moves {
   }
 };
 
-// Rows of a buffer, each of one chunk of positions: in every wave `nRows` of them for each chunk.
+// The rows of the query's components, each of one chunk of positions, in streaming memory.
 class ColumnRows {
 public:
-  // Which rows: number * nChunks of the task's rows, and the chunk.
-  struct Of {
-    const char *name;            // that names of tensors and steps begin with
-    poplar::Type type;           // of its numbers
-    poplar::Tensor numbers;      // {slots, parts, nRows} UNSIGNED_INT
-    unsigned rowsOfTask;         // all rows that a task has, of one chunk
-    unsigned layerRows;          // of a layer: how far its rows are from those of the layer before
-    std::size_t elementsOfBlock; // numbers of a row, of 64 positions
-  };
-  ColumnRows(const Context &context, const Waves &waves, const WaveIndex &wave, Of of);
+  // components: {slots, parts, rank} UNSIGNED_INT
+  ColumnRows(const Context &context, const Waves &waves, const WaveIndex &wave,
+             poplar::Tensor components);
 
   void addOffsets(const poplar::ComputeSet &cs) const;
-  // Adds to `body` what brings them.
+  // Adds the remote copy of a wave to `body`.
   void read(const poplar::RemoteBuffer &buffer, poplar::program::Sequence &body,
             const char *name) const;
-  // From where they land to the parts that compute: {slots, parts, nRows, numbers of the part's positions}.
+  // From where they land to the parts that compute: {slots, parts, rank, a part's positions}.
   void spread(Moves &moves, const poplar::Tensor &columns) const;
   poplar::Tensor createColumns() const;
 
 private:
-  std::string name(const char *what) const { return of.name + std::string(what); }
-  std::size_t elements(unsigned positions) const { return positions / block * of.elementsOfBlock; }
   poplar::Tensor createLanding() const;
 
   const Context &context;
@@ -54,8 +44,8 @@ private:
   const CacheLayout &layout;
   const Waves &waves;
   const WaveIndex &wave;
-  const Of of;
-  const unsigned nRows;
+  const poplar::Tensor components;
+  const unsigned rank;
   const std::size_t rowSize;
   const unsigned chunksPerWave;
   const unsigned nOwn; // chunks that a part addresses

@@ -30,8 +30,7 @@ void check(const char *op, const CacheSpec &spec) {
   if (nTasks > maxCapacity)
     fail(op, "batch * n_kv_heads", "be at most " + std::to_string(maxCapacity),
          static_cast<std::int64_t>(nTasks));
-  const bool planes = spec.indexBits == 8 || spec.indexBits == 4; // can be in planes of bits
-  if (spec.indexBits != 16 && !planes && spec.indexBits != 2)
+  if (spec.indexBits != 16 && spec.indexBits != 8 && spec.indexBits != 4 && spec.indexBits != 2)
     fail(op, "index_bits", "be one of 16, 8, 4, 2", spec.indexBits);
   if (spec.rowBits != 16 && spec.rowBits != 8)
     fail(op, "row_bits", "be one of 16, 8", spec.rowBits);
@@ -39,22 +38,9 @@ void check(const char *op, const CacheSpec &spec) {
   if (spec.indexBits != 16 && spec.headDim > 1u << 16)
     fail(op, "head_dim", "be at most 65536 with index_bits=" + std::to_string(spec.indexBits),
          spec.headDim);
-  const std::uint64_t most = planes ? std::uint64_t(spec.indexBits) * spec.headDim : 0;
-  if (spec.indexReadBits > most)
-    fail(op, "index_read_bits",
-         "be in [0, " + std::to_string(most) +
-             "] with index_bits=" + std::to_string(spec.indexBits),
-         spec.indexReadBits);
-  if (spec.indexReadBits != 0 && spec.indexComponents != 0)
-    fail(op, "index_components", "be in [0, 0] with index_read_bits", spec.indexComponents);
   checkRange(op, "index_components", spec.indexComponents, 0, spec.headDim, "head_dim=");
   if (spec.indexComponents % 8 != 0)
     fail(op, "index_components", "be a multiple of 8", spec.indexComponents);
-}
-
-void refuseIndexPlanes(const char *op, const CacheSpec &spec) {
-  if (spec.indexReadBits != 0)
-    fail(op, "index_read_bits", "be 0 on this device", spec.indexReadBits);
 }
 
 void checkHeads(const char *op, const CacheSpec &spec, std::int64_t nHeads) {

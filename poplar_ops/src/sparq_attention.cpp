@@ -48,20 +48,12 @@ Tensor build(Graph &graph, const Cache &cache, const PlannedAttention &attention
   return output.reshape({shape.batch, shape.nHeads, shape.headDim});
 }
 
-// What a wave of so many positions of one slot brings of the key index, in bytes.
-std::uint64_t indexBytes(const Plan &plan, const SparqSettings &settings, unsigned positions) {
-  const Shape &shape = plan.shape;
-  return shape.indexReadBits == 0 ? plan.layout.columnBytes(positions) * settings.rank
-                                  : std::uint64_t(positions) / 8 * shape.planesRead(settings.rank) +
-                                        std::uint64_t(positions) / block * 4 * settings.rank;
-}
-
 Waves streamingWaves(const Plan &plan, const Attention &attention, unsigned nTiles) {
   const CacheLayout &layout = plan.layout;
   const Placement &p = plan.placement;
   Waves w{};
   const std::uint64_t chunkBytes =
-      indexBytes(plan, attention.settings, layout.chunk); // of one slot
+      layout.columnBytes(layout.chunk) * attention.settings.rank; // of one slot
   // As few waves as make the granularity worth while, within the landing budget (all tiles share
   // the landing rows).
   const unsigned least = ceilDiv(minWaveBytes, chunkBytes * p.slots);
@@ -85,12 +77,10 @@ std::uint64_t streamingNeed(const Plan &plan, const PlannedAttention &attention,
                       r = attention.settings.rank,
                       k = std::min(attention.settings.topK, plan.layout.capacity);
   const CacheLayout &layout = plan.layout;
-  // An index has a coefficient a component, head and block too; one in planes is made into records.
+  // An index has a coefficient a component, head and block too.
   const std::uint64_t blocks = layout.quantised() ? (w.length + w.tailLength) / block : 0,
-                      landing = indexBytes(plan, attention.settings, w.stride) * p.slots / nTiles,
-                      joined = plan.shape.indexReadBits != 0 ? layout.columnBytes(w.length) * r : 0,
-                      columns = indexBytes(plan, attention.settings, w.length) + joined +
-                                blocks * g * (r + 2) * 4,
+                      landing = layout.columnBytes(w.stride) * r * p.slots / nTiles,
+                      columns = layout.columnBytes(w.length) * r + blocks * g * (r + 2) * 4,
                       selected = ceilDiv(k, p.parts) * d * 2 * 3 + k * g * 8,
                       partials = ceilDiv(k, block) * g * p.width * 4,
                       marks = (std::uint64_t(w.nWaves) * w.stride + w.chunk) / 32 * 16;

@@ -39,10 +39,8 @@ class KVCache(HasSpec):
         options: of the cache, as `sparq_reference.CacheSpec`: `index_bits`, 16 (the default), 8, 4 or 2, bits
             of a number of the key index that SparQ scores positions from (docs/exactness.md E9); `row_bits`,
             16 (the default) or 8, of a number of the rows of keys and values (E10), 8 on "ipu" and "emulator"
-            only with `memory="tiered"`; `index_read_bits`, 0 (the default) or how many bits of a position a
-            query reads of a key index in planes (E12), on "ipu" and "emulator" only with
-            `memory="streaming"`; `index_components`, 0 (the default) or how many components the key index
-            has, the first ones (E13; `component_order`), on "ipu" and "emulator" only with
+            only with `memory="tiered"`; `index_components`, 0 (the default) or the number of components in
+            the key index, the first ones (E13; `component_order`), on "ipu" and "emulator" only with
             `memory="tiered"`. And of the device's backend:
             on "cpu" `n_threads` and `isa` (docs/cpu.md);
             on "ipu" and "emulator" `memory`, "streaming" (the default), "tiered" (with `index_bits` below 16)
@@ -270,7 +268,6 @@ class KVCache(HasSpec):
         return (
             f"KVCache(batch={self.batch}, n_kv_heads={self.n_kv_heads}, head_dim={self.head_dim}, "
             f"capacity={self.capacity}, index_bits={self.index_bits}"
-            + (f", index_read_bits={self.index_read_bits}" if self.index_read_bits else "")
             + (f", index_components={self.index_components}" if self.index_components else "")
             + (f", row_bits={self.row_bits}" if self.row_bits != 16 else "")
             + (f", n_layers={self.n_layers}" if self.n_layers != 1 else "")

@@ -117,8 +117,6 @@ class DeviceOptions:
         Raises:
             ValueError: `<op>: <argument> must <rule>, got <value>`.
         """
-        if spec.index_read_bits and self.memory != "streaming":
-            checks.fail(op, "index_read_bits", "be 0 unless memory is 'streaming'", spec.index_read_bits)
         if spec.index_components and self.memory != "tiered":
             checks.fail(op, "index_components", "be 0 unless memory is 'tiered'", spec.index_components)
         if self.memory == "tiered":

@@ -106,9 +106,7 @@ class Kernel:
             of_row = transfers.row_bytes(head_dim, cache.row_bits)
             return n_bytes - (top_k + 1) * (transfers.row_bytes(head_dim) - of_row)
         if settings.kind == "sparq":
-            return transfers.sparq_bytes(
-                seq_len, head_dim, settings.rank, top_k, cache.index_bits, cache.index_read_bits
-            )
+            return transfers.sparq_bytes(seq_len, head_dim, settings.rank, top_k, cache.index_bits)
         return n_bytes
 
     def theoretical_speedup(self, cache: CacheSpec, settings: SparqSettings | None) -> float:
@@ -120,9 +118,7 @@ class Kernel:
         if self.memory == "tiered":
             of_row = transfers.row_bytes(head_dim, cache.row_bits)
             return seq_len * transfers.row_bytes(head_dim) / (top_k * of_row)
-        return transfers.theoretical_speedup(
-            seq_len, head_dim, settings.rank, top_k, cache.index_bits, cache.index_read_bits
-        )
+        return transfers.theoretical_speedup(seq_len, head_dim, settings.rank, top_k, cache.index_bits)
 
 
 #: every kernel by name, in the order of tables

@@ -176,7 +176,6 @@ class KVCache(HasSpec):
             self.value,
             settings,
             index_bits=self.spec.index_bits,
-            index_read_bits=self.spec.index_read_bits,
             index_components=self.spec.index_components,
             lengths=self._lengths,
             value_sum=self._value_sum,

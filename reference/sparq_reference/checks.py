@@ -25,8 +25,6 @@ MAX_LAYERS = 1024
 INDEX_BITS = (16, 8, 4, 2)
 #: bits of a number of a row of keys and values (docs/exactness.md, E10)
 ROW_BITS = (16, 8)
-#: of these, those whose index can be in planes of bits (E12)
-PLANES_OF = (8, 4)
 #: largest head_dim with a key index of fewer bits: so many products of a code and a coefficient of at least
 #: 1 have a sum below 2**24 (E9)
 MAX_INDEX_HEAD_DIM = 1 << 16
@@ -86,18 +84,8 @@ def check_index_bits(op: str, value: object, head_dim: int) -> int:
     return number
 
 
-def check_index_read_bits(op: str, value: object, index_bits: int, head_dim: int) -> int:
-    """`value` as an int: at most all bits of a position, 0 where index_bits are not PLANES_OF."""
-    most = index_bits * head_dim if index_bits in PLANES_OF else 0
-    interval = f"[0, {most}] with index_bits={index_bits}"
-    return check_integer(op, "index_read_bits", value, 0, most, interval)
-
-
-def check_index_components(op: str, value: object, head_dim: int, index_read_bits: int) -> int:
-    """`value` as an int: 0, or a multiple of HEAD_DIM_MULTIPLE up to head_dim; 0 where the index is in
-    planes of bits."""
-    if index_read_bits:
-        return check_integer(op, "index_components", value, 0, 0, "[0, 0] with index_read_bits")
+def check_index_components(op: str, value: object, head_dim: int) -> int:
+    """`value` as an int: 0, or a multiple of HEAD_DIM_MULTIPLE up to head_dim."""
     number = check_integer(op, "index_components", value, 0, head_dim, f"[0, head_dim={head_dim}]")
     if number % HEAD_DIM_MULTIPLE:
         fail(op, "index_components", f"be a multiple of {HEAD_DIM_MULTIPLE}", number)
@@ -109,12 +97,6 @@ def check_rank(op: str, rank: object, head_dim: int, index_components: int = 0) 
     name = "index_components" if index_components else "head_dim"
     most = index_components or head_dim
     return check_integer(op, "rank", rank, 1, most, f"[1, {name}={most}]")
-
-
-def refuse_index_planes(op: str, index_read_bits: int) -> None:
-    """Of a device that has no kernel for a key index in planes of bits (E12)."""
-    if index_read_bits:
-        fail(op, "index_read_bits", "be 0 on this device", index_read_bits)
 
 
 def check_row_bits(op: str, value: object) -> int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sparq_reference import checks, index_planes, key_index, numerics, window
+from sparq_reference import checks, key_index, numerics, window
 from sparq_reference.layout import Steps, all_lengths, each_kv_head
 from sparq_reference.numerics import to_half, widen
 from sparq_reference.settings import SparqSettings, WindowSettings
@@ -32,42 +32,17 @@ def query_components(
     return np.sort(largest, axis=-1).astype(np.int64)
 
 
-def plane_depths(
-    query: np.ndarray,
-    key: np.ndarray,
-    *,
-    rank: int,
-    index_bits: int,
-    index_read_bits: int,
-    lengths: np.ndarray | None = None,
-) -> np.ndarray:
-    """E12, in place of `query_components`: how many planes of each component are read.
-
-    By |q|, summed over the group, times the largest step of the component.
-    -> (batch, n_kv_heads, head_dim) int64 in [0, index_bits].
-    """
-    magnitude = numerics.group_sum(np.abs(widen(query)), key.shape[1])
-    weight = np.empty_like(magnitude)
-    for b, length in enumerate(all_lengths(key, lengths)):
-        n_index = length // numerics.BLOCK * numerics.BLOCK
-        for kv in range(key.shape[1]):
-            columns = np.ascontiguousarray(key[b, kv, :n_index].T)
-            step = key_index.quantise(columns, index_bits).step
-            weight[b, kv] = magnitude[b, kv] * widen(index_planes.largest_steps(step))
-    return index_planes.depths(weight, rank=rank, index_bits=index_bits, read_bits=index_read_bits)
-
-
 def inverse_temperature(query: np.ndarray, components: np.ndarray) -> np.ndarray:
     """1 / tau of equation 9: sqrt(|q|_1 / (head_dim * |q[components]|_1)) -> (batch, n_heads) float32.
 
-    Components may be padded with -1. Where those selected are all 0 the approximate scores are too, and
+    Where the selected components are all 0 the approximate scores are too, and
     1 / sqrt(head_dim) serves.
     """
     head_dim = query.shape[-1]
     group_size = query.shape[1] // components.shape[1]
-    chosen = np.zeros((query.shape[0], components.shape[1], head_dim + 1), bool)
-    np.put_along_axis(chosen, components, True, axis=-1)  # padding, -1, marks the entry that is cut off
-    chosen = np.repeat(chosen[..., :-1], group_size, axis=1)
+    chosen = np.zeros((query.shape[0], components.shape[1], head_dim), bool)
+    np.put_along_axis(chosen, components, True, axis=-1)
+    chosen = np.repeat(chosen, group_size, axis=1)
     magnitude = np.abs(widen(query))
     everything = numerics.lane_sum(magnitude)
     selected = numerics.lane_sum(np.where(chosen, magnitude, np.float32(0)))
@@ -85,35 +60,24 @@ def approx_scores(
     inv_tau: np.ndarray,
     *,
     index_bits: int = 16,
-    depths: np.ndarray | None = None,
     lengths: np.ndarray | None = None,
 ) -> np.ndarray:
     """The argument of the softmax of equation 7: q[components] . K[:, components] / tau.
 
-    With index_bits below 16, full blocks of K as the key index has them (E9); with `plane_depths`, of which
-    `components` are those above 0, so many planes of it (E12).
+    With index_bits below 16, full blocks of K are those of the key index (E9).
     -> (batch, n_heads, seq_len) float32, -inf beyond a length.
     """
     lengths = all_lengths(key, lengths)
     scores = np.full((*query.shape[:2], key.shape[2]), -np.inf, np.float32)
     for b, kv, heads in each_kv_head(query, key):
         chosen, length = components[b, kv], lengths[b]
-        chosen = chosen[chosen >= 0]
         q = widen(query[b, heads][:, chosen])
         columns = np.ascontiguousarray(key[b, kv, :length].T[chosen])
         n_index = 0 if index_bits == 16 else length // numerics.BLOCK * numerics.BLOCK
         total = np.zeros((q.shape[0], length), np.float32)
         if n_index:
             index = key_index.quantise(columns[:, :n_index], index_bits)
-            unread = None
-            if depths is not None:
-                depth = depths[b, kv, chosen]
-                words = index_planes.store(index.code, index_bits)
-                index = index._replace(code=index_planes.read(words, depth))
-                unread = index_planes.unread(depth, index_bits)
-            total[:, :n_index] = key_index.block_scores(
-                q, index, index_bits, rank=components.shape[-1], unread=unread
-            )
+            total[:, :n_index] = key_index.block_scores(q, index, index_bits)
         for j in range(len(chosen)):
             total[:, n_index:] += q[:, j, None] * widen(columns[j, n_index:])
         scores[b, heads, :length] = total * inv_tau[b, heads, None]
@@ -287,7 +251,6 @@ def sparq_attention(
     n_local: int = 0,
     mean_value: bool = True,
     index_bits: int = 16,
-    index_read_bits: int = 0,
     index_components: int = 0,
     lengths: np.ndarray | None = None,
     value_sum: np.ndarray | None = None,
@@ -304,8 +267,6 @@ def sparq_attention(
         n_local: how many of them are the last positions, in [0, top_k] (the paper's l).
         mean_value: add (1 - alpha) times the mean value row for the positions not selected.
         index_bits: 16, or 8, 4 or 2: positions are scored from a key index of so few bits (E9).
-        index_read_bits: above 0, the key index is in planes of bits, of which so many are read a position, in
-            [1, index_bits * head_dim] (E12); 0: all bits of `rank` components.
         index_components: above 0, the query chooses among the first so many components alone, a multiple of 8
             and at least `rank` (E13); `component_order.by_prompt` says which should be first.
         lengths: (batch,) integers in [1, seq_len]; None means seq_len. Positions beyond are not read.
@@ -323,12 +284,7 @@ def sparq_attention(
         "sparq_attention", query, key, value, lengths=lengths, value_sum=value_sum, check_finite=check_finite
     )
     index_bits = checks.check_index_bits("sparq_attention", index_bits, query.shape[-1])
-    index_read_bits = checks.check_index_read_bits(
-        "sparq_attention", index_read_bits, index_bits, query.shape[-1]
-    )
-    index_components = checks.check_index_components(
-        "sparq_attention", index_components, query.shape[-1], index_read_bits
-    )
+    index_components = checks.check_index_components("sparq_attention", index_components, query.shape[-1])
     settings = SparqSettings(rank, top_k, n_local, mean_value, op="sparq_attention", head_dim=query.shape[-1])
     settings.check("sparq_attention", query.shape[-1], index_components)
     return sparq_steps(
@@ -337,7 +293,6 @@ def sparq_attention(
         value,
         settings,
         index_bits=index_bits,
-        index_read_bits=index_read_bits,
         index_components=index_components,
         lengths=lengths,
         value_sum=value_sum,
@@ -351,7 +306,6 @@ def sparq_steps(
     settings: SparqSettings,
     *,
     index_bits: int = 16,
-    index_read_bits: int = 0,
     index_components: int = 0,
     lengths: np.ndarray | None = None,
     value_sum: np.ndarray | None = None,
@@ -359,25 +313,11 @@ def sparq_steps(
     """`sparq_attention` with every intermediate, and without checks of the tensors."""
     lengths = all_lengths(key, lengths)
     n_kv_heads = key.shape[1]
-    depths = None
-    if index_read_bits == 0:
-        components = query_components(
-            query, rank=settings.rank, n_kv_heads=n_kv_heads, index_components=index_components
-        )
-    else:
-        depths = plane_depths(
-            query,
-            key,
-            rank=settings.rank,
-            index_bits=index_bits,
-            index_read_bits=index_read_bits,
-            lengths=lengths,
-        )
-        components = index_planes.components(depths, settings.rank)
-    inv_tau = inverse_temperature(query, components)
-    scores = approx_scores(
-        query, key, components, inv_tau, index_bits=index_bits, depths=depths, lengths=lengths
+    components = query_components(
+        query, rank=settings.rank, n_kv_heads=n_kv_heads, index_components=index_components
     )
+    inv_tau = inverse_temperature(query, components)
+    scores = approx_scores(query, key, components, inv_tau, index_bits=index_bits, lengths=lengths)
     weights, weight_sum, weight_max = softmax_weights(scores)
     positions, counts = key_topk(
         weights,
@@ -407,7 +347,6 @@ def sparq_steps(
         alpha,
         mean,
         to_half(output),
-        depths,
     )
 
 

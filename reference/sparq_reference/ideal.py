@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sparq_reference import checks, index_planes, key_index, numerics, window
+from sparq_reference import checks, key_index, numerics, window
 from sparq_reference.layout import Steps, all_lengths, each_kv_head
 from sparq_reference.settings import SparqSettings, WindowSettings
 
@@ -41,34 +41,10 @@ def query_components(
     return np.sort(largest, axis=-1).astype(np.int64)
 
 
-def plane_depths(
-    query: np.ndarray,
-    key: np.ndarray,
-    *,
-    rank: int,
-    index_bits: int,
-    index_read_bits: int,
-    lengths: np.ndarray | None = None,
-) -> np.ndarray:
-    """E12, in place of `query_components`: how many planes of each component are read.
-
-    By |q|, summed over the group, times the largest step of the component.
-    -> (batch, n_kv_heads, head_dim) int64 in [0, index_bits].
-    """
-    magnitude = _group_sum(np.abs(_double(query)), key.shape[1])
-    weight = np.empty_like(magnitude)
-    for b, length in enumerate(all_lengths(key, lengths)):
-        n_index = length // numerics.BLOCK * numerics.BLOCK
-        for kv in range(key.shape[1]):
-            step = key_index.quantise(key[b, kv, :n_index].T, index_bits).step
-            weight[b, kv] = magnitude[b, kv] * index_planes.largest_steps(step)
-    return index_planes.depths(weight, rank=rank, index_bits=index_bits, read_bits=index_read_bits)
-
-
 def inverse_temperature(query: np.ndarray, components: np.ndarray) -> np.ndarray:
     """1 / tau of equation 9: sqrt(|q|_1 / (head_dim * |q[components]|_1)) -> (batch, n_heads) float64.
 
-    Components may be padded with -1. Where those selected are all 0 the approximate scores are too, and
+    Where the selected components are all 0 the approximate scores are too, and
     1 / sqrt(head_dim) serves.
     """
     head_dim = query.shape[-1]
@@ -76,8 +52,7 @@ def inverse_temperature(query: np.ndarray, components: np.ndarray) -> np.ndarray
     magnitude = np.abs(_double(query))
     everything = magnitude.sum(axis=-1)
     rows = np.repeat(components, group_size, axis=1)
-    selected = np.take_along_axis(magnitude, np.maximum(rows, 0), axis=-1)
-    selected = np.where(rows >= 0, selected, 0.0).sum(axis=-1)
+    selected = np.take_along_axis(magnitude, rows, axis=-1).sum(axis=-1)
     nothing = selected == 0
     ratio = everything / np.where(nothing, 1.0, selected)
     inv_tau: np.ndarray = np.sqrt(np.where(nothing, 1.0, ratio) / head_dim)
@@ -91,31 +66,24 @@ def approx_scores(
     inv_tau: np.ndarray,
     *,
     index_bits: int = 16,
-    depths: np.ndarray | None = None,
     lengths: np.ndarray | None = None,
 ) -> np.ndarray:
     """The argument of the softmax of equation 7: q[components] . K[:, components] / tau.
 
-    With index_bits below 16, full blocks of K as the key index has them (E9; key must be float16), and q as
-    it is; with `plane_depths`, of which `components` are those above 0, so many planes of it, the codes in
-    the middle of what those leave open (E12).
+    With index_bits below 16, full blocks of K are those of the key index (E9; key must be float16); q is not
+    rounded.
     -> (batch, n_heads, seq_len) float64, -inf beyond a length.
     """
     lengths = all_lengths(key, lengths)
     scores = np.full((*query.shape[:2], key.shape[2]), -np.inf)
     for b, kv, heads in each_kv_head(query, key):
         chosen, length = components[b, kv], lengths[b]
-        chosen = chosen[chosen >= 0]
         q = _double(query[b, heads][:, chosen])
         columns = key[b, kv, :length].T[chosen]
         if index_bits != 16:
             n_index = length // numerics.BLOCK * numerics.BLOCK
             index = key_index.quantise(columns[:, :n_index], index_bits)
-            code = _double(index.code)
-            if depths is not None:
-                unread = index_planes.unread(depths[b, kv, chosen], index_bits)[:, None, None]
-                code = code // (unread + 1) * (unread + 1) + unread / 2
-            stored = _double(index.low)[..., None] + _double(index.step)[..., None] * code
+            stored = _double(index.low)[..., None] + _double(index.step)[..., None] * _double(index.code)
             columns = np.concatenate([stored.reshape(len(chosen), n_index), _double(columns[:, n_index:])], 1)
         scores[b, heads, :length] = (q @ _double(columns)) * inv_tau[b, heads, None]
     return scores
@@ -265,7 +233,6 @@ def sparq_attention(
     n_local: int = 0,
     mean_value: bool = True,
     index_bits: int = 16,
-    index_read_bits: int = 0,
     index_components: int = 0,
     lengths: np.ndarray | None = None,
     value_sum: np.ndarray | None = None,
@@ -290,14 +257,9 @@ def sparq_attention(
         exact=False,
     )
     index_bits = checks.check_index_bits("sparq_attention", index_bits, query.shape[-1])
-    index_read_bits = checks.check_index_read_bits(
-        "sparq_attention", index_read_bits, index_bits, query.shape[-1]
-    )
     if index_bits != 16 and key.dtype != np.float16:
         checks.fail("sparq_attention", "key", f"be float16 with index_bits={index_bits}", key.dtype)
-    index_components = checks.check_index_components(
-        "sparq_attention", index_components, query.shape[-1], index_read_bits
-    )
+    index_components = checks.check_index_components("sparq_attention", index_components, query.shape[-1])
     settings = SparqSettings(rank, top_k, n_local, mean_value, op="sparq_attention", head_dim=query.shape[-1])
     settings.check("sparq_attention", query.shape[-1], index_components)
     return sparq_steps(
@@ -306,7 +268,6 @@ def sparq_attention(
         value,
         settings,
         index_bits=index_bits,
-        index_read_bits=index_read_bits,
         index_components=index_components,
         lengths=lengths,
         value_sum=value_sum,
@@ -320,7 +281,6 @@ def sparq_steps(
     settings: SparqSettings,
     *,
     index_bits: int = 16,
-    index_read_bits: int = 0,
     index_components: int = 0,
     lengths: np.ndarray | None = None,
     value_sum: np.ndarray | None = None,
@@ -328,25 +288,11 @@ def sparq_steps(
     """`sparq_attention` with every intermediate, and without checks of the tensors."""
     lengths = all_lengths(key, lengths)
     n_kv_heads = key.shape[1]
-    depths = None
-    if index_read_bits == 0:
-        components = query_components(
-            query, rank=settings.rank, n_kv_heads=n_kv_heads, index_components=index_components
-        )
-    else:
-        depths = plane_depths(
-            query,
-            key,
-            rank=settings.rank,
-            index_bits=index_bits,
-            index_read_bits=index_read_bits,
-            lengths=lengths,
-        )
-        components = index_planes.components(depths, settings.rank)
-    inv_tau = inverse_temperature(query, components)
-    scores = approx_scores(
-        query, key, components, inv_tau, index_bits=index_bits, depths=depths, lengths=lengths
+    components = query_components(
+        query, rank=settings.rank, n_kv_heads=n_kv_heads, index_components=index_components
     )
+    inv_tau = inverse_temperature(query, components)
+    scores = approx_scores(query, key, components, inv_tau, index_bits=index_bits, lengths=lengths)
     weights, weight_sum, weight_max = softmax_weights(scores)
     positions, counts = key_topk(
         weights,
@@ -376,7 +322,6 @@ def sparq_steps(
         alpha,
         mean,
         output,
-        depths,
     )
 
 

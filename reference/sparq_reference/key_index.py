@@ -22,7 +22,6 @@ from sparq_reference.numerics import BLOCK, to_half, widen
 COEFFICIENT_LIMIT = {8: 2047, 4: 127, 2: 127}
 
 _ZERO = np.float32(0.0)
-_HALF = np.float32(0.5)
 _ONE = np.float32(1.0)
 # Adding and subtracting 1.5 * 2**23 rounds a number below 2**22 to an integer, nearest, ties to even.
 _ROUND = np.float32(float.fromhex("0x1.8p+23"))
@@ -66,27 +65,17 @@ def coefficient_limit(index_bits: int, rank: int) -> int:
     return min(COEFFICIENT_LIMIT[index_bits], (2**24 - 1) // (most * rank))
 
 
-def block_scores(
-    query: np.ndarray,
-    index: KeyIndex,
-    index_bits: int,
-    *,
-    rank: int | None = None,
-    unread: np.ndarray | None = None,
-) -> np.ndarray:
+def block_scores(query: np.ndarray, index: KeyIndex, index_bits: int) -> np.ndarray:
     """Approximate scores of full blocks, before the temperature.
 
     Args:
         query: (n_heads, n_components) float32, the selected components, ascending.
         index: these components of the keys.
-        rank: of the settings, where fewer components are selected (E12).
-        unread: (n_components,) integers: by how much codes may be above those of `index`, which then stand
-            for the middle (E12); None: they are what is stored.
 
     Returns:
         (n_heads, n_blocks * 64) float32.
     """
-    limit = np.float32(coefficient_limit(index_bits, rank or query.shape[1]))
+    limit = np.float32(coefficient_limit(index_bits, query.shape[1]))
     weight = query[:, :, None] * widen(index.step)[None]  # exact
     largest = np.abs(weight).max(axis=1)  # (n_heads, n_blocks)
     nothing = largest == 0
@@ -99,8 +88,5 @@ def block_scores(
     for j in range(query.shape[1]):
         offset += query[:, j, None] * widen(index.low[j])
         total += coefficient[:, j, :, None] * index.code[j].astype(np.int64)
-    if unread is not None:
-        middle = (coefficient * unread[None, :, None]).sum(axis=1)
-        offset = offset + (unit * _HALF) * middle.astype(np.float32)
     scores = unit[..., None] * total.astype(np.float32) + offset[..., None]
     return scores.reshape(query.shape[0], -1)

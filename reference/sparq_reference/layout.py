@@ -12,7 +12,7 @@ import numpy as np
 class Steps(NamedTuple):
     """Every intermediate of one SparQ attention call; floats are float32 (exact) or float64 (ideal)."""
 
-    components: np.ndarray  #: (batch, n_kv_heads, rank) int64, ascending; -1 behind those that E12 reads
+    components: np.ndarray  #: (batch, n_kv_heads, rank) int64, ascending
     inv_tau: np.ndarray  #: (batch, n_heads) inverse temperature
     scores: np.ndarray  #: (batch, n_heads, seq_len) approximate scores, after the temperature, before softmax
     weights: np.ndarray  #: (batch, n_heads, seq_len) exp(scores - maximum)
@@ -24,7 +24,6 @@ class Steps(NamedTuple):
     alpha: np.ndarray  #: (batch, n_heads) share of the approximate softmax that was selected, in [0, 1]
     mean: np.ndarray | None  #: (batch, n_kv_heads, head_dim) mean value row; None with mean_value off
     output: np.ndarray  #: (batch, n_heads, head_dim); float16 (exact) or float64 (ideal)
-    depths: np.ndarray | None = None  #: (batch, n_kv_heads, head_dim) int64, planes that E12 reads
 
 
 def each_kv_head(query: np.ndarray, key: np.ndarray) -> Iterator[tuple[int, int, slice]]:

@@ -16,7 +16,6 @@ from sparq_reference.checks import (
     check_bool,
     check_index_bits,
     check_index_components,
-    check_index_read_bits,
     check_integer,
     check_rank,
     check_row_bits,
@@ -224,9 +223,6 @@ class CacheSpec:
             float16), or 8, 4 or 2 (docs/exactness.md E9), with head_dim at most 2**16.
         row_bits: of a number of the rows of keys and values: 16 (float16), or 8: rows are rounded when they
             are appended (docs/exactness.md E10).
-        index_read_bits: of the key index, how many bits of a position a query reads, in [1, index_bits *
-            head_dim]: it is in planes of bits then, with index_bits 8 or 4 (docs/exactness.md E12). 0: all
-            bits of the components that are selected.
         index_components: how many components the key index has, the first ones: a multiple of 8, at least the
             rank (docs/exactness.md E13). 0: all.
         op: what messages begin with.
@@ -241,7 +237,6 @@ class CacheSpec:
     capacity: int
     index_bits: int = 16
     row_bits: int = 16
-    index_read_bits: int = 0
     index_components: int = 0
     op: dataclasses.InitVar[str] = "CacheSpec"
 
@@ -255,9 +250,7 @@ class CacheSpec:
             fail(op, "batch * n_kv_heads", f"be at most {MAX_CAPACITY}", self.n_tasks)
         object.__setattr__(self, "index_bits", check_index_bits(op, self.index_bits, self.head_dim))
         object.__setattr__(self, "row_bits", check_row_bits(op, self.row_bits))
-        read_bits = check_index_read_bits(op, self.index_read_bits, self.index_bits, self.head_dim)
-        object.__setattr__(self, "index_read_bits", read_bits)
-        components = check_index_components(op, self.index_components, self.head_dim, read_bits)
+        components = check_index_components(op, self.index_components, self.head_dim)
         object.__setattr__(self, "index_components", components)
 
     @property
@@ -324,11 +317,6 @@ class HasSpec:
     def row_bits(self) -> int:
         """Bits of a number of the rows of keys and values."""
         return self.spec.row_bits
-
-    @property
-    def index_read_bits(self) -> int:
-        """Bits of the key index that a query reads of a position; 0: of selected components all."""
-        return self.spec.index_read_bits
 
     @property
     def index_components(self) -> int:

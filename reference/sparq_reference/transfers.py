@@ -37,32 +37,25 @@ def dense_bytes(seq_len: int, head_dim: int) -> int:
     return ELEMENT_BYTES * dense_elements(seq_len, head_dim)
 
 
-def index_bytes(seq_len: int, n_components: int, index_bits: int = 16, index_read_bits: int = 0) -> int:
+def index_bytes(seq_len: int, n_components: int, index_bits: int = 16) -> int:
     """So many components of the key index of all positions, n of them.
 
     16 bits: 2 S n. b = 8, 4 or 2 bits, F = floor(S / 64) full blocks: F n (64 b / 8 + 4) + 2 (S - 64 F) n.
-    The 4 are `low` and `step`; positions behind the last full block are fp16. In planes, of which R bits a
-    position are read (E12): 64 min(R, n b) / 8 in place of 64 n b / 8, and for n the most components that
-    can have them, min(n, R).
+    The 4 are `low` and `step`; positions behind the last full block are fp16.
     """
     bits = check_index_bits("index_bytes", index_bits, n_components)
     n_blocks = 0 if bits == 16 else seq_len // BLOCK
-    read_bits = bits * n_components
-    if index_read_bits:
-        read_bits, n_components = min(index_read_bits, read_bits), min(index_read_bits, n_components)
-    of_block = BLOCK // 8 * read_bits + SCALE_BYTES * n_components
-    return n_blocks * of_block + ELEMENT_BYTES * n_components * (seq_len - n_blocks * BLOCK)
+    of_component = n_blocks * (BLOCK // 8 * bits + SCALE_BYTES) + ELEMENT_BYTES * (seq_len - n_blocks * BLOCK)
+    return n_components * of_component
 
 
-def sparq_bytes(
-    seq_len: int, head_dim: int, rank: int, top_k: int, index_bits: int = 16, index_read_bits: int = 0
-) -> int:
+def sparq_bytes(seq_len: int, head_dim: int, rank: int, top_k: int, index_bits: int = 16) -> int:
     """SparQ attention in bytes: `index_bytes` of `rank` components + 2 (2 k d + 4 d).
 
     At 16 bits twice `sparq_elements`. The new key enters the index too; as in equation 11, where keys are
     kept in two layouts, that is not counted.
     """
-    index = index_bytes(seq_len, rank, index_bits, index_read_bits)
+    index = index_bytes(seq_len, rank, index_bits)
     return index + ELEMENT_BYTES * sparq_elements(0, head_dim, 0, top_k)
 
 
@@ -93,9 +86,7 @@ def compression_ratio(elements: int, seq_len: int, head_dim: int) -> float:
     return elements / dense_elements(seq_len, head_dim)
 
 
-def theoretical_speedup(
-    seq_len: int, head_dim: int, rank: int, top_k: int, index_bits: int = 16, index_read_bits: int = 0
-) -> float:
+def theoretical_speedup(seq_len: int, head_dim: int, rank: int, top_k: int, index_bits: int = 16) -> float:
     """Speedup if time went into reading the cache alone: 2 S d / (S r + 2 k d), both in bytes.
 
     These are the numbers that the paper calls theoretical speedups: at d = 128, r = 32, k = 128, section
@@ -105,24 +96,7 @@ def theoretical_speedup(
 
     With a key index of b = 8, 4 or 2 bits, `index_bytes` stand for the 2 S r bytes of the keys' components:
     4 S d / (S r (b / 8 + 4 / 64) + 4 k d) where S is a multiple of 64. At S = 16384: 13.47 and 23.27.
-    In planes, of which 64 bits a position are read: 36.57 (E12).
     """
     dense = 2 * seq_len * head_dim * ELEMENT_BYTES
-    index = index_bytes(seq_len, rank, index_bits, index_read_bits)
+    index = index_bytes(seq_len, rank, index_bits)
     return dense / (index + 2 * top_k * head_dim * ELEMENT_BYTES)
-
-
-def _rho(seq_len: int, group_size: int, d_model: int) -> float:
-    return seq_len / (group_size * d_model)
-
-
-def arithmetic_intensity(batch: int, seq_len: int, group_size: int, d_model: int) -> float:
-    """Multiply-adds per element moved, equation C2: (6 + rho g) / (6 / B + rho), rho = S / (g d_m)."""
-    rho = _rho(seq_len, group_size, d_model)
-    return (6 + rho * group_size) / (6 / batch + rho)
-
-
-def attention_share(batch: int, seq_len: int, group_size: int, d_model: int) -> float:
-    """Share of transfers that attention takes, equation 1: rho / (rho + 6 / B), rho = S / (g d_m)."""
-    rho = _rho(seq_len, group_size, d_model)
-    return rho / (rho + 6 / batch)

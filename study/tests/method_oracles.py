@@ -149,45 +149,6 @@ def principal(keys, rank):
     return axes[:rank].T
 
 
-def plane_scores(query, key, rank, bits):
-    """(g, s) scores over 8 planes a component, `bits` of them read, before the temperature; what is used."""
-    d, n_blocks = len(query[0]), len(key) // 64
-    blocks = [[stored(key[64 * b : 64 * b + 64, c], 8) for c in range(d)] for b in range(n_blocks)]
-    size = [
-        sum(abs(float(q[c])) for q in query) * float(np.mean([block[c][1] for block in blocks]))
-        for c in range(d)
-    ]
-    used = largest(size, rank, range(d))
-    planes = {(c, j): size[c] * 0.5**j for c in used for j in range(8)}
-    read = sorted(planes, key=lambda plane: -planes[plane])[:bits]
-    depth = {c: sum(plane[0] == c for plane in read) for c in used}
-    used = [c for c in used if depth[c]]
-    scores = []
-    for q in query:
-        row = []
-        for p, k in enumerate(key):
-            score = 0.0
-            for c in used:
-                number = float(k[c])
-                if p < 64 * n_blocks:
-                    low, step, codes = blocks[p // 64][c]
-                    unread = 2 ** (8 - depth[c])
-                    number = float(low) + float(step) * (codes[p % 64] // unread * unread + (unread - 1) / 2)
-                score += float(q[c]) * number
-            row.append(score)
-        scores.append(row)
-    return scores, used
-
-
-def planes(query, key, value, *, rank, bits, **options):
-    scores, used = plane_scores(query, key, rank, bits)
-    tempered = []
-    for q, row in zip(query, scores):
-        kept, total = sum(abs(float(q[c])) for c in used), sum(abs(float(x)) for x in q)
-        tempered.append([score / math.sqrt(len(q) * kept / total) for score in row])
-    return sparq(query, key, value, rank=rank, scores=tempered, **options)
-
-
 def lm_infinite(query, key, value, *, top_k, sinks):
     s = len(key)
     return attention(

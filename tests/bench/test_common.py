@@ -82,11 +82,6 @@ def test_flags_describe_a_workload() -> None:
     assert expected.on(TIERED) == expected
     spec = dataclasses.replace(expected.spec, row_bits=16)  # rows of 8 bits are in three tiers alone
     assert expected.on(DEFAULT) == dataclasses.replace(expected, spec=spec)
-    planes = dataclasses.replace(spec, index_read_bits=70)  # of streaming memory alone
-    of_planes = dataclasses.replace(expected, spec=planes)
-    assert of_planes.on(DEFAULT) == of_planes and of_planes.on(TIERED).spec == spec
-    assert of_planes.flags() == [*words.split()[:-2], "--index-read-bits", "70", "--row-bits", "16"]
-    assert of_planes.columns() == {**expected.on(DEFAULT).columns(), "index_read_bits": 70}
     plain = expected.with_plain_cache()
     assert plain == common.Workload(CacheSpec(2, 4, 64, 256), 8, expected.settings) != expected
     assert "index_bits" not in str(plain) and plain.columns()["index_bits"] == 16
@@ -107,18 +102,6 @@ def test_defaults_are_the_recommended_settings() -> None:
         assert made == [common.Workload(spec, 32, settings)], words
     (small,) = cli.workloads(cli.parse(["--head-dim", "16"]), takes_settings=True)
     assert small.settings == SparqSettings(8, 256, 64)
-
-
-def test_planes_are_of_an_index_of_few_bits(capsys: pytest.CaptureFixture[str]) -> None:
-    """Of several indices those of few bits have them; one alone that has none is refused."""
-    cli = command_line(many=("index_bits", "index_read_bits"), defaults={"index_bits": [16, 8, 4]})
-    made = cli.workloads(cli.parse("--index-read-bits 0 64".split()), takes_settings=True)
-    found = {(w.spec.index_bits, w.spec.index_read_bits) for w in made}
-    assert found == {(16, 0), (8, 0), (8, 64), (4, 0), (4, 64)} and len(made) == 5
-    with pytest.raises(SystemExit):
-        cli.workloads(cli.parse("--index-bits 16 --index-read-bits 64".split()), takes_settings=True)
-    shown = capsys.readouterr().err
-    assert "--index-read-bits must be in [0, 0] with --index-bits=16, got 64" in shown
 
 
 def test_lists_give_every_combination() -> None:
@@ -163,8 +146,8 @@ def test_messages_name_flags(words: str, message: str, capsys: pytest.CaptureFix
 
 def test_every_argument_of_the_library_has_a_flag() -> None:
     described = [f.name for kind in (CacheSpec, SparqSettings) for f in dataclasses.fields(kind)]
-    # rows are older than it: those without it read all bits
-    assert "index_read_bits" not in common.WORKLOAD_COLUMNS and "index_bits" in common.WORKLOAD_COLUMNS
+    # rows are older than it: those without it have all components
+    assert "index_components" not in common.WORKLOAD_COLUMNS and "index_bits" in common.WORKLOAD_COLUMNS
     assert sorted(common.ARGUMENTS) == sorted([*described, "n_heads"])
 
 
@@ -422,11 +405,10 @@ def test_help_names_every_shared_flag(bench: ModuleType, capsys: pytest.CaptureF
         bench.main(["--help"])
     text = capsys.readouterr().out
     assert stop.value.code == 0
-    has_not = {  # nothing on the host keeps rows in 8 bits; the grid and the paper's sizes have no planes,
-        # and of some components is an index on chip
+    has_not = {  # nothing on the host keeps rows in 8 bits; only an index on chip has some components
         "cpu_sparq": ["--row-bits", "--index-components"],
-        "reference": ["--row-bits", "--index-read-bits", "--index-components"],
-        "sweep": ["--index-read-bits", "--index-components"],
+        "reference": ["--row-bits", "--index-components"],
+        "sweep": ["--index-components"],
     }.get(bench.__name__, [])
     for flag in [*(f.flag for f in common.FLAGS), "--seed", "--json"]:
         assert (f"  {flag}" in text) is (flag not in has_not)

@@ -36,9 +36,7 @@ CALLS = {
     "ipu_sparq input": f"--input {REAL} --tiles 16 --S 100 --kernel {BASELINE.name} --no-check",
     "ipu_sparq dense": f"{SHAPE} --tiles 8 --kernel {BASELINE.name}",
     "ipu_sparq streaming": f"{SPARQ} --tiles 8 --kernel {DEFAULT.name} --index-bits 16",
-    "ipu_sparq streaming few": f"{SPARQ} --tiles 8 --kernel {DEFAULT.name} --index-bits 4",
     "cpu_sparq": f"{SPARQ} --index-bits 16 --threads 1 {ONCE}",
-    "cpu_sparq few": f"{SPARQ} --index-bits 4 --threads 1 {ONCE}",
     "reference": f"{SPARQ} {ONCE}",
     "reference dense": f"{SHAPE} --kernel dense {ONCE}",
     "lib.plans.layers": f"{SPARQ} --kv-heads 2 --layers 1 --ipus 1 --index-bits 16",
@@ -62,9 +60,7 @@ EFFECTS = {
     "ipu_sparq stack": "--ipus 2; --split heads; --tiles 9; --hit-rate 0.5; --hot-rows 60; --wave-rows 8; "
     "--hot-policy recent; --row-bits 8; --layers 5",
     "ipu_sparq input": "--layer 9; --S 90; --stages; --tiles 17",
-    "ipu_sparq streaming few": "--index-read-bits 9; --index-read-bits 0 9",
     "cpu_sparq": WORKLOAD + "--kernels ours; --threads 2; --reps 2; --warmup 1; --seed 1; --no-check",
-    "cpu_sparq few": "--index-read-bits 9",
     "reference": WORKLOAD + "--kernel sparq; --reps 2; --warmup 1; --seed 1; --no-check",
     "lib.plans.layers": WORKLOAD + "--layers 2; --ipus 2; --write",
     "lib.plans.tiers": "--S 4096; --B 2; --r 5; --k 9; --local 3; --no-mean-value; --index-bits 8; "
@@ -77,17 +73,17 @@ EFFECTS = {
 }
 #: what is added to a call, one by one: it is refused, in a message that has its first word
 REFUSED = {
-    "ipu_sparq": "--index-read-bits 9; --split heads; --ipus 2; --reps 3; --warmup 1; --layer 2; --steps 3",
+    "ipu_sparq": "--split heads; --ipus 2; --reps 3; --warmup 1; --layer 2; --steps 3",
     "ipu_sparq plans": "--reps 3; --warmup 1; --seed 1; --stages; --no-check; --split heads; "
     f"--device ipu; --input {REAL}",
     "ipu_sparq stack": "--ipus 3; --layers 0",
     "ipu_sparq input": "--B 2; --heads 4; --kv-heads 1; --head-dim 16; --seed 1; --top-k 9; --row-bits 8",
     "ipu_sparq dense": "--rank 5; --top-k 9; --n-local 3; --no-mean-value; --index-bits 4; --row-bits 8; "
-    "--index-read-bits 9; --hot-rows 60; --index-components 8; "
+    "--hot-rows 60; --index-components 8; "
     "--hot-policy recent; --wave-rows 8",
-    "ipu_sparq streaming": "--row-bits 8; --index-read-bits 9; --hot-rows 60; --hot-policy recent; "
+    "ipu_sparq streaming": "--row-bits 8; --hot-rows 60; --hot-policy recent; "
     "--wave-rows 8; --index-components 8",
-    "cpu_sparq": "--row-bits 8; --index-read-bits 9; --plot {tmp}",
+    "cpu_sparq": "--row-bits 8; --plot {tmp}",
     "reference": "--row-bits 8",
     "reference dense": "--rank 5; --top-k 9; --n-local 3; --no-mean-value; --index-bits 4",
     "lib.plans.layers": "--row-bits 8; --seed 1; --ipus 3; --ipus 0; --layers 2000",

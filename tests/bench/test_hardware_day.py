@@ -288,10 +288,6 @@ def test_a_day_plays_every_file_but_those_that_a_device_refuses() -> None:
     others = [path for path in sorted(bits.FOLDER.glob("*.vec")) if path.stem not in played]
     # Rows of 8 bits and an index of some components are in three tiers alone, where indices have few bits.
     assert len(played) > 30 and {path.stem for path in others} == {"rows8_index16", "first_wide_index16"}
-    planes = sorted(bits.FOLDER.glob("planes_*.vec"))
-    assert planes and {path.stem for path in planes} <= played
-    with pytest.raises(ValueError, match="index_read_bits must be 0 unless memory is 'streaming'"):
-        bits.compared(planes[0], "tiered", context)
 
 
 @pytest.mark.parametrize("quick", [False, True])

@@ -143,15 +143,10 @@ def store(numbers: list[float], index_bits: int) -> tuple[float, float, list[int
 Stored = List[Tuple[float, float, List[int]]]  #: low, step and codes of each component of a block
 
 
-def block_scores(
-    q: list[float], stored: Stored, index_bits: int, rank: int = 0, depth: list[int] | None = None
-) -> list[float]:
-    """E9, score of a full block: the selected components `q` of one head, and what is stored of each.
-
-    E12 with `depth`, how many planes of each are read, and the rank of the settings.
-    """
+def block_scores(q: list[float], stored: Stored, index_bits: int) -> list[float]:
+    """E9, score of a full block: the selected components `q` of one head, and what is stored of each."""
     n = 2**index_bits - 1
-    limit = float(min({8: 2047, 4: 127, 2: 127}[index_bits], (2**24 - 1) // (n * (rank or len(q)))))
+    limit = float(min({8: 2047, 4: 127, 2: 127}[index_bits], (2**24 - 1) // (n * len(q))))
     v = [fl(x * step) for x, (_, step, _) in zip(q, stored)]
     m = max(abs(x) for x in v)
     if m == 0:
@@ -161,43 +156,18 @@ def block_scores(
         a = [int(rne(fl(x * factor))) for x in v]
         unit = fl(m * fl(1.0 / limit))
     offset = ascending_sum([fl(x * low) for x, (low, _, _) in zip(q, stored)])
-    size = [2 ** (index_bits - planes) for planes in depth or [index_bits] * len(q)]  # 1: the code itself
-    middle = sum(i * (s - 1) for i, s in zip(a, size))
-    offset = fl(offset + fl(unit / 2 * middle))
-    totals = [sum(i * (codes[p] // s * s) for i, s, (_, _, codes) in zip(a, size, stored)) for p in range(64)]
+    totals = [sum(i * codes[p] for i, (_, _, codes) in zip(a, stored)) for p in range(64)]
     return [fl(fl(unit * total) + offset) for total in totals]
 
 
-def plane_depths(
-    group: list[list[float]], keys: list[list[float]], rank: int, index_bits: int, read_bits: int
-) -> list[int]:
-    """E12: how many planes of each component are read."""
-    weight = []
-    for c in range(len(group[0])):
-        full = range(0, len(keys) // 64 * 64, 64)
-        steps = [store([key[c] for key in keys[p : p + 64]], index_bits)[1] for p in full]
-        weight.append(fl(ascending_sum([abs(q[c]) for q in group]) * max(steps, default=1.0)))
-    planes = [(-weight[c] / 2**t, c, t) for c in best(weight, rank) for t in range(index_bits)]
-    read = sorted(planes)[:read_bits]
-    return [sum(c == at for _, at, _ in read) for c in range(len(weight))]
-
-
-def approx_scores(
-    q: list[float],
-    keys: list[list[float]],
-    i1: list[int],
-    index_bits: int,
-    rank: int = 0,
-    depth: list[int] | None = None,
-) -> list[float]:
-    """E6, step 2, before the temperature: full blocks as E9 where index_bits is 8 or 4, or with the depths of
-    i1 as E12; the rest as E3."""
+def approx_scores(q: list[float], keys: list[list[float]], i1: list[int], index_bits: int) -> list[float]:
+    """E6, step 2, before the temperature: full blocks as E9 where index_bits is below 16; the rest as E3."""
     full = 0 if index_bits == 16 else len(keys) // 64 * 64
     scores = []
     for start in range(0, full, 64):
         block = keys[start : start + 64]
         stored = [store([key[c] for key in block], index_bits) for c in i1]
-        scores += block_scores([q[c] for c in i1], stored, index_bits, rank, depth)
+        scores += block_scores([q[c] for c in i1], stored, index_bits)
     return scores + [ascending_sum([fl(q[c] * key[c]) for c in i1]) for key in keys[full:]]
 
 
@@ -215,26 +185,18 @@ def sparq(
     n_local: int,
     mean_value: bool,
     index_bits: int = 16,
-    read_bits: int = 0,
 ) -> list[list[float]]:
-    """E6 whole, with E9 and E12: SparQ attention of the heads of one KV head, before narrowing."""
+    """E6 whole, with E9: SparQ attention of the heads of one KV head, before narrowing."""
     head_dim, length = len(group[0]), len(keys)
     # 1
     i1 = best([ascending_sum([abs(q[c]) for q in group]) for c in range(head_dim)], rank)
-    depth = None
-    if read_bits:
-        depths = plane_depths(group, keys, rank, index_bits, read_bits)
-        i1 = [c for c in range(head_dim) if depths[c]]
-        depth = [depths[c] for c in i1]
     # 2
     softmaxes = []
     for q in group:
         selected = lane_sum([abs(q[c]) if c in i1 else 0.0 for c in range(head_dim)])
         everything = lane_sum([abs(x) for x in q])
         inv_tau = scale(head_dim) if selected == 0 else sqrt(fl(everything / fl(head_dim * selected)))
-        softmaxes.append(
-            softmax([fl(s * inv_tau) for s in approx_scores(q, keys, i1, index_bits, rank, depth)])
-        )
+        softmaxes.append(softmax([fl(s * inv_tau) for s in approx_scores(q, keys, i1, index_bits)]))
     # 3
     if length <= top_k:
         i2 = list(range(length))

@@ -284,25 +284,6 @@ def test_a_config_without_heads(checkpoint, capsys, monkeypatch, tmp_path):
     assert "load_model: config must say the layers and heads" in capsys.readouterr().err
 
 
-def test_planes_of_bits(checkpoint, capsys, tmp_path):
-    """The text, what is said of the settings and the bytes are those of a model that is enabled so."""
-    path = tmp_path / "runs.jsonl"
-    settings = (*PUBLISHED, "--rank", "3", "--top-k", "9", "--index-bits", "4", "--json", str(path))
-    for more in ((), ("--index-read-bits", "7"), ("--index-read-bits", "12")):
-        assert call(checkpoint, *settings, *more) == 0
-    out = capsys.readouterr().out
-    all_bits, seven, twelve = (json.loads(line) for line in path.read_text().splitlines())
-    assert [line["index_read_bits"] for line in (all_bits, seven, twelve)] == [0, 7, 12]
-    assert out.count("index_bits=4 index_read_bits=7\n") == 1 and out.count("index_bits=4\n") == 1
-    lengths = np.arange(61, 72)
-    blocks = 3 * 2 * 64 * int((lengths >= 64).sum())  # layers, KV heads
-    assert twelve["bytes_read"] - seven["bytes_read"] == blocks * 5 // 8
-    assert "--index-read-bits 7" in seven["repro"]
-    model = tiny_model()
-    enable(model, rank=3, top_k=9, index_bits=4, index_read_bits=7, published=True)
-    assert out.count(" ".join(f"w{int(token)}" for token in greedy(model, tokens_of(60), 12)[0])) >= 1
-
-
 def test_the_settings_that_were_used(checkpoint, capsys, tmp_path):
     """In the output and in the line of JSON, wherever they came from."""
     write_settings(tmp_path / "file", [None, LayerSettings(3, 9), LayerSettings(3, 9)], {})
@@ -337,8 +318,7 @@ def test_help_says_the_defaults(capsys):
         rank="32, or half of a smaller head_dim",
         top_k="256, as published 128",
         n_local="a quarter of top_k",
-        index_bits="2, or 4 with index_read_bits",
-        index_read_bits=": all of rank components",
+        index_bits="2",
         min_seq_len=": where SparQ would read more",
     )
     for name, default in defaults.items():

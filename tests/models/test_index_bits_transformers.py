@@ -61,42 +61,6 @@ def test_padded_batch_equals_the_oracle(model, device, index_bits):
     assert torch.equal(got[:, 2], other[:, 2])
 
 
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("index_bits", [8, 4])
-def test_planes_of_bits_equal_the_oracle(model, device, index_bits):
-    """What is read decides what is selected; 16 components of all bits are more than these settings read."""
-    tokens, mask = ragged()
-    few = dict(SETTINGS, index_bits=index_bits, index_read_bits=9)
-    enable(model, device=device, **few)
-    got = step_logits(model, tokens, 6, mask)
-    assert torch.equal(got, step_logits(oracle_of(few), tokens, 6, mask))
-    for other in (dict(few, index_read_bits=10), dict(SETTINGS, index_bits=index_bits)):  # negative controls
-        assert not torch.equal(got, step_logits(oracle_of(other), tokens, 6, mask)), other
-
-
-def test_planes_of_bits_by_layer(model):
-    tokens = tokens_of(130)
-    cache = SparqCache(model)
-    few = dict(FOUR, index_read_bits=9)
-    enable(model, layers={0: None, 1: {"index_read_bits": 0}}, **few)
-    got = step_logits(model, tokens, 4, cache=cache)
-    assert [layer.cache.index_read_bits for layer in cache.layers] == [0, 0, 9]
-    assert torch.equal(got, step_logits(oracle_of(None, FOUR, few), tokens, 4))
-    shown = "index_read_bits must be that of the cache, 0 in layer 1, got 9"
-    with pytest.raises(ValueError, match=shown):
-        enable(model, layers={0: None}, **few)
-        step_logits(model, tokens, 1, cache=cache)
-
-
-@pytest.mark.parametrize("read_bits", [33, 64])
-def test_a_wide_head_has_more_bits(model, read_bits):
-    """More than the narrowest one has."""
-    few = dict(FOUR, index_read_bits=read_bits)
-    enable(model, **few)
-    tokens = tokens_of(126)
-    assert torch.equal(step_logits(model, tokens, 4), step_logits(oracle_of(few), tokens, 4))
-
-
 def test_by_layer(model):
     tokens = tokens_of(130)
     cache = SparqCache(model)

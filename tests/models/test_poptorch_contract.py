@@ -33,7 +33,6 @@ SETTINGS = dict(rank=4, top_k=6, n_local=2, mean_value=True)
 OPTIONS = dict(
     index_bits=16,
     row_bits=16,
-    index_read_bits=0,
     index_components=0,
     memory="streaming",
     hot_rows=0,
@@ -223,7 +222,7 @@ def test_a_call_without_index_bits_means_16(ipu):
             call(capacity=48, cache_name="layer0", index_bits=wrong)
     with pytest.raises(
         ValueError,
-        match=r"^CacheFill: attributes must be capacity, index_bits, row_bits, index_read_bits, "
+        match=r"^CacheFill: attributes must be capacity, index_bits, row_bits, "
         r"index_components, memory,",
     ):
         call(cache_name="layer0", index_bits=4)

@@ -69,8 +69,6 @@ class Caches:
         if self.is_tiered:
             of_ipu.update(memory="tiered", hot_policy=str(rng.choice(["lru", "recent"])))
             options["row_bits"] = int(rng.choice([16, 8]))
-        if "emulator" not in devices and options["index_bits"] in (8, 4) and rng.random() < 0.5:
-            options["index_read_bits"] = int(rng.integers(1, options["index_bits"] * head_dim + 1))
         self.caches = [
             sparq_ipu.KVCache(
                 batch,

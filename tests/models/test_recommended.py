@@ -63,13 +63,6 @@ def test_what_is_said_stays_and_what_is_not_fits_it(model):
     assert settings_of(model, min_seq_len=3)[0].min_seq_len == 3
 
 
-def test_planes_of_bits_have_an_index_that_has_them(model):
-    """The recommended one has none."""
-    assert settings_of(model, index_read_bits=9)[1].index_bits == 4
-    assert settings_of(model, index_read_bits=0)[1].index_bits == RECOMMENDED["index_bits"] == 2
-    assert settings_of(model, index_read_bits=9, index_bits=8)[1].index_bits == 8
-
-
 def test_published_settings_are_one_flag_away(model):
     every = made(8, 128, 32, True, 0, None)
     assert settings_of(model, published=True) == [every] * 3

@@ -51,7 +51,7 @@ SETTINGS = dict(rank=4, top_k=12)
         (
             dict(layers={1: {"topk": 3}}),
             "enable: layers[1]: settings must be among rank, top_k, n_local, mean_value, min_seq_len, "
-            "index_bits, index_read_bits, got 'topk'",
+            "index_bits, got 'topk'",
         ),
         (dict(index_bits=5), "enable: index_bits must be one of 16, 8, 4, 2, got 5"),
         (dict(index_bits=True), "enable: index_bits must be one of 16, 8, 4, 2, got True"),
@@ -74,7 +74,7 @@ SETTINGS = dict(rank=4, top_k=12)
         (
             dict(device="reference", min_seqlen=12),
             "enable: options must be among ['rank', 'top_k', 'n_local', 'mean_value', 'min_seq_len', "
-            "'index_bits', 'index_read_bits', 'layers', 'published', 'row_bits', "
+            "'index_bits', 'layers', 'published', 'row_bits', "
             "'device', 'capacity', 'check_finite'], got 'min_seqlen'",
         ),
         (dict(topk=12), "enable: options must be among ['rank', "),
@@ -135,8 +135,8 @@ def test_options_of_the_cache(model, options, message):
         (dict(capacity=2.5), "SparqCache: capacity must be an integer in [1, 16777216], got 2.5"),
         (
             dict(device="reference", foo=1),
-            "SparqCache: options must be among ['index_bits', 'row_bits', 'index_read_bits', "
-            "'device', 'capacity', 'check_finite'], got 'foo'",
+            "SparqCache: options must be among ['index_bits', 'row_bits', 'device', 'capacity', "
+            "'check_finite'], got 'foo'",
         ),
         (
             dict(device="reference", index_components=8),

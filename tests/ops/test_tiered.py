@@ -368,7 +368,7 @@ def test_misses_are_of_tiers_alone() -> None:
 def test_a_plan_takes_a_hit_rate() -> None:
     shape: dict[str, Any] = dict(n_heads=4, seq_len=1024, head_dim=32, rank=8, top_k=32, baseline=False)
     cold, hot = (sparq_ipu.plan(**shape, kernel="sparq-tiered", n_tiles=64, hit_rate=h) for h in (0.0, 1.0))
-    assert cold.options == {"index_bits": 4, "index_read_bits": 0, "index_components": 0, "row_bits": 16}
+    assert cold.options == {"index_bits": 4, "index_components": 0, "row_bits": 16}
     assert hot.streamed_bytes == 0 < cold.streamed_bytes
     assert cold.streamed_bytes == 4 * 32 * 2 * 32 * 2  # every selected row, and no other
     few = sparq_ipu.plan(**shape, kernel="sparq-tiered", n_tiles=64, hit_rate=0.6)  # 52 misses of 128

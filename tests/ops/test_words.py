@@ -81,11 +81,6 @@ SPECS = [
     dict(index_bits=2**32 - 1),
     dict(head_dim=2**16 + 8, index_bits=8),
     dict(head_dim=2**16 + 8, index_bits=4),
-    dict(index_read_bits=1),
-    dict(index_bits=8, index_read_bits=129),
-    dict(index_bits=4, index_read_bits=2**32 - 1),
-    dict(head_dim=2**16 + 8, index_bits=8, index_read_bits=2**20),
-    dict(index_components=8, index_bits=8, index_read_bits=9),
     dict(index_components=24),
     dict(index_components=12),
     dict(index_components=2**32 - 8),
@@ -109,31 +104,6 @@ def test_cache_specs(changes: dict[str, int]) -> None:
     dense = Attention("dense-streaming", None)
     assert refused(lambda: plan(bad, n_heads, dense)) == python.replace("op:", "plan:", 1)
     assert refused(lambda: cpu_cache(bad)) == python.replace("op:", "KVCache:", 1)
-
-
-def test_planes_of_bits_are_refused_by_name() -> None:
-    """Streaming memory alone has them (docs/exactness.md E12): C++ and Python say so in the same words."""
-    planes = dict(index_bits=8, index_read_bits=64)
-    bad = CacheSpec(2, 2, 16, 64, **planes)
-    call = functools.partial(sparq_ipu.KVCache, 2, 2, 16, 64, **planes)
-    words = "index_read_bits must be 0 unless memory is 'streaming', got 64"
-    for kernel, settings in (("sparq-tiered", SETTINGS), ("dense-sram", None)):
-        of = Attention(kernel, settings)
-        assert (
-            refused(lambda of=of: session(bad, 2, of))
-            == refused(lambda of=of: plan(bad, 2, of))
-            == f"plan: {words}"
-        )
-    for memory in ("tiered", "sram"):
-        assert refused(functools.partial(call, device="emulator", memory=memory)) == f"KVCache: {words}"
-    of = Attention("sparq-streaming", SETTINGS)
-    fill = functools.partial(_core.Session, bad, 2, attention=[of], options=DeviceOptions(n_tiles=2))
-    assert (
-        refused(lambda: fill(fill_tokens=9)) == "plan: fill_tokens must be 0 with index_read_bits=64, got 9"
-    )
-    # negative controls
-    fill()
-    assert call(device="reference").index_read_bits == call(device="emulator").index_read_bits == 64
 
 
 def test_an_index_of_some_components_is_refused_by_name() -> None:
@@ -255,7 +225,6 @@ def test_numbers_that_no_field_holds(field: dataclasses.Field, value: int) -> No
         rules = {
             "index_bits": "be one of 16, 8, 4, 2",
             "row_bits": "be one of 16, 8",
-            "index_read_bits": "be in [0, 0] with index_bits=16",
             "index_components": "be in [0, head_dim=16]",
         }
         rule = rules.get(field.name, "be in [1, ")
@@ -282,7 +251,7 @@ def of_another_type(description: Any) -> list[SimpleNamespace]:
 
 def test_descriptions_of_another_type() -> None:
     specs, settings = of_another_type(SPEC), of_another_type(SETTINGS)
-    assert len(specs) == 8 * 5 and len(settings) == 3 * 5 + 4
+    assert len(specs) == 7 * 5 and len(settings) == 3 * 5 + 4
     for bad in specs:
         for call in (session, cpu_cache):
             with pytest.raises(TypeError):

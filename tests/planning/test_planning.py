@@ -381,7 +381,7 @@ def test_a_smaller_key_index_moves_and_takes_less():
     assert [p.streamed_bytes - rows for p in (sixteen, eight, four)] == [
         8 * 32 * n for n in (4096 * 2, 64 * (64 + 4), 64 * (32 + 4))
     ]
-    assert four.options == dict(index_bits=4, index_read_bits=0, index_components=0, row_bits=16)
+    assert four.options == dict(index_bits=4, index_components=0, row_bits=16)
     assert four.row()["index_bits"] == 4
     assert "seq_len 4096, index_bits 4, rank 32" in str(four)
     assert "index_bits" not in str(sixteen) and sixteen.row()["index_bits"] == 16

@@ -461,8 +461,6 @@ def shaped(**shapes: tuple) -> dict:
         (dict(capacity=0), "capacity must be in [1, 16777216], got 0"),
         (dict(capacity=2**33), "capacity must be in [0, 4294967295], got 8589934592"),
         (dict(index_bits=5), "index_bits must be one of 16, 8, 4, 2, got 5"),
-        (dict(index_bits=4, index_read_bits=64), "index_read_bits must be 0 on this device, got 64"),
-        (dict(index_read_bits=64), "index_read_bits must be in [0, 0] with index_bits=16, got 64"),
         (
             dict(index_components=8),
             "index_components must be 0 unless memory is 'tiered', got 8",
@@ -481,7 +479,7 @@ def shaped(**shapes: tuple) -> dict:
         (
             dict(indexbits=4),
             "attributes must be among cache_name, capacity, hot_policy, hot_rows, index_bits, "
-            "index_components, index_read_bits, mean_value, memory, n_kv_heads, n_local, rank, row_bits, "
+            "index_components, mean_value, memory, n_kv_heads, n_local, rank, row_bits, "
             "top_k, wave_rows, got indexbits",
         ),
         (shaped(query=(2, 3, 16)), "n_heads must be a multiple of n_kv_heads=2, got 3"),

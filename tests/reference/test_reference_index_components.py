@@ -111,10 +111,6 @@ def test_a_cache_has_the_option() -> None:
         (dict(index_components=-8), r"index_components must be in \[0, head_dim=24\], got -8"),
         (dict(index_components=32), r"index_components must be in \[0, head_dim=24\], got 32"),
         (dict(index_components=True), r"index_components must be an integer in \[0, head_dim=24\], got True"),
-        (
-            dict(index_components=8, index_bits=4, index_read_bits=20),
-            r"index_components must be in \[0, 0\] with index_read_bits, got 8",
-        ),
         (dict(index_components=8, rank=9), r"rank must be in \[1, index_components=8\], got 9"),
     ],
 )

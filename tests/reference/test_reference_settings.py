@@ -92,7 +92,7 @@ def test_cache_spec() -> None:
     cache = KVCache(2, 3, 16, 5)
     assert cache.spec == spec
     assert (cache.batch, cache.n_kv_heads, cache.head_dim, cache.capacity) == (2, 3, 16, 5)
-    assert CacheSpec.options() == ["index_bits", "row_bits", "index_read_bits", "index_components"]
+    assert CacheSpec.options() == ["index_bits", "row_bits", "index_components"]
 
 
 def test_index_bits_is_an_option_of_a_cache() -> None:

@@ -103,25 +103,3 @@ def test_speedup_and_ratio_agree_but_for_a_few_rows() -> None:
         ratio = transfers.compression_ratio(transfers.sparq_elements(seq_len, 64, 16, 128), seq_len, 64)
         product = ratio * transfers.theoretical_speedup(seq_len, 64, 16, 128)
         assert 1 < product < 1 + 4 * 64 / (seq_len * 16)
-
-
-@pytest.mark.parametrize(
-    ("group_size", "d_model", "seq_len", "largest"),
-    # appendix C of the paper, largest arithmetic intensity: Llama 2 7B at 4096, 70B at 4096 and at 16384
-    [(1, 4096, 4096, 7), (8, 8192, 4096, 104), (8, 8192, 16384, 32)],
-)
-def test_arithmetic_intensity_of_the_paper(group_size: int, d_model: int, seq_len: int, largest: int) -> None:
-    sizes = dict(seq_len=seq_len, group_size=group_size, d_model=d_model)
-    assert transfers.arithmetic_intensity(batch=10**9, **sizes) == pytest.approx(largest, rel=1e-6)
-    assert transfers.arithmetic_intensity(batch=1, **sizes) < largest / 2
-
-
-def test_attention_share() -> None:
-    """From counts: 12 d_m**2 parameters a layer, 2 S d_m / g elements of cache an element of the batch."""
-    batch, seq_len, group_size, d_model = 16, 4096, 4, 2048
-    parameters, cache = 12 * d_model**2, batch * 2 * seq_len * d_model // group_size
-    share = transfers.attention_share(batch, seq_len, group_size, d_model)
-    assert share == pytest.approx(cache / (cache + parameters), rel=1e-12)
-    multiply_adds = batch * parameters + cache * group_size
-    intensity = transfers.arithmetic_intensity(batch, seq_len, group_size, d_model)
-    assert intensity == pytest.approx(multiply_adds / (cache + parameters), rel=1e-12)

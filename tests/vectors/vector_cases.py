@@ -121,7 +121,6 @@ class Case:
             cache.value,
             settings,
             index_bits=cache.index_bits,
-            index_read_bits=cache.index_read_bits,
             index_components=cache.index_components,
             lengths=cache.lengths,
             value_sum=cache.value_sum,
@@ -133,12 +132,16 @@ class Case:
             mean_value=int(mean_value),
             width=steps.positions.shape[2],
         )
-        arrays = dict(query=query, output=cache.attention(query, settings), positions=steps.positions)
+        arrays = dict(
+            query=query,
+            output=cache.attention(query, settings),
+            components=steps.components,
+            positions=steps.positions,
+        )
         (kind,) = [kind for kind, name in INDEX_OF.items() if getattr(cache, name)] or ["sparq"]
         if kind != "sparq":
             numbers[INDEX_OF[kind]] = getattr(cache, INDEX_OF[kind])
-        of_kind = {"depths": steps.depths} if kind == "planes" else {"components": steps.components}
-        self._keep(kind, numbers, **of_kind, **arrays)
+        self._keep(kind, numbers, **arrays)
 
     def window(self, settings: WindowSettings, kind: str = "normal") -> None:
         query, cache = self.make(kind, self.n_heads), self.cache
@@ -302,30 +305,6 @@ def _first(kind: str, bits: int, row_bits: int, components: int) -> Case:
     return case
 
 
-def _planes(kind: str, bits: int, read_bits: int) -> Case:
-    case = Case(
-        700 + bits + read_bits + sum(map(ord, kind)),
-        2,
-        1,
-        2,
-        24,
-        140,
-        index_bits=bits,
-        index_read_bits=read_bits,
-    )
-    case.append([130, 63], kind)
-    case.sparq(12, 16, 2)
-    case.append([3, 1])  # the shorter has its first full block
-    case.sparq(12, 16, 2, kind=kind)
-    case.sparq(24, 9, 0, False)
-    case.truncate([127, 64])
-    case.sparq(1, 20, 0)
-    case.reorder([1, 0])
-    case.sparq(5, 33, 4)
-    case.sparq(5, 300, 4)
-    return case
-
-
 def _window(settings: tuple[int, int | None, int], bits: int, row_bits: int) -> Case:
     n_recent = settings[2]
     case = Case(600 + n_recent + bits + row_bits, 2, 2, 4, 16, 130, index_bits=bits, row_bits=row_bits)
@@ -369,10 +348,6 @@ def cases() -> Iterator[tuple[str, Callable[[], Case]]]:
         yield f"rows8_index{bits}", of(_rows_of_8_bits, "peaks", bits)
     for kind in ("huge", "tiny", "wide"):
         yield f"rows8_{kind}_index4", of(_rows_of_8_bits, kind, 4)
-    for kind, bits in (("peaks", 8), ("peaks", 4), ("ties", 4), ("huge", 8), ("tiny", 8), ("zeros", 4)):
-        yield f"planes_{kind}_index{bits}", of(_planes, kind, bits, 30)
-    yield "planes_wide_index8", of(_planes, "wide", 8, 7)
-    yield "planes_all_index4", of(_planes, "peaks", 4, 96)
     for kind, bits, row_bits, components in (
         ("peaks", 4, 16, 16),
         ("peaks", 2, 16, 8),

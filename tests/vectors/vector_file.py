@@ -36,19 +36,14 @@ KINDS: dict[str, tuple[int, list[str], list[str]]] = {
     "window": (8, "top_k n_local n_recent width".split(), ["query", "output", "positions"]),
     "rows": (9, ["n_positions"], ["lengths", "key", "value"]),
     "shares": (10, ["n_positions"], ["sums"]),
-    "planes": (
-        11,
-        "rank top_k n_local mean_value width index_read_bits".split(),
-        ["query", "output", "depths", "positions"],
-    ),
-    "first": (
+    "first": (  # nothing has number 11
         12,
         "rank top_k n_local mean_value width index_components".split(),
         ["query", "output", "components", "positions"],
     ),
 }
 #: records of SparQ attention from another key index, and the option of the cache that says which
-INDEX_OF = {"planes": "index_read_bits", "first": "index_components"}
+INDEX_OF = {"first": "index_components"}
 _OF_CODE = {code: kind for kind, (code, _, _) in KINDS.items()}
 
 
@@ -76,7 +71,6 @@ def _layout(kind: str, n: dict[str, int], of: dict[str, int]) -> dict[str, tuple
             (batch, n_heads, n_rows, head_dim) if kind == "observe" else (batch, n_heads, head_dim),
         ),
         "output": ("<f2", (batch, n_heads, head_dim)),
-        "depths": (i32, (batch, n_kv_heads, head_dim)),
         "components": (i32, (batch, n_kv_heads, n.get("rank", 0))),
         "positions": (i32, (batch, width) if kind == "window" else (batch, n_kv_heads, width)),
         "sums": ("<u4", (batch, n_rows)),

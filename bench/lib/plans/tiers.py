@@ -72,8 +72,7 @@ def command_line() -> CommandLine:
         "tiers",
         __doc__,
         DOCUMENT,
-        # those of --model, and what only a streamed key index has
-        without=("n_heads", "n_kv_heads", "head_dim", "index_read_bits"),
+        without=("n_heads", "n_kv_heads", "head_dim"),  # those of --model
         many=("capacity",),
         defaults={"capacity": [16384, 65536, 262144, 1048576]},
     )

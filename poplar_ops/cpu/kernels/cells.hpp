@@ -18,15 +18,7 @@ constexpr unsigned linesOfPart(unsigned bits) { return bits == 2 ? 2 : 3; }
 // Visits to a row if each asks for a part, and a quarter asks for nothing.
 constexpr unsigned visitsOfRow(unsigned bits) { return partsOfRow(bits) * 4 / 3; }
 
-// What the dot products of a cell are made from. `Next` asks for the cell that comes next.
-template <class Next> struct CodesOfCell {
-  const unsigned char *const *rows; // of the components, whole words
-  const std::int32_t *words;        // (nWords, heads of the pass, 16): coefficients, by block
-  unsigned nWords;
-  Next next;
-};
-
-// What each head needs beside these.
+// What each head needs beside the codes of a cell.
 struct CellOfHead {
   float unit[cellBlocks], offset[cellBlocks];
   float invTau;

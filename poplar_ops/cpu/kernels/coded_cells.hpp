@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The cells of an index whose codes are stored as codes (contract E9), one after the other.
+// The cells of a quantised index (contract E9), one after the other.
 #pragma once
 
 #include "cells.hpp"
@@ -70,18 +70,22 @@ struct NextRows {
   const unsigned char *const *rows;
   unsigned rank;
 
-  template <unsigned, unsigned> NextRows paced(unsigned) const { return *this; }
   template <unsigned bits, unsigned visits> void visit(unsigned number) const {
     fetchPart<bits, visits>(rows, rank, number);
   }
 };
 
-// The cells of a range and those after it: the one that is scored, and the one that is fetched.
-template <unsigned> class CodedCells {
-public:
-  using Next = NextRows;
-  static constexpr bool inPlanes = false;
+// What the dot products of a cell are made from; `next` asks for the cell that comes next.
+struct CodesOfCell {
+  const unsigned char *const *rows; // of the components, whole words
+  const std::int32_t *words;        // (nWords, heads of the pass, 16): coefficients, by block
+  unsigned nWords;
+  NextRows next;
+};
 
+// The cells of a range and those after it: the one that is scored, and the one that is fetched.
+class CodedCells {
+public:
   CodedCells(const IndexScores &aIn, std::size_t first)
       : a(aIn), now{a.rows, 0, 0}, next{a.nextRows, 0, 0} {
     next.set(Cell(a.range, first));
@@ -90,8 +94,7 @@ public:
   }
   // The one that was fetched is scored now; `more`: there is one to be fetched, which is `cell` of
   // `range`.
-  void turn(std::size_t, unsigned, unsigned, bool moreIn, const CellRange *range,
-            std::size_t cell) {
+  void turn(bool moreIn, const CellRange *range, std::size_t cell) {
     const CellRows read = next;
     next = now;
     now = read;
@@ -103,7 +106,7 @@ public:
   }
   const unsigned char *const *codes() const { return now.rows; }
   const unsigned char *scales(unsigned j) const { return now.rows[j] + now.stepsAt; }
-  Next ahead(bool own) const { return {own ? next.rows : now.rows, a.range.rank}; }
+  NextRows ahead(bool own) const { return {own ? next.rows : now.rows, a.range.rank}; }
   // Where fewer blocks were scored than a cell has, some rows are left.
   void fetchRest(unsigned first, unsigned last) const {
     if (!more)

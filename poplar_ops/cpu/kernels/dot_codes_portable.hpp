@@ -3,7 +3,7 @@
 // Integer dot products of codes and coefficients in the compiler's own vectors, one head at a time.
 #pragma once
 
-#include "cells.hpp"
+#include "coded_cells.hpp"
 
 using Bytes = unsigned char __attribute__((vector_size(8)));
 using Shorts = short __attribute__((vector_size(16)));
@@ -84,14 +84,12 @@ inline void scoreBlock8(const unsigned char *const *rows, const std::int32_t *wo
   }
 }
 
-template <unsigned bits, unsigned H, class Next>
-inline void scoreBlocks(const CodesOfCell<Next> &cell, CellOfHead *heads, unsigned block,
-                        unsigned) {
+template <unsigned bits, unsigned H>
+inline void scoreBlocks(const CodesOfCell &cell, CellOfHead *heads, unsigned block, unsigned) {
   static_assert(H == 1, "one head at a time");
   constexpr unsigned visits = cellBlocks / componentsOfWord(bits);
-  const Next next = cell.next.template paced<bits, visits>(cell.nWords);
   for (unsigned word = 0; word < cell.nWords; ++word)
-    next.template visit<bits, visits>(block * cell.nWords + word);
+    cell.next.visit<bits, visits>(block * cell.nWords + word);
   if constexpr (bits == 8)
     scoreBlock8(cell.rows, cell.words, cell.nWords * 2, heads[0], block);
   else

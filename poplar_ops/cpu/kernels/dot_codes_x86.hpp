@@ -5,7 +5,7 @@
 // the codes of one position, or of two or four, and is multiplied with the coefficients of a word.
 #pragma once
 
-#include "cells.hpp"
+#include "coded_cells.hpp"
 #ifdef SPARQ_AVX512
 #include "codes_avx512.hpp"
 #else
@@ -72,8 +72,8 @@ inline void addWord(const unsigned char *const *rows, std::size_t at, const Code
 
 // The dot products of the vector of codes at byte `at`, `count` interleaved ones (1, 2 or 4) from
 // `first` on.
-template <unsigned bits, unsigned H, unsigned first, unsigned count, class Next>
-inline void dotCodes(const CodesOfCell<Next> &cell, unsigned at, unsigned block,
+template <unsigned bits, unsigned H, unsigned first, unsigned count>
+inline void dotCodes(const CodesOfCell &cell, unsigned at, unsigned block,
                      Codes (*total)[count * codesOfByte(bits)]) {
   constexpr unsigned each = componentsOfWord(bits), S = count * codesOfByte(bits);
   constexpr unsigned most = bits == 8 ? ~0u : quadsTogether;
@@ -85,7 +85,6 @@ inline void dotCodes(const CodesOfCell<Next> &cell, unsigned at, unsigned block,
                      fetches = wanted > passes ? wanted : passes, ofPass = fetches / passes,
                      visits = vectors * fetches / each;
   const unsigned visited = (at / codeBytes * fetches + first / count * ofPass) * cell.nWords;
-  const Next next = cell.next.template paced<bits, visits>(cell.nWords);
   for (unsigned h = 0; h < H; ++h)
     for (unsigned s = 0; s < S; ++s)
       total[h][s] = Codes{};
@@ -103,7 +102,7 @@ inline void dotCodes(const CodesOfCell<Next> &cell, unsigned at, unsigned block,
         coefficients[h] = spread<bits>(cell.words + (word * H + h) * cellBlocks, block);
       const auto done = [&](unsigned n) {
         if (n * ofPass % count == 0)
-          next.template visit<bits, visits>(visited + word * ofPass + n * ofPass / count - 1);
+          cell.next.visit<bits, visits>(visited + word * ofPass + n * ofPass / count - 1);
       };
       addWord<bits, H, first, (count < 2 ? count : 2)>(rows, at, coefficients, sums, 0, done);
       if constexpr (count == 4)
@@ -117,9 +116,9 @@ inline void dotCodes(const CodesOfCell<Next> &cell, unsigned at, unsigned block,
 }
 
 // `n` blocks (the last step of a cell may have fewer than stepBlocks) from `block`, H heads.
-template <unsigned bits, unsigned H, unsigned first, unsigned count, class Next>
-inline void scoreVectors(const CodesOfCell<Next> &cell, CellOfHead *heads, unsigned block,
-                         unsigned n, unsigned part) {
+template <unsigned bits, unsigned H, unsigned first, unsigned count>
+inline void scoreVectors(const CodesOfCell &cell, CellOfHead *heads, unsigned block, unsigned n,
+                         unsigned part) {
   constexpr unsigned each = codesOfByte(bits), S = count * each;
   Codes total[H][S];
   dotCodes<bits, H, first, count>(cell, block * (blockSize * bits / 8) + part * codeBytes, block,
@@ -163,8 +162,8 @@ inline void scoreVectors(const CodesOfCell<Next> &cell, CellOfHead *heads, unsig
 }
 
 // As many vectors at a time as there are registers for their sums.
-template <unsigned bits, unsigned H, unsigned first = 0, class Next>
-inline void scoreFrom(const CodesOfCell<Next> &cell, CellOfHead *heads, unsigned block, unsigned n,
+template <unsigned bits, unsigned H, unsigned first = 0>
+inline void scoreFrom(const CodesOfCell &cell, CellOfHead *heads, unsigned block, unsigned n,
                       unsigned part) {
   constexpr unsigned most = mostSums / (H * codesOfByte(bits)), count = most >= 4   ? 4
                                                                         : most >= 2 ? 2
@@ -174,9 +173,8 @@ inline void scoreFrom(const CodesOfCell<Next> &cell, CellOfHead *heads, unsigned
     scoreFrom<bits, H, first + count>(cell, heads, block, n, part);
 }
 
-template <unsigned bits, unsigned H, class Next>
-inline void scoreBlocks(const CodesOfCell<Next> &cell, CellOfHead *heads, unsigned block,
-                        unsigned n) {
+template <unsigned bits, unsigned H>
+inline void scoreBlocks(const CodesOfCell &cell, CellOfHead *heads, unsigned block, unsigned n) {
   constexpr unsigned parts = blockSize * bits / 8 > codeBytes ? 2 : 1; // vectors of a block
   for (unsigned part = 0; part < parts; ++part)
     scoreFrom<bits, H>(cell, heads, block, n, part);

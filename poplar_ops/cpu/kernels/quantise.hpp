@@ -3,7 +3,7 @@
 // Quantising one block of 64 keys (contract E9), vectorised over components.
 #pragma once
 
-#include "planes.hpp"
+#include "vectors.hpp"
 
 // Codes of `width` components at one position.
 struct Coder {
@@ -27,34 +27,16 @@ inline BitsVec fourBytes(const Coder &code, const Half (*block)[width], unsigned
   return four;
 }
 
-// What a block has of component c, to where the index keeps it.
-inline void putScales(unsigned char *steps, Half step, Half low) {
-  __builtin_memcpy(steps, &step, sizeof(Half));
-  __builtin_memcpy(steps + cellBlocks * sizeof(Half), &low, sizeof(Half));
-}
-
+// Stores codes, step and lowest value of component c where the index keeps them.
 inline void putInCell(const QuantiseBlock &a, unsigned c, const std::uint32_t *codes, std::size_t n,
                       Half step, Half low) {
   const CellLayout layout{a.cells.bits, a.cells.nComponents, a.cells.blocks};
   const std::size_t cell = a.block / cellBlocks, inCell = a.block % cellBlocks;
   unsigned char *const to = a.cells.start + layout.cellAt(c, cell);
   __builtin_memcpy(to + inCell * n, codes, n);
-  putScales(to + layout.stepsAt(cell) + inCell * sizeof(Half), step, low);
-}
-
-template <unsigned bits>
-inline void putInPlanes(const QuantiseBlock &a, unsigned c, const std::uint32_t *words, Half step,
-                        Half low) {
-  const PlaneLayout layout{bits, a.cells.nComponents, a.cells.blocks};
-  const std::size_t cell = a.block / cellBlocks, inCell = a.block % cellBlocks;
-  unsigned char codes[blockSize * bits / 8];
-  __builtin_memcpy(codes, words, sizeof(codes));
-  const PlaneLayout::Place place = layout.place(cell);
-  unsigned char *const at = a.cells.start + c * place.nextComponent;
-  putPlanes<bits>(codes, static_cast<unsigned>(inCell), at + place.planes, place.nextPlane);
-  putScales(at + place.scales + inCell * sizeof(Half), step, low);
-  Half &widest = a.widest[c]; // bits of numbers >= +0 order as they do
-  widest = a.block == 0 || step > widest ? step : widest;
+  unsigned char *const steps = to + layout.stepsAt(cell) + inCell * sizeof(Half);
+  __builtin_memcpy(steps, &step, sizeof(Half));
+  __builtin_memcpy(steps + cellBlocks * sizeof(Half), &low, sizeof(Half));
 }
 
 // Components [c, c + n) of a block, n at most `width`.
@@ -89,11 +71,6 @@ inline void quantiseComponents(const QuantiseBlock &a, unsigned c, unsigned n) {
     std::uint32_t codes[nWords];
     for (unsigned w = 0; w < nWords; ++w)
       codes[w] = words[w][j];
-    if constexpr (bits != 2) // these are not in planes
-      if (a.cells.inPlanes) {
-        putInPlanes<bits>(a, c + j, codes, steps[j], lows[j]);
-        continue;
-      }
     putInCell(a, c + j, codes, sizeof(codes), steps[j], lows[j]);
   }
 }

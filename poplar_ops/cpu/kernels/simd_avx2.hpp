@@ -30,9 +30,6 @@ inline Vec maximum(Vec a, Vec b) { return _mm256_max_ps(a, b); }
 // result (contract E1).
 inline Vec addExactProduct(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
 
-// Bits of `mask` of a, the others of b.
-inline BitsVec selectBits(BitsVec mask, BitsVec a, BitsVec b) { return (a & mask) | (b & ~mask); }
-
 inline Lanes loadLanes(const float *from) { return load(from); }
 inline void storeLanes(float *to, Lanes x) { store(to, x); }
 inline Lanes loadHalfLanes(const Half *from) { return loadHalf(from); }

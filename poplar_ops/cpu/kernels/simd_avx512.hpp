@@ -33,12 +33,6 @@ inline Vec maximum(Vec a, Vec b) { return _mm512_max_ps(a, b); }
 // result (contract E1).
 inline Vec addExactProduct(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
 
-// Bits of `mask` of a, the others of b.
-inline BitsVec selectBits(BitsVec mask, BitsVec a, BitsVec b) {
-  return bitcast<BitsVec>(_mm512_ternarylogic_epi32(bitcast<__m512i>(mask), bitcast<__m512i>(a),
-                                                    bitcast<__m512i>(b), 0xCA));
-}
-
 inline Lanes loadLanes(const float *from) { return _mm256_loadu_ps(from); }
 inline void storeLanes(float *to, Lanes x) { _mm256_storeu_ps(to, x); }
 inline Lanes loadHalfLanes(const Half *from) {

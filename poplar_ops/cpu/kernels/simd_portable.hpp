@@ -60,9 +60,6 @@ inline void storeHalf(Half *to, Vec x) {
 }
 inline Vec addExactProduct(Vec a, Vec b, Vec c) { return a * b + c; }
 
-// Bits of `mask` of a, the others of b.
-inline BitsVec selectBits(BitsVec mask, BitsVec a, BitsVec b) { return (a & mask) | (b & ~mask); }
-
 // Eight lanes in two vectors.
 struct Lanes {
   Vec low, high;

@@ -47,27 +47,24 @@ struct ApproxScores {
 };
 
 // The quantised key index of one pair (batch element, KV head); ../key_cells.hpp says where in it
-// a number is, or ../key_planes.hpp if it is in planes.
+// a number is.
 struct KeyCells {
   unsigned char *start;
   unsigned bits, nComponents; // 8, 4 or 2; of a key those that are indexed, the first ones
   std::size_t blocks;         // of 64 positions that there is room for
-  bool inPlanes;              // of bits (contract E12); 8 or 4 then
 };
 
 // Blocks [begin, end) of the components of a pair that are read.
 struct CellRange {
   KeyCells cells;
   const std::uint32_t *components; // (rank,) ascending
-  const unsigned char *depths;     // (rank,) planes that are read, 1 or more; only if in planes
   unsigned rank;
   std::size_t begin, end;
 };
 
-// Approximate scores of full blocks from a quantised index (contracts E9 and E12).
+// Approximate scores of full blocks from a quantised index (contract E9).
 struct IndexScores {
   CellRange range;
-  unsigned limitRank;    // of the settings, which the coefficients' limit follows from
   bool fetched;          // the call before had this range as its `next`
   const CellRange *next; // that is scored after this one, whose beginning is fetched; or null
   const float *query;    // (groupSize, rank), the selected components
@@ -82,9 +79,6 @@ struct IndexScores {
   const unsigned char **nextRows; // as many
   float *products;                // 64 for each of these
   std::int32_t *words;            // 32 for each of these
-  // If in planes.
-  unsigned char *codes;        // 16 blocks of codes for each of these
-  const unsigned char **lines; // 17 for each of these
 };
 
 // One block of 64 keys into the quantised index.
@@ -93,9 +87,6 @@ struct QuantiseBlock {
   unsigned headDim;
   KeyCells cells;
   std::size_t block;
-  Half *
-      widest; // (headDim,) raised to the steps of the block, or set to them if it is the first; null
-              // where the index is not in planes
 };
 
 // The merit by which positions are selected is the softmax summed over the group (contract E6.3).

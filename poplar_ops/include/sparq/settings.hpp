@@ -43,18 +43,10 @@ struct CacheSpec {
   unsigned indexBits = 16;
   // Of a number of the rows of keys and values: 16, or 8 (docs/exactness.md E10).
   unsigned rowBits = 16;
-  // Of the key index, how many bits of a position a query reads: it is in planes of bits then
-  // (docs/exactness.md E12). 0: all bits of the components that are selected.
-  unsigned indexReadBits = 0;
   // How many components the key index has, the first ones (docs/exactness.md E13). 0: all.
   unsigned indexComponents = 0;
 
   unsigned nIndexed() const { return indexComponents == 0 ? headDim : indexComponents; }
-  // How many planes of `rank` components that is.
-  unsigned planesRead(unsigned rank) const {
-    const std::uint64_t all = std::uint64_t(indexBits) * rank;
-    return all < indexReadBits ? static_cast<unsigned>(all) : indexReadBits;
-  }
 
   // Independent problems: one KV head of one batch element. Task t is batch element t / nKvHeads,
   // KV head t % nKvHeads.
@@ -104,8 +96,6 @@ struct WindowSettings {
 // Throw Error unless the argument is in range. `op` is the name that the message begins with; a
 // check that passes allocates nothing.
 void check(const char *op, const CacheSpec &spec);
-// Of a device that has no kernel for a key index in planes of bits.
-void refuseIndexPlanes(const char *op, const CacheSpec &spec);
 void checkHeads(const char *op, const CacheSpec &spec, std::int64_t nHeads);
 void check(const char *op, const Shape &shape);
 void check(const char *op, const SparqSettings &settings, const CacheSpec &spec);

@@ -140,13 +140,11 @@ public:
 protected:
   // The first n positions of a chunk are in `columns`.
   virtual void gathered(unsigned) {}
-  // Sends the chunk of a task that was gathered.
-  virtual void send(RemoteRows::Writer &writer, unsigned layer, unsigned task, unsigned chunk);
   virtual const void *row(unsigned component) const {
     return &columns[std::size_t(component) * layout.chunk];
   }
   // Keeps n positions of component `at` % headDim of a task.
-  virtual void keep(std::size_t at, unsigned n, HostTail::Values &tail);
+  virtual void keep(std::size_t at, unsigned n, HostTail::Values &tail) const;
 
   const CacheLayout layout;
   std::vector<std::uint16_t> columns; // {headDim, chunk}
@@ -154,25 +152,6 @@ protected:
 private:
   HostTail tail_;
   unsigned layerRows_;
-};
-
-// The same with records of few bits.
-class HostKeyRecords : public HostKeyColumns {
-public:
-  HostKeyRecords(RemoteRows rows, const HostTail &tail, const CacheLayout &layoutIn,
-                 unsigned layerRows);
-
-protected:
-  void gathered(unsigned n) override;
-  const void *row(unsigned component) const override { return record(component, 0); }
-  void keep(std::size_t at, unsigned n, HostTail::Values &tail) override;
-  const std::uint32_t *record(unsigned component, unsigned block) const {
-    return &records_[component * rowWords_] + block * recordWords_;
-  }
-
-private:
-  const std::size_t recordWords_, rowWords_;
-  std::vector<std::uint32_t> records_; // of a chunk: {headDim, rowWords}
 };
 
 } // namespace sparq

@@ -14,11 +14,9 @@ namespace {
 
 // Positions of a row of key columns: one packet of fp16. A packet costs as much as 36 bytes more, so
 // that the shorter rows of an index are worth twice the positions with 4 bits, and four times with 2;
-// more would come on chip for nothing where a length ends within them. Of one bit only so many make a packet.
-unsigned maxChunk(const CacheSpec &spec) {
-  if (spec.indexReadBits != 0)
-    return 8192;
-  return spec.indexBits == 2 ? 2048 : spec.indexBits == 4 ? 1024 : 512;
+// more would come on chip for nothing where a length ends within them.
+unsigned maxChunk(unsigned indexBits) {
+  return indexBits == 2 ? 2048 : indexBits == 4 ? 1024 : 512;
 }
 
 const KindOf<KeyColumns, KeyColumnsKind> keyColumnsKind;
@@ -29,7 +27,7 @@ const StoreKind &keyColumns = keyColumnsKind;
 
 void KeyColumnsKind::layOut(const Request &request, CacheLayout &layout) const {
   const unsigned capacity = request.shape.capacity;
-  layout.chunk = maxChunk(request.shape);
+  layout.chunk = maxChunk(layout.indexBits);
   // The tail of every task stays in SRAM: smaller chunks where that would be much of it, or where
   // the capacity is smaller.
   const auto tailBytes = [&] {
@@ -215,7 +213,8 @@ void HostKeyColumns::write(Engine &engine, HostTokens &tokens) {
     };
     for (unsigned i = held / chunk; i != end / chunk; ++i) {
       gather(i * chunk, chunk);
-      send(writer, tokens.layer, task, i);
+      for (unsigned c = 0; c != d; ++c)
+        writer.add(std::size_t(tokens.layer) * layerRows_ + layout.columnRow(task, c, i), row(c));
     }
     gather(end - end % chunk, end % chunk);
     for (unsigned c = 0; c != d; ++c)
@@ -225,13 +224,7 @@ void HostKeyColumns::write(Engine &engine, HostTokens &tokens) {
   tail_.write(engine, tail);
 }
 
-void HostKeyColumns::send(RemoteRows::Writer &writer, unsigned layer, unsigned task,
-                          unsigned chunk) {
-  for (unsigned c = 0; c != layout.headDim; ++c)
-    writer.add(std::size_t(layer) * layerRows_ + layout.columnRow(task, c, chunk), row(c));
-}
-
-void HostKeyColumns::keep(std::size_t at, unsigned n, HostTail::Values &tail) {
+void HostKeyColumns::keep(std::size_t at, unsigned n, HostTail::Values &tail) const {
   std::copy_n(columns.begin() + at % layout.headDim * layout.chunk, n,
               tail.columns.begin() + at * layout.chunk);
 }

@@ -27,31 +27,36 @@ void quantiseBlock(const std::uint16_t *keys, unsigned indexBits, std::uint32_t 
   record[codeWords(indexBits)] = step | std::uint32_t(narrow(low)) << 16;
 }
 
-} // namespace
+// Chunks of records.
+class HostKeyRecords final : public HostKeyColumns {
+public:
+  HostKeyRecords(RemoteRows rows, const HostTail &tail, const CacheLayout &layoutIn,
+                 unsigned layerRows)
+      : HostKeyColumns(std::move(rows), tail, layoutIn, layerRows),
+        recordWords_(recordWords(layoutIn.indexBits)),
+        rowWords_(layoutIn.columnElements(layoutIn.chunk)), records_(rowWords_ * layoutIn.headDim) {
+  }
 
-HostKeyRecords::HostKeyRecords(RemoteRows rows, const HostTail &tail, const CacheLayout &layoutIn,
-                               unsigned layerRows)
-    : HostKeyColumns(std::move(rows), tail, layoutIn, layerRows),
-      recordWords_(recordWords(layoutIn.indexBits)),
-      rowWords_(layoutIn.columnElements(layoutIn.chunk)), records_(rowWords_ * layoutIn.headDim) {}
+private:
+  void gathered(unsigned n) override {
+    for (unsigned c = 0; c != layout.headDim; ++c)
+      for (unsigned i = 0; i != n / blockSize; ++i)
+        quantiseBlock(&columns[std::size_t(c) * layout.chunk + i * blockSize], layout.indexBits,
+                      &records_[c * rowWords_ + i * recordWords_]);
+  }
+  const void *row(unsigned component) const override { return &records_[component * rowWords_]; }
+  // Keeps the records of full blocks and the positions behind them.
+  void keep(std::size_t at, unsigned n, HostTail::Values &tail) const override {
+    const std::size_t c = at % layout.headDim, nBlocks = n / blockSize;
+    std::copy_n(columns.begin() + c * layout.chunk + nBlocks * blockSize, n % blockSize,
+                tail.columns.begin() + at * layout.tailWidth());
+    std::copy_n(records_.begin() + c * rowWords_, nBlocks * recordWords_,
+                tail.records.begin() + at * rowWords_);
+  }
 
-void HostKeyRecords::gathered(unsigned n) {
-  for (unsigned c = 0; c != layout.headDim; ++c)
-    for (unsigned i = 0; i != n / blockSize; ++i)
-      quantiseBlock(&columns[std::size_t(c) * layout.chunk + i * blockSize], layout.indexBits,
-                    &records_[c * rowWords_ + i * recordWords_]);
-}
-
-// Records of full blocks, and the positions behind them.
-void HostKeyRecords::keep(std::size_t at, unsigned n, HostTail::Values &tail) {
-  const std::size_t c = at % layout.headDim, nBlocks = n / blockSize;
-  std::copy_n(columns.begin() + c * layout.chunk + nBlocks * blockSize, n % blockSize,
-              tail.columns.begin() + at * layout.tailWidth());
-  std::copy_n(records_.begin() + c * rowWords_, nBlocks * recordWords_,
-              tail.records.begin() + at * rowWords_);
-}
-
-namespace {
+  const std::size_t recordWords_, rowWords_;
+  std::vector<std::uint32_t> records_; // of a chunk: {headDim, rowWords}
+};
 
 class KeyRecords final : public KeyColumns {
 public:

@@ -40,9 +40,6 @@ std::vector<const StoreKind *> makeStores(const Shape &shape, const Programs &pr
   };
   const Memory memory = memoryOf(programs);
   checkOfTiers("plan", shape, memory);
-  if (shape.indexReadBits != 0 && memory != Memory::streaming)
-    throw Error("plan: index_read_bits must be 0 unless memory is 'streaming', got " +
-                std::to_string(shape.indexReadBits));
   const bool tiered = memory == Memory::tiered;
   std::vector<const StoreKind *> all;
   all.push_back(memory == Memory::sram ? &residentRows
@@ -50,10 +47,7 @@ std::vector<const StoreKind *> makeStores(const Shape &shape, const Programs &pr
                 : shape.rowBits == 8   ? &codedRows
                                        : &joinedRows);
   if (any([](const Attention &a) { return a.kernel->keyColumns; })) {
-    all.push_back(tiered                     ? &residentRecords
-                  : shape.indexBits == 16    ? &keyColumns
-                  : shape.indexReadBits == 0 ? &keyRecords
-                                             : &keyPlanes);
+    all.push_back(tiered ? &residentRecords : shape.indexBits == 16 ? &keyColumns : &keyRecords);
     all.push_back(&valueSum);
   }
   if (tiered)

@@ -30,17 +30,13 @@ COLOURS = ("#0b6e99", "#c4501b", "#4a7c2f", "#7a4f9e", "#8a6d1d", "#5c6770")
 
 #: groups of stages for the picture of time: label, what a step's name ends with
 STAGES = (
-    ("key columns streamed", ("read_key_columns", "read_key_planes", "read_key_steps")),
+    ("key columns streamed", ("read_key_columns",)),
     ("rows of keys and values streamed", ("read_rows", "read_key_rows", "read_value_rows")),
     (
         "approximate scores",
         (
             "column_offsets",
             "spread_columns",
-            "join_planes",
-            "mask_tail",
-            "block_middles",
-            "tail_middles",
             "block_coefficients",
             "approx_scores",
             "open_scores",

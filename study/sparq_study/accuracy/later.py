@@ -2,31 +2,38 @@
 """The generated block of docs/accuracy_later.md: methods that came after SparQ, at equal bytes.
 
 Each model and length has a file of lines, `study/results/later_*.jsonl`, by `study/accuracy.py --later`.
+Methods that were measured and later withdrawn keep their rows: `study/results/withdrawn.json` names them.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import math
+from pathlib import Path
 from typing import Any, Container, Dict, Sequence
 
 from sparq_ipu.commands.tables import markdown_table
 
 from . import report
-from .methods import SparQ, parse_method
-from .methods.planes import Planes
+from .methods import METHODS, Method, SparQ, parse_method
 from .plan import LATER, LATER_LEVELS, LATER_OTHERS
 from .tasks import TASKS, Metric
 
 Items = Dict[int, Dict[str, Any]]
 KL = TASKS["lm"].metrics[0]
 OURS = next(iter(LATER))
+WITHDRAWN: dict[str, Any] = json.loads(
+    (Path(__file__).parents[2] / "results/withdrawn.json").read_text(encoding="utf-8")
+)
+#: names of rows -> methods, one for each level
+ROWS: dict[str, Sequence[str]] = {**LATER, **WITHDRAWN["levels"]}
 CHOSEN_ON = "SmolLM2-135M-Instruct Q4_1"  # the model that the middle level was chosen on
 GOAL_METHODS = (
     OURS,
     "double_sparsity",
-    "planes, fewer bits, exact, 4 stored",
+    *WITHDRAWN["goal"],
     "SparQ, index of 2 bits",
     "best positions known",
 )
@@ -40,6 +47,11 @@ POSITION_BYTES = {
 }
 
 
+def current_method(text: str) -> Method | None:
+    """A method from the text of a result; None: it was withdrawn."""
+    return parse_method(text) if text.partition(":")[0] in METHODS else None
+
+
 def title(lines: list[dict[str, Any]]) -> str:
     """Model, length and contexts of a file."""
     found = report.select(lines, "lm", "sparse")["dense"]
@@ -50,7 +62,7 @@ def title(lines: list[dict[str, Any]]) -> str:
 def run(found: Container[str]) -> tuple[list[str], dict[str, list[str]]]:
     """Levels that a file has, and its methods at them: great lengths and models have some of both."""
     levels = [level in found for level in LATER_LEVELS]
-    at_levels = {name: list(itertools.compress(methods, levels)) for name, methods in LATER.items()}
+    at_levels = {name: list(itertools.compress(methods, levels)) for name, methods in ROWS.items()}
     return at_levels[OURS], {
         name: methods for name, methods in at_levels.items() if all(m in found for m in methods)
     }
@@ -131,7 +143,7 @@ def others_table(lines: list[dict[str, Any]]) -> str:
     """What has no level; empty if the file has none of it."""
     found = report.select(lines, "lm", "sparse")
     rows = []
-    for method in filter(found.__contains__, LATER_OTHERS):
+    for method in filter(found.__contains__, (*LATER_OTHERS, *WITHDRAWN["others"])):
         share = 100 / report.compression(found[method])
         kl = report.interval(report.estimate(found[method], KL), KL.digits)
         rows.append([f"`{method}`", f"{share:.1f} %", kl, gap(found[method], found[LATER_LEVELS[1]])])
@@ -187,22 +199,21 @@ def settings_table(files: Sequence[list[dict[str, Any]]], more: Sequence[list[di
     for lines in in_order([*files, *more]):
         for items in report.select(lines, "lm", "sparse").values():
             first = next(iter(items.values()))
-            method = parse_method(first["resolved"])
+            method = current_method(first["resolved"])
+            if type(method) is not SparQ or not report.has_interval(report.estimate(items, KL)):
+                continue
             # A key index of some components moves no fewer bytes, and `components_table` has it.
-            if getattr(method, "index_components", 0):
+            if method.index_components:
                 continue
-            if type(method) not in (SparQ, Planes) or not report.has_interval(report.estimate(items, KL)):
-                continue
-            assert isinstance(method, SparQ)
             texts = TEXTS[lines[0]["plan"]["tasks"]["lm"].get("texts", "study")]
             key = (lines[0]["model"], f"{first['seq_len']:,}", texts)
             groups.setdefault(key, {})[method] = items
     for key, found in groups.items():
-        for kind, bits in ((SparQ, 4), (SparQ, 2), (Planes, 4)):
+        for bits in (4, 2):
             kl = {
                 method: report.estimate(items, KL)
                 for method, items in found.items()
-                if type(method) is kind and method.index_bits == bits
+                if method.index_bits == bits
             }
             if not kl:
                 continue
@@ -211,10 +222,9 @@ def settings_table(files: Sequence[list[dict[str, Any]]], more: Sequence[list[di
                 best = max(reach, key=lambda method: report.compression(found[method]))
             else:
                 best = min(kl, key=lambda method: kl[method].value)
-            read = f", index_read_bits={best.bits}" if isinstance(best, Planes) else ""
             share = f"{100 / report.compression(found[best]):.1f} %"
             value = report.interval(kl[best], KL.digits)
-            settings = f"`rank={best.rank}, top_k={best.top_k}, index_bits={bits}{read}`"
+            settings = f"`rank={best.rank}, top_k={best.top_k}, index_bits={bits}`"
             rows.append([*key, settings, str(kl[best].n), share, value, "yes" if reach else "no"])
     header = [
         "model",
@@ -237,7 +247,7 @@ def components_table(files: Sequence[list[dict[str, Any]]]) -> str:
     for lines in in_order(files):
         found = report.select(lines, "lm", "sparse")
         for items in found.values():
-            method = parse_method(next(iter(items.values()))["resolved"])
+            method = current_method(next(iter(items.values()))["resolved"])
             if not isinstance(method, SparQ) or not method.index_components:
                 continue
             base = str(dataclasses.replace(method, index_components=0))

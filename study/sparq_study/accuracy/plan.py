@@ -175,20 +175,6 @@ LATER: dict[str, tuple[str, ...]] = {
         )
         for few, more in zip(_FEWER, _MORE)
     },
-    "planes, as many bits": tuple(
-        f"planes:bits={bits},mean_from=1@{level}" for bits, level in zip((48, 128, 128), LATER_LEVELS)
-    ),
-    "planes, fewer bits": tuple(
-        f"planes:bits={bits},mean_from=1@{level}" for bits, level in zip((32, 64, 64), LATER_LEVELS)
-    ),
-    # The same in the arithmetic of the contract.
-    **{
-        f"planes, fewer bits, exact, {planes} stored": tuple(
-            f"planes:bits={bits},mean_from=1,index_bits={planes}@{level}"
-            for bits, level in zip((32, 64, 64), LATER_LEVELS)
-        )
-        for planes in (8, 4)
-    },
     "SparQ, index of 2 bits": tuple(
         f"sparq:{'r=16,' * (i == 0)}mean_from=1,index_bits=2@{level}" for i, level in enumerate(LATER_LEVELS)
     ),
@@ -197,7 +183,6 @@ LATER: dict[str, tuple[str, ...]] = {
 # What is not at a level: an index of 16 bits, fewer bits for as many rows, budgets by mass.
 LATER_OTHERS = (
     str(parse_method(f"{FOUR_BITS},index_bits=16")),
-    "planes:bits=64,mean_from=1,index_bits=4",
     "sparq:mean_from=1,index_bits=2",
     RECOMMENDED_METHOD,
     "sparq:k=512,mean_from=1,index_bits=2",

@@ -65,7 +65,6 @@ FAMILIES = (
     Family("Double Sparsity", r"double_sparsity", "tab:purple", "s", "-"),
     Family("FASA", r"fasa", "tab:purple", "^", "-"),
     Family("Loki", r"loki", "tab:pink", "s", "-"),
-    Family("index in bit planes", r"planes", "tab:cyan", "^", "-"),
     Family("SparQ, a budget by mass", r"top_p", "navy", "s", "-"),
     Family("dense, int8 KV", r"dense:.*kv_bits", "black", "D"),
     Family("dense", r"dense", "black"),

@@ -18,7 +18,7 @@ from typing import Any, Callable
 import torch
 
 from .engine import Evaluator, Prefix
-from .methods import Dense, Method, parse_method
+from .methods import METHODS, Dense, Method, parse_method
 from .plan import Contender, Plan
 from .tasks import TASKS, Item, Probe, Task, Tokenizer, Words
 from .text import TEXTS, excerpts
@@ -31,7 +31,8 @@ Progress = Callable[[str], None]
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """All complete lines of a result file; a last line cut short by a broken-off run is left out.
 
-    So are lines of a method whose arithmetic has changed since (`Method.revision`).
+    So are lines of a method whose arithmetic has changed since (`Method.revision`). Lines of a withdrawn
+    method stay: they are data.
     """
     lines = []
     revisions: dict[str, int] = {}
@@ -41,7 +42,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         except json.JSONDecodeError:
             break
         method = line.get("resolved") if isinstance(line, dict) else None
-        if method is not None:
+        if method is not None and method.partition(":")[0] in METHODS:
             if method not in revisions:
                 revisions[method] = parse_method(method).revision
             if line.get("revision", 1) != revisions[method]:

@@ -256,7 +256,7 @@ REFUSED = "index_components must be 0, as the query does not choose among compon
         ("sparq:components=24", r"sparq: rank must be in \[1, index_components=24\], got 32"),
         *(
             (f"{name}:components=32", f"{name}: {REFUSED}")
-            for name in ("oracle", "low_rank", "planes", "double_sparsity", "fasa", "loki")
+            for name in ("oracle", "low_rank", "double_sparsity", "fasa", "loki")
         ),
     ],
 )

@@ -68,8 +68,6 @@ METHOD_TEXTS = [
     "double_sparsity:r=4,k=24",
     "fasa:r=4,k=24",
     "loki:r=4,k=24",
-    "planes:r=6,k=24,bits=20",
-    "planes:r=6,k=24,bits=20,index_bits=4",
     "top_p:r=4,k=24,p=0.6",
 ]
 

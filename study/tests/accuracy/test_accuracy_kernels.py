@@ -93,7 +93,6 @@ def test_another_prefix_has_other_caches(evaluators):
     [
         "dense",
         "oracle:k=24",
-        "planes:r=4,k=24,bits=16,index_bits=4",
         "sparq:r=4,k=24,tau=none",
         "sparq:r=4,k=24,kv_bits=8",
         "sparq:r=4,k=24,dense_layers=1",

@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from sparq_ipu import KVCache, available_devices, sparq_attention
-from sparq_reference import SparqSettings, exact, index_planes, key_index
-from sparq_study.accuracy.methods import Planes, Span, SparQ
+from sparq_reference import SparqSettings, exact, key_index
+from sparq_study.accuracy.methods import Span, SparQ
 from sparq_study.accuracy.methods.base import top_positions
 from sparq_study.accuracy.methods.key_index import KeyIndex
 
@@ -196,57 +196,6 @@ def test_scores_and_selection_are_those_of_the_exact_arithmetic(layer, seq_len, 
         # equal but for the division by the temperature; then but for the order of a sum
         np.testing.assert_allclose(found[:, :n_index], steps.scores[0, :, :n_index], rtol=5e-7)
         np.testing.assert_allclose(found[:, n_index:], steps.scores[0, :, n_index:], atol=1e-5)
-        for head in range(KV_HEADS):
-            positions = np.flatnonzero(selected[head, i].numpy())
-            assert positions.tolist() == steps.positions[0, head].tolist()
-
-
-PLANES = pytest.mark.parametrize(("index_bits", "bits"), [(8, 20), (8, 256), (4, 64)])
-
-
-@PLANES
-@pytest.mark.parametrize("name", INPUTS)
-def test_planes_and_their_scores_equal_the_reference_bit_for_bit(name, index_bits, bits):
-    query, key = INPUTS[name]()
-    method = Planes(rank=32, bits=bits, index_bits=index_bits)
-    keys = torch.from_numpy(key.astype(np.float32))
-    full = keys[:, : keys.shape[1] // 64 * 64]
-    index = KeyIndex.of(full, index_bits)
-    for step in range(STEPS):
-        settings = dict(rank=32, index_bits=index_bits)
-        depths = exact.plane_depths(
-            query[step : step + 1], key[None, :, : full.shape[1]], **settings, index_read_bits=bits
-        )
-        span = Span(by_group(query[step : step + 1]), full, full, 0, DIM**-0.5)
-        depth = method.depths(span, index)
-        np.testing.assert_array_equal(depth[:, 0].numpy(), depths[0])
-        expected = exact.approx_scores(
-            query[step : step + 1],
-            key[None, :, : full.shape[1]],
-            index_planes.components(depths, 32),
-            np.ones((1, KV_HEADS * GROUP), np.float32),
-            index_bits=index_bits,
-            depths=depths,
-        )
-        scores = method.block_scores(span.query * (depth > 0)[:, None], index, depth)
-        np.testing.assert_array_equal(scores[:, :, 0].reshape(expected[0].shape).numpy(), expected[0])
-
-
-@PLANES
-@pytest.mark.parametrize("seq_len", [642, 200])
-def test_the_selection_from_planes_is_that_of_the_exact_arithmetic(seq_len, index_bits, bits):
-    layer, settings = LAYERS[1], SparqSettings(32, 64, 16)
-    method = Planes(rank=32, top_k=64, n_local=16, bits=bits, index_bits=index_bits)
-    span = span_of(layer, seq_len)
-    selected, _ = method.select(span)
-    other, _ = Planes(rank=32, top_k=64, n_local=16, bits=bits).select(span)
-    assert not torch.equal(selected, other)  # negative control: the model in float32 selects others
-    for i in range(STEPS):
-        length = span.first + i + 1
-        rows = (real(layer, n)[None, :, :length] for n in ("key", "value"))
-        steps = exact.sparq_steps(
-            real(layer, "query")[i : i + 1], *rows, settings, index_bits=index_bits, index_read_bits=bits
-        )
         for head in range(KV_HEADS):
             positions = np.flatnonzero(selected[head, i].numpy())
             assert positions.tolist() == steps.positions[0, head].tolist()

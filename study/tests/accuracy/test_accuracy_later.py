@@ -112,8 +112,8 @@ def test_bytes_at_the_goal():
     """The KL that is asked for is that of the middle level on its own model, in all rows."""
     goal = dict(zip(LATER_LEVELS, (0.4, 0.2, 0.1)))
     other = dict(zip(LATER_LEVELS, (0.8, 0.4, 0.1)))  # there it is reached at the second half of the way
-    exact = "planes, fewer bits, exact, 4 stored"
-    less, more = dict(zip(LATER[exact], (0.1, 0.05, 0.02))), dict(zip(LATER[exact], (0.9, 0.8, 0.7)))
+    two_bits = LATER["SparQ, index of 2 bits"]
+    less, more = dict(zip(two_bits, (0.1, 0.05, 0.02))), dict(zip(two_bits, (0.9, 0.8, 0.7)))
     length = 1000
     files = [
         lines_of({**other, **more}, "qwen2.5-coder-0.5b.gguf", length),
@@ -132,16 +132,16 @@ def test_bytes_at_the_goal():
     assert first[2] == f"{shares[1] * dense[later.CHOSEN_ON] / 1e8:.1f} MB, {shares[1]:.1f} %"
     middle = shares[1] * (shares[2] / shares[1]) ** 0.5  # 0.2 is half of the way from 0.4 to 0.1
     assert second[2] == f"{middle * dense['qwen'] / 1e8:.1f} MB, {middle:.1f} %"
-    assert first[4].startswith("at most") and second[4].startswith("more than")
+    of_two_bits = heads.index("SparQ, index of 2 bits")
+    assert first[of_two_bits].startswith("at most") and second[of_two_bits].startswith("more than")
     assert first[3] and not second[3]  # what a file does not have
 
 
 def test_settings_that_reach_the_goal():
     """Of each index the fewest bytes that reach it, of all files of a model and length; else the nearest."""
-    ours, exact = dict(zip(LATER_LEVELS, (0.4, 0.2, 0.1))), LATER["planes, fewer bits, exact, 4 stored"]
-    model = {LATER["planes, fewer bits"][0]: 0.01}  # in float32: no settings
+    ours = dict(zip(LATER_LEVELS, (0.4, 0.2, 0.1)))
     two = dict(zip(LATER["SparQ, index of 2 bits"], (0.5, 0.3, 0.19)))
-    own = lines_of({**ours, **two, **model, **dict(zip(exact, (0.3, 0.19, 0.1)))}, later.CHOSEN_ON, 1000)
+    own = lines_of({**ours, **two}, later.CHOSEN_ON, 1000)
     other = lines_of(dict(zip(LATER_LEVELS, (0.9, 0.8, 0.21))), "b", 1000)
     more = lines_of({"sparq:k=256,mean_from=1,index_bits=4": 0.15}, "b", 1000)
     method = "sparq:k=256,mean_from=1,index_bits=4"
@@ -163,17 +163,34 @@ def test_settings_that_reach_the_goal():
     ]
     assert rows[0][-1] == "at most 0.2200"
     of = {(row[0], row[3].partition("index_")[2].strip("`")): row for row in rows[2:]}
-    assert len(of) == len(rows) - 2 == 6
+    assert len(of) == len(rows) - 2 == 4
     assert of[later.CHOSEN_ON, "bits=4"][3] == "`rank=32, top_k=128, index_bits=4`"
     two_bits = Contender(list(two)[2]).resolve(1000, 64, 3, 30)
     assert of[later.CHOSEN_ON, "bits=2"][3] == f"`rank=32, top_k={two_bits.top_k}, index_bits=2`"
-    planes = Contender(exact[1]).resolve(1000, 64, 3, 30)
-    read = "bits=4, index_read_bits=64"
-    assert of[later.CHOSEN_ON, read][3] == f"`rank=32, top_k={planes.top_k}, index_{read}`"
     assert of["b", "bits=4"][3:5] == ["`rank=32, top_k=256, index_bits=4`", "3"]
     assert of["b", "bits=4"][-1] == "yes"
-    (of_planes,) = (row for (model, bits), row in of.items() if model == "b" and "read" in bits)
-    assert of_planes[-1] == "no" and of_planes[6].startswith("0.5500")
+    assert of["b", "bits=2"][-1] == "no" and of["b", "bits=2"][6].startswith("0.5500")
+
+
+def test_rows_of_withdrawn_methods_stay():
+    """They are in the tables of files that have them; a plan does not measure them, nobody can set them."""
+    assert not set(later.WITHDRAWN["levels"]) & set(LATER)
+    (name,) = later.WITHDRAWN["goal"]
+    levels = later.WITHDRAWN["levels"][name]
+    assert all(later.current_method(method) is None for method in levels)
+    lines = lines_of(dict(zip(LATER_LEVELS, (0.4, 0.2, 0.1))), later.CHOSEN_ON, 1000)
+    plan = lines[0]["plan"]
+    lines[0]["plan"] = dict(plan, methods=[*plan["methods"], *levels])
+    of_ours = [line for line in lines if line.get("method") in LATER_LEVELS]
+    for line in lines[1:]:
+        line["resolved"] = str(Contender(line["method"]).resolve(1000, 64, 3, 30))
+    for line in of_ours:
+        method = levels[LATER_LEVELS.index(line["method"])]
+        lines.append(dict(line, method=method, resolved=method.partition("@")[0]))
+    rows = {row.split("|")[1].strip(): row for row in later.kl_table(lines).splitlines()}
+    assert rows[name].split("|")[2:] == rows[later.OURS].split("|")[2:]
+    assert name not in later.kl_table(lines_of({}, later.CHOSEN_ON, 1000))
+    assert levels[0].partition(":")[0] not in later.settings_table([lines], [])
 
 
 def with_components(kl, contexts, method=LATER_HALF, **changes):

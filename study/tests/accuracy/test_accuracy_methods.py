@@ -124,10 +124,6 @@ STATELESS = {
     "double_sparsity:r=4,k=20,index_bits=4": lambda q, k, v, head: IMPORTANT(q, k, v, head, index_bits=4),
     "fasa:r=4,k=20": calibrated(lambda queries, keys: oracles.agreeing(queries, keys, 4, 64)),
     "loki:r=4,k=20": loki,
-    "planes:r=6,k=20,bits=9": without_head(oracles.planes, rank=6, bits=9, top_k=20, n_local=5),
-    "planes:r=4,k=20,bits=30,mean_from=-1": without_head(
-        oracles.planes, rank=4, bits=30, top_k=20, n_local=5, mean_value=False
-    ),
     "top_p:r=4,k=20,p=0.3": without_head(oracles.sparq, mass=0.3, **SPARQ),
     "top_p:r=4,k=20,p=0.2,index_bits=4": without_head(oracles.sparq, mass=0.2, index_bits=4, **SPARQ),
 }
@@ -334,7 +330,6 @@ S, D = 4096, 64
         ("double_sparsity:r=16,k=128,index_bits=4", S * 4 + S // 64 * 32 + 2 * 128 * D + 2 * D),
         ("fasa:r=16,k=128", S * 16 + 2 * 128 * D + 2 * D),
         ("loki:r=16,k=128", S * 16 + 2 * 128 * D + 2 * D),
-        ("planes:r=32,k=128,bits=64", S * (64 + 16) / 16 + 2 * 128 * D + 4 * D),
         ("top_p:r=32,k=128", S * 32 + 2 * 128 * D + 4 * D),
         ("dense:kv_bits=8", S * D + D),
     ],
@@ -472,8 +467,6 @@ def test_describe_methods_names_every_parameter():
         ("quests", "parse_method: name must be one of dense, .*, got 'quests'"),
         ("quest:k=8", r"quest: top_k must be in \[16, 16777216\], got 8"),
         ("fasa:r=5", "fasa: rank must be even, got 5"),
-        ("planes:r=4,bits=17,index_bits=4", r"planes: bits must be in \[1, 4 rank=16\], got 17"),
-        ("planes:r=4,bits=33", r"planes: bits must be in \[1, 8 rank=32\], got 33"),
         ("loki:index_bits=4", "loki: index_bits must be 16, as scores are not made from a key index, got 4"),
         ("top_p:p=0.0", r"top_p: p must be in \(0, 1\], got 0.0"),
         ("sparq:q=1", "parse_method: parameter of sparq must be one of .*, got 'q=1'"),

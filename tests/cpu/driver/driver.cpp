@@ -87,7 +87,7 @@ struct Case {
   std::int64_t batch, nKvHeads, groupSize, headDim, capacity;
   std::vector<std::int64_t> counts;
   std::size_t longest; // batch element that is as long as the capacity
-  unsigned indexBits, indexReadBits;
+  unsigned indexBits;
   SparqSettings settings;
   std::vector<Half> key, value, query;
 
@@ -113,8 +113,6 @@ struct Case {
     settings.nLocal = upTo(settings.topK + 1) - 1;
     settings.meanValue = random.below(2) == 0;
     indexBits = 16u >> (seed + seed / 4) % 4; // of long ones and short ones
-    // Of a key index of 8 or 4 bits half are in planes.
-    indexReadBits = indexBits == 16 || indexBits == 2 || seed % 2 ? 0 : upTo(headDim * indexBits);
     const unsigned kind = static_cast<unsigned>(random.below(3));
     fill(random, key, batch * nKvHeads * capacity * headDim, kind);
     fill(random, value, batch * nKvHeads * capacity * headDim, kind);
@@ -122,11 +120,8 @@ struct Case {
   }
   // A cache for it, with room for so many more positions.
   CacheSpec spec(unsigned more = 0) const {
-    CacheSpec spec{static_cast<unsigned>(batch), static_cast<unsigned>(nKvHeads),
-                   static_cast<unsigned>(headDim), static_cast<unsigned>(capacity) + more,
-                   indexBits};
-    spec.indexReadBits = indexReadBits;
-    return spec;
+    return {static_cast<unsigned>(batch), static_cast<unsigned>(nKvHeads),
+            static_cast<unsigned>(headDim), static_cast<unsigned>(capacity) + more, indexBits};
   }
   Tokens tokens(const std::vector<Half> &from, std::int64_t first) const {
     const auto d = static_cast<std::ptrdiff_t>(headDim * 2),

@@ -26,10 +26,7 @@ SETTINGS_HELP = {
     "top_k": "positions attended to (paper: k; default 256, as published 128; `generate` has 512 for more "
     "than 8192 tokens, 1024 for more than 24576)",
     "n_local": "of these, the most recent ones (paper: l; default a quarter of top_k)",
-    "index_bits": "of a number of the key index, from which positions are scored: 16, 8, 4 or 2 "
-    "(default 2, or 4 with index_read_bits)",
-    "index_read_bits": "of a position's bits in that index read only so many, which the query needs most "
-    "(default: all of rank components; what 64 are worth: docs/accuracy_later.md)",
+    "index_bits": "of a number of the key index, from which positions are scored: 16, 8, 4 or 2 (default 2)",
     "min_seq_len": "decode densely below this length (default: where SparQ would read more)",
 }
 #: settings that may differ by layer, as --layer-settings spells them
@@ -217,9 +214,8 @@ def _said(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _words(settings: dict[str, Any]) -> str:
-    """An index that is read as ever is not mentioned."""
-    said, rare = _said(settings), ("index_read_bits",)
-    return " ".join(f"{name}={said[name]}" for name in said if name not in rare or said[name])
+    said = _said(settings)
+    return " ".join(f"{name}={said[name]}" for name in said)
 
 
 def columns(layers: ModelSettings) -> dict[str, Any]:

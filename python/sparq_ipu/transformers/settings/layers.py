@@ -29,11 +29,9 @@ TOP_K_BY_LENGTH: tuple[tuple[int, int], ...] = (
 )
 #: What most figures of arXiv:2312.04985 have, and `enable(model, published=True)`.
 PUBLISHED_TOP_K = 128
-#: Of a key index that is read in planes of bits, unless they are given: 2 bits have none.
-PLANES_INDEX_BITS = 4
 
 #: Settings that are options of the layer's cache, and what a cache has that nobody told.
-CACHE_DEFAULTS = {"index_bits": 16, "index_read_bits": 0}
+CACHE_DEFAULTS = {"index_bits": 16}
 
 #: Kinds of rounded weights of linear layers: see `sparq_ipu.transformers.decoder.few_bits`.
 WEIGHTS = ("int8", "int4")
@@ -49,8 +47,6 @@ class LayerSettings(sparq_reference.SparqSettings):
             densely; in [0, 2**24].
         index_bits: of a number of the key index of the layer's cache: 16, 8, 4 or 2. None: what a cache has
             that says so itself, else 16.
-        index_read_bits: of a key index of 8 or 4 bits, how many bits of a position a query reads, those that
-            it needs most (docs/exactness.md, E12); 0: all of `rank` components. None: as index_bits, or 0.
 
     Raises:
         ValueError: `<op>: <argument> must <rule>, got <value>`.
@@ -58,7 +54,6 @@ class LayerSettings(sparq_reference.SparqSettings):
 
     min_seq_len: int = 0
     index_bits: int | None = None
-    index_read_bits: int | None = None
 
     def __post_init__(self, op: str, head_dim: int | None) -> None:
         super().__post_init__(op, head_dim)
@@ -66,11 +61,7 @@ class LayerSettings(sparq_reference.SparqSettings):
         bits = self.index_bits
         if bits is not None:
             bits = checks.check_index_bits(op, bits, head_dim or checks.HEAD_DIM_MULTIPLE)
-        read_bits = self.index_read_bits
-        if read_bits is not None:
-            most = head_dim or checks.MAX_INDEX_HEAD_DIM
-            read_bits = checks.check_index_read_bits(op, read_bits, bits or checks.INDEX_BITS[0], most)
-        self._set(min_seq_len=n, index_bits=bits, index_read_bits=read_bits)
+        self._set(min_seq_len=n, index_bits=bits)
 
     @cached_property
     def attention(self) -> sparq_reference.SparqSettings:
@@ -106,13 +97,12 @@ ModelSettings = List[Optional[AnyLayerSettings]]
 
 def pays_from(settings: LayerSettings, head_dim: int) -> int:
     """The length from which on these settings read fewer bytes than dense attention."""
-    index = (settings.index_bits or 16, settings.index_read_bits or 0)
     # SparQ gains with every position behind top_k: before it, it reads all of them and their index
     low, high = min(settings.top_k, checks.MAX_CAPACITY), checks.MAX_CAPACITY
     while low < high:
         middle = (low + high) // 2
         if transfers.sparq_bytes(
-            middle, head_dim, settings.rank, min(settings.top_k, middle), *index
+            middle, head_dim, settings.rank, min(settings.top_k, middle), settings.index_bits or 16
         ) < transfers.dense_bytes(middle, head_dim):
             high = middle
         else:
@@ -160,9 +150,7 @@ def complete(
     if head_dim is not None:
         default["rank"] = min(default["rank"], head_dim // 2)
     if not published:
-        default["index_bits"] = (
-            PLANES_INDEX_BITS if said.get("index_read_bits") else RECOMMENDED["index_bits"]
-        )
+        default["index_bits"] = RECOMMENDED["index_bits"]
         default.update(RECOMMENDED["layers"].get(layer, {}))
         if (head_dim or 0) > checks.MAX_INDEX_HEAD_DIM:
             default["index_bits"] = 16

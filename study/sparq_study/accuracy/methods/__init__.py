@@ -38,13 +38,12 @@ from .calibration import Calibration
 from .fixed import LMInfinite, Local, Strided
 from .mass import TopP
 from .pages import HSA, Quest
-from .planes import Planes
 from .sparq import TEMPERATURES, LowRank, Oracle, SparQ, TopK
 from .stateful import H2O, Alisa
 
 _CLASSES: tuple[type[Method], ...] = (
     *(Dense, SparQ, Oracle, LowRank, TopK, H2O, LMInfinite, Alisa, Local, Strided),
-    *(Quest, HSA, DoubleSparsity, FASA, Loki, Planes, TopP),
+    *(Quest, HSA, DoubleSparsity, FASA, Loki, TopP),
 )
 METHODS: dict[str, type[Method]] = {cls.name: cls for cls in _CLASSES}
 
