@@ -37,7 +37,7 @@ def refusal(message: str) -> pytest.RaisesExc:
         (
             dict(n_thread=2),
             "KVCache: options must be among ['index_bits', 'row_bits', 'index_components', "
-            " 'n_layers', 'device', 'check_finite', 'n_threads', 'isa'], got 'n_thread'",
+            "'n_layers', 'device', 'check_finite', 'n_threads', 'isa'], got 'n_thread'",
         ),
         (dict(index_components=8), "KVCache: index_components must be 0 on device 'cpu', got 8"),
         (dict(isa="sse"), f"KVCache: isa must be one of {['auto', *_cpu.available_isas()]}, got 'sse'"),
