@@ -214,8 +214,7 @@ def _said(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _words(settings: dict[str, Any]) -> str:
-    said = _said(settings)
-    return " ".join(f"{name}={said[name]}" for name in said)
+    return " ".join(f"{name}={value}" for name, value in _said(settings).items())
 
 
 def columns(layers: ModelSettings) -> dict[str, Any]:
