@@ -36,7 +36,7 @@ EFFECTS = {
     "generate": "--prompt-tokens 30; --new-tokens 5; --model {folder}/other; --dtype bfloat16; "
     "--weights int8; --weights int4; "
     "--device reference; --threads 3; --rank 4; --top-k 8; --n-local 1; --index-bits 8; "
-    "--index-components 8; --min-seq-len 99; "
+    "--min-seq-len 99; "
     "--no-mean-value; --layer-settings 1:dense; --published; --lossless 3; --temperature 3; --compare-dense; "
     "--json {folder}/elsewhere",
     "generate sampled": "--top-p 0.1; --seed 3; --dense",
@@ -51,7 +51,7 @@ REFUSED = {
     "--prompt w1; --top-p 0.5; --seed 3; --dense; --settings {folder}/tuned.json",
     "generate lossless": "--temperature 1; --dense; --compare-dense; --seed 3; --top-p 0.5",
     "generate from file": "--rank 3; --top-k 9; --n-local 1; --index-bits 8; "
-    "--index-components 8; --min-seq-len 0; "
+    "--min-seq-len 0; "
     "--no-mean-value; --published; --layer-settings 1:dense; --dense",
     "tune": "--min-agreement 0.5",
 }
