@@ -3,6 +3,7 @@
 // The Python module sparq_ipu._cpu: conversion only. What the arguments mean is said in
 // python/sparq_ipu/backends/cpu.py.
 #include "convert.hpp"
+#include "cpu_prompt.hpp"
 #include "decoder_step.hpp"
 #include "dispatch.hpp"
 #include "int4_product.hpp"
@@ -418,6 +419,7 @@ PYBIND11_MODULE(_cpu, m) {
     return names;
   });
   m.def("default_threads", &defaultThreads);
+  sparq::bindPromptAttention(m);
   m.def("use_openmp", &useOpenmp,
         "Run calls on the threads of the OpenMP runtime that is in the process; False: none is.");
 

@@ -8,6 +8,7 @@
 #include "group_products.hpp"
 #include "index_scores.hpp"
 #include "key_topk.hpp"
+#include "prompt_attention.hpp"
 #include "quantise.hpp"
 #include "rough_keys.hpp"
 #include "rows.hpp"

@@ -11,8 +11,6 @@
 #include "dot_codes_portable.hpp"
 #endif
 
-inline Vec magnitude(Vec x) { return bitcast<Vec>(bitcast<BitsVec>(x) & 0x7FFFFFFFu); }
-
 // Coefficients, units and offsets of a cell's blocks for H heads, which share what is read.
 template <unsigned bits, unsigned H>
 inline void prepareCell(const IndexScores &a, const float *query, const CodedCells &cells,

@@ -26,6 +26,11 @@ inline Vec loadBytes(const signed char *from) {
 }
 inline Vec broadcast(float x) { return _mm256_set1_ps(x); }
 inline Vec maximum(Vec a, Vec b) { return _mm256_max_ps(a, b); }
+inline float largestOf(Vec x) {
+  const __m128 four = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+  const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
 // a * b + c where a and b are fp16 values: the product is exact, so fused and separate are one
 // result (contract E1).
 inline Vec addExactProduct(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }

@@ -29,6 +29,7 @@ inline Vec loadBytes(const signed char *from) {
 }
 inline Vec broadcast(float x) { return _mm512_set1_ps(x); }
 inline Vec maximum(Vec a, Vec b) { return _mm512_max_ps(a, b); }
+inline float largestOf(Vec x) { return _mm512_reduce_max_ps(x); }
 // a * b + c where a and b are fp16 values: the product is exact, so fused and separate are one
 // result (contract E1).
 inline Vec addExactProduct(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }

@@ -25,6 +25,10 @@ inline Vec loadBytes(const signed char *from) {
   return __builtin_convertvector(x, Vec);
 }
 inline Vec maximum(Vec a, Vec b) { return a > b ? a : b; }
+inline float largestOf(Vec x) {
+  const float a = x[0] > x[1] ? x[0] : x[1], b = x[2] > x[3] ? x[2] : x[3];
+  return a > b ? a : b;
+}
 
 // Widening by integer operations, exact for every finite number. No step has a denormal fp32
 // operand, so the result does not depend on whether the calling thread flushes them.

@@ -194,6 +194,45 @@ struct GroupProducts {
   std::size_t stride;
 };
 
+// Attention of a prompt (contract E14). Rows that are multiplied together, a multiple of every
+// instruction set's; the largest integers; weights below which a block adds nothing.
+constexpr unsigned promptRowGroup = 6;
+constexpr float promptQueryLimit = 8191.0f, promptLimit = 4095.0f, promptLeast = 0x1p-100f;
+
+// Queries to integers.
+struct PromptQuery {
+  const float *query; // (rows, headDim)
+  std::size_t rows;
+  unsigned headDim; // here and below a multiple of 16
+  float scale;
+  std::int16_t *integers; // (rows, headDim) out
+  float *steps;           // (rows,) out, times the scale
+};
+
+// 64 keys and values to integers, in the order of promptAttention of the same instruction set.
+struct PromptBlock {
+  const float *key, *value; // (count, headDim)
+  unsigned count, headDim;
+  std::int16_t *work;       // (64, headDim)
+  std::int32_t *keyPairs;   // (headDim / 2, 64) out
+  std::int32_t *valuePairs; // (32, headDim) out
+  float *keySteps;          // (64,) out
+  float *valueSteps;        // (64,) out
+};
+
+// Rows of one head, at positions from `position` on.
+struct PromptAttention {
+  const std::int32_t *query; // (rows rounded up to promptRowGroup, headDim / 2)
+  const float *querySteps;   // (rows,)
+  unsigned rows, headDim;
+  std::size_t position;
+  const std::int32_t *keyPairs, *valuePairs; // of each block, as PromptBlock writes them
+  const float *keySteps, *valueSteps;
+  float *sums;                // (rows, headDim) out
+  float *maxima, *weightSums; // (rows,) working memory
+  std::int32_t *valueDots;    // (promptRowGroup, headDim) working memory
+};
+
 struct Kernels {
   const char *name;
   void (*widen)(const Half *from, float *to, std::size_t n);
@@ -215,6 +254,9 @@ struct Kernels {
   void (*codeProducts)(const CodeProducts &);
   void (*roundGroups)(const RoundGroups &);
   void (*groupProducts)(const GroupProducts &);
+  void (*promptQuery)(const PromptQuery &);
+  void (*promptBlock)(const PromptBlock &);
+  void (*promptAttention)(const PromptAttention &);
   // A plain vectorised sum, to measure the bandwidth of reading; n a multiple of 64.
   float (*streamSum)(const float *numbers, std::size_t n);
 };
@@ -237,6 +279,9 @@ struct Kernels {
    isa::codeProducts,                                                                              \
    isa::roundGroups,                                                                               \
    isa::groupProducts,                                                                             \
+   isa::promptQuery,                                                                               \
+   isa::promptBlock,                                                                               \
+   isa::promptAttention,                                                                           \
    isa::streamSum}
 
 extern const Kernels avx512vnniKernels, avx512Kernels, avx2Kernels, portableKernels;

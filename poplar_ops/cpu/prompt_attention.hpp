@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Causal dense attention of the tokens of a prompt (contract E14). A row's result is a function of
+// its own position: of its query and of the keys and values up to it. It does not depend on how a
+// prompt is cut into pieces, nor on threads, batch mates or the instruction set.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace sparq {
+namespace cpu {
+
+enum class Number { float32, float16, bfloat16 };
+
+// Numbers of one type, head_dim of a row side by side.
+struct PromptTensor {
+  const void *start;
+  std::ptrdiff_t batch, head, token; // bytes from one to the next
+};
+
+struct Prompt {
+  Number type;
+  PromptTensor query;      // (batch, nHeads, nQueries, headDim)
+  PromptTensor key, value; // (batch, nKvHeads, nKeys, headDim)
+  std::size_t batch, nHeads, nKvHeads, nQueries, nKeys, headDim;
+  float scale;
+  void *output; // (batch, nQueries, nHeads, headDim), of the same type
+};
+
+// The queries are those of the last nQueries positions. Throws Error for sizes that do not fit.
+void attendPrompt(const Prompt &prompt, std::int64_t nThreads, const std::string &isa);
+
+} // namespace cpu
+} // namespace sparq
