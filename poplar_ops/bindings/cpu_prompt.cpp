@@ -7,7 +7,6 @@
 
 #include <pybind11/stl.h>
 
-#include <array>
 #include <tuple>
 
 namespace py = pybind11;
@@ -18,14 +17,18 @@ namespace {
 // Address, and bytes from one batch element, head and token to the next.
 using TensorAt = std::tuple<std::uintptr_t, std::ptrdiff_t, std::ptrdiff_t, std::ptrdiff_t>;
 
+// batch, n_heads, n_kv_heads, n_queries, n_keys, head_dim
+using Sizes =
+    std::tuple<std::size_t, std::size_t, std::size_t, std::size_t, std::size_t, std::size_t>;
+
 PromptTensor tensorAt(const TensorAt &at) {
   const auto &[address, batch, head, token] = at;
   return {reinterpret_cast<const void *>(address), batch, head, token};
 }
 
 void promptAttention(const std::string &type, const TensorAt &query, const TensorAt &key,
-                     const TensorAt &value, const std::array<std::size_t, 6> &sizes, float scale,
-                     std::uintptr_t output, std::int64_t nThreads, const std::string &isa) {
+                     const TensorAt &value, const Sizes &sizes, float scale, std::uintptr_t output,
+                     std::int64_t nThreads, const std::string &isa) {
   const auto &[batch, nHeads, nKvHeads, nQueries, nKeys, headDim] = sizes;
   const Number number = type == "float32"    ? Number::float32
                         : type == "bfloat16" ? Number::bfloat16

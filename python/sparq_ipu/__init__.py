@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from sparq_ipu.attention import dense_attention, sparq_attention, window_attention
 from sparq_ipu.cache import KVCache
 from sparq_ipu.devices import available_devices
+from sparq_ipu.prompt import prompt_attention
 from sparq_ipu.tokens import append_and_attend
 from sparq_reference.settings import SparqSettings, WindowSettings
 
@@ -33,6 +34,7 @@ __all__ = [
     "available_devices",
     "dense_attention",
     "plan",
+    "prompt_attention",
     "sparq_attention",
     "window_attention",
 ]

@@ -34,6 +34,19 @@ def int8_product(
     isa: str = "auto",
 ) -> None: ...
 
+def prompt_attention(
+    dtype: str,
+    query: tuple[int, int, int, int],
+    key: tuple[int, int, int, int],
+    value: tuple[int, int, int, int],
+    sizes: tuple[int, int, int, int, int, int],
+    scale: float,
+    output: int,
+    *,
+    n_threads: int = 0,
+    isa: str = "auto",
+) -> None: ...
+
 class KVCache:
     """Keys and values in host memory, and attention over them."""
 

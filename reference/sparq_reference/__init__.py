@@ -8,13 +8,14 @@ numerics    the float32 arithmetic of the contract: sums in a fixed order, exp, 
 row_codes   rows of keys and values in 8 bits
 settings    SparqSettings, WindowSettings and CacheSpec: what a call and a cache are described by
 errors      kinds of errors that callers tell apart
+prompt      attention of the tokens of a prompt: both twins
 window      what window attention selects by: the history of attention weights
 KVCache     keys, values and their running sum, for the exact twin
 transfers   elements moved by each attention algorithm, speedups, arithmetic intensity
 checks      validation of arguments, for every package of the project
 """
 
-from sparq_reference import checks, errors, exact, ideal, numerics, row_codes, settings, transfers, window
+from sparq_reference import checks, errors, exact, ideal, numerics, prompt, row_codes, settings, transfers, window
 from sparq_reference.cache import KVCache
 from sparq_reference.errors import DoesNotFit, NotFinite
 from sparq_reference.settings import CacheSpec, SparqSettings, WindowSettings
@@ -31,6 +32,7 @@ __all__ = [
     "exact",
     "ideal",
     "numerics",
+    "prompt",
     "row_codes",
     "settings",
     "transfers",

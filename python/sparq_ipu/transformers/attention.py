@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any, Callable
 
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 
+from sparq_ipu.torch import prompt
 from sparq_ipu.transformers.cache.handover import ATTEND_ONCE
 from sparq_ipu.transformers.cache_name import CACHE, NAMES
 from sparq_reference import checks
@@ -58,7 +60,7 @@ def register(base: str, has_windows: bool = False) -> str:
     # transformers looks for "sdpa" in a name, and refuses it for models that have "eager" alone
     name = f"sparq_ipu_{'dense' if base == 'sdpa' else base}{'_windows' if has_windows else ''}"
     mask = _mask_interface()[base]
-    AttentionInterface.register(name, _attention_over(_attention_interface()[base]))
+    AttentionInterface.register(name, _attention_over(_attention_interface()[base], base == "sdpa"))
     AttentionMaskInterface.register(name, mask if has_windows else _mask_over(mask))
     return name
 
@@ -79,7 +81,7 @@ def _mask_over(base: Callable[..., Any]) -> Callable[..., Any]:
     return mask
 
 
-def _attention_over(base: Callable[..., Any]) -> Callable[..., Any]:
+def _attention_over(base: Callable[..., Any], is_default: bool) -> Callable[..., Any]:
     def attention(
         module: torch.nn.Module,
         query: torch.Tensor,
@@ -90,7 +92,8 @@ def _attention_over(base: Callable[..., Any]) -> Callable[..., Any]:
         dropout: float = 0.0,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, None]:
-        """Attention of one layer: `base` for prefill, the layer's KVCache for decode steps.
+        """Attention of one layer: for a prompt that of E14 where it is as accurate as `base`, else `base`; the
+        layer's KVCache for decode steps.
 
         Args:
             query: (batch, n_heads, n_tokens, head_dim); key, value: what the cache's `update` returned.
@@ -125,6 +128,8 @@ def _attention_over(base: Callable[..., Any]) -> Callable[..., Any]:
         else:
             layer.check_mask(attention_mask, query.shape[2])
             return layer.attend(query, key, value, _factor(scaling, query)), None
+        if is_default and layer is not None and prompt.takes(query) and _is_causal(layer, attention_mask):
+            return prompt.prompt_attention(query.detach(), key.detach(), value.detach(), scaling), None
         result = own(key, value, attention_mask)
         return result
 
@@ -132,6 +137,21 @@ def _attention_over(base: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _NO_FORWARD_PASS = ForwardPass()
+
+
+def _is_causal(layer: Any, mask: torch.Tensor | None) -> bool:
+    """Whether each token of a prompt attends to all columns up to its own and to no other."""
+    if layer.window is not None or not layer.is_all_real:
+        return False
+    if mask is None:
+        return True
+    n, m = mask.shape[-2:]
+    return mask.dtype == torch.bool and bool((mask == _earlier(n, m)).all())
+
+
+@functools.lru_cache(maxsize=4)
+def _earlier(n: int, m: int) -> torch.Tensor:
+    return torch.ones(n, m, dtype=torch.bool).tril(m - n)
 
 
 def _factor(scaling: float | None, query: torch.Tensor) -> float:

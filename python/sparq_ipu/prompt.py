@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Causal dense attention of the tokens of a prompt, on a CPU."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sparq_reference import checks, numerics
+from sparq_reference.prompt import OP, check
+
+
+def prompt_attention(
+    query: np.ndarray,
+    key: np.ndarray,
+    value: np.ndarray,
+    *,
+    scale: float | None = None,
+    n_threads: int = 0,
+    isa: str = "auto",
+) -> np.ndarray:
+    """Attention of the last n tokens of a text, each to all positions up to its own.
+
+    Queries are rounded to integers of 14 bits, keys and values to 13 (docs/exactness.md, E14). So a row has the
+    same bits however the text is cut into calls, on any number of threads and any instruction set. The rounding
+    costs about as much accuracy as bfloat16 attention loses.
+
+    Args:
+        query: (batch, n_heads, n, head_dim) float32 or float16: of the last n positions.
+        key, value: (batch, n_kv_heads, seq_len, head_dim) of the same dtype, seq_len >= n; magnitudes up to
+            65504. head_dim is a multiple of 8 of at most 256.
+        scale: factor of the scores; None: 1 / sqrt(head_dim).
+        n_threads: 0: OMP_NUM_THREADS, else all processors.
+        isa: instruction set, as of `KVCache`.
+
+    Returns:
+        (batch, n, n_heads, head_dim) of the same dtype, bit for bit `sparq_reference.prompt.prompt_attention`.
+
+    Raises:
+        ValueError: shapes or dtypes that do not fit, NaN or infinity.
+    """
+    from sparq_ipu import _cpu
+
+    check(query, key, value)
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        checks.check_finite(OP, name, x)
+    query, key, value = (x if x.strides[-1] == x.itemsize else x.copy() for x in (query, key, value))
+    batch, n_heads, n, head_dim = query.shape
+    output = np.empty((batch, n, n_heads, head_dim), query.dtype)
+    _cpu.prompt_attention(
+        query.dtype.name,
+        *((x.ctypes.data, *x.strides[:3]) for x in (query, key, value)),
+        (batch, n_heads, key.shape[1], n, key.shape[2], head_dim),
+        float(numerics.scale(head_dim)) if scale is None else scale,
+        output.ctypes.data,
+        n_threads=n_threads,
+        isa=isa,
+    )
+    return output

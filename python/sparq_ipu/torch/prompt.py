@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Causal dense attention of the tokens of a prompt, for PyTorch tensors on the CPU."""
+
+from __future__ import annotations
+
+import torch
+
+from sparq_reference import numerics
+
+
+def takes(query: torch.Tensor) -> bool:
+    """Whether `prompt_attention` is the attention to take for this query: bfloat16 or float16 on the CPU, and no
+    gradient. For float32 it would lose accuracy."""
+    head_dim = query.shape[-1]
+    return (
+        query.dtype in (torch.bfloat16, torch.float16)
+        and query.device.type == "cpu"
+        and not (torch.is_grad_enabled() and query.requires_grad)
+        and head_dim % 8 == 0
+        and head_dim <= 256
+    )
+
+
+def prompt_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None = None
+) -> torch.Tensor:
+    """`sparq_ipu.prompt.prompt_attention` of tensors.
+
+    Args:
+        query: (batch, n_heads, n, head_dim) float32, float16 or bfloat16: of the last n positions.
+        key, value: (batch, n_kv_heads, seq_len, head_dim) of the same dtype.
+        scale: factor of the scores; None: 1 / sqrt(head_dim).
+
+    Returns:
+        (batch, n, n_heads, head_dim) of the same dtype. NaN and infinity are not looked for.
+    """
+    from sparq_ipu import _cpu
+
+    batch, n_heads, n, head_dim = query.shape
+    tensors = [x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value)]
+    output = torch.empty(batch, n, n_heads, head_dim, dtype=query.dtype)
+    _cpu.prompt_attention(
+        str(query.dtype).split(".")[1],
+        *((x.data_ptr(), *(stride * x.element_size() for stride in x.stride()[:3])) for x in tensors),
+        (batch, n_heads, key.shape[1], n, key.shape[2], head_dim),
+        float(numerics.scale(head_dim)) if scale is None else scale,
+        output.data_ptr(),
+    )
+    return output
