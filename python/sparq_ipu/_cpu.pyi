@@ -33,7 +33,6 @@ def int8_product(
     n_threads: int = 0,
     isa: str = "auto",
 ) -> None: ...
-
 def prompt_attention(
     dtype: str,
     query: tuple[int, int, int, int],

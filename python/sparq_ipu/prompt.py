@@ -20,9 +20,9 @@ def prompt_attention(
 ) -> np.ndarray:
     """Attention of the last n tokens of a text, each to all positions up to its own.
 
-    Queries are rounded to integers of 14 bits, keys and values to 13 (docs/exactness.md, E14). So a row has the
-    same bits however the text is cut into calls, on any number of threads and any instruction set. The rounding
-    costs about as much accuracy as bfloat16 attention loses.
+    Queries are rounded to integers of 14 bits, keys and values to 13 (docs/exactness.md, E14). A row then has
+    the same bits however the text is cut into calls, on any number of threads and any instruction set. The
+    rounding costs about as much accuracy as bfloat16 attention loses.
 
     Args:
         query: (batch, n_heads, n, head_dim) float32 or float16: of the last n positions.
@@ -33,7 +33,7 @@ def prompt_attention(
         isa: instruction set, as of `KVCache`.
 
     Returns:
-        (batch, n, n_heads, head_dim) of the same dtype, bit for bit `sparq_reference.prompt.prompt_attention`.
+        (batch, n, n_heads, head_dim) of the same dtype, bit for bit that of `sparq_reference.prompt`.
 
     Raises:
         ValueError: shapes or dtypes that do not fit, NaN or infinity.

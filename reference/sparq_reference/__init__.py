@@ -15,7 +15,18 @@ transfers   elements moved by each attention algorithm, speedups, arithmetic int
 checks      validation of arguments, for every package of the project
 """
 
-from sparq_reference import checks, errors, exact, ideal, numerics, prompt, row_codes, settings, transfers, window
+from sparq_reference import (
+    checks,
+    errors,
+    exact,
+    ideal,
+    numerics,
+    prompt,
+    row_codes,
+    settings,
+    transfers,
+    window,
+)
 from sparq_reference.cache import KVCache
 from sparq_reference.errors import DoesNotFit, NotFinite
 from sparq_reference.settings import CacheSpec, SparqSettings, WindowSettings

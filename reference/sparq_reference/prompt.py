@@ -43,7 +43,7 @@ def round_to_integers(x: np.ndarray, limit: np.float32) -> tuple[np.ndarray, np.
 
 
 def _dots(query: np.ndarray, key: np.ndarray) -> np.ndarray:
-    """(n, d) and (m, d) integers -> (n, m) float32: the sums of chunks, each rounded once, added ascending."""
+    """(n, d) and (m, d) integers -> (n, m) float32: chunks, summed exactly, are rounded and added."""
     total = np.zeros((len(query), len(key)), np.float32)
     for start in range(0, query.shape[1], CHUNK):
         part = (query[:, start : start + CHUNK] @ key[:, start : start + CHUNK].T).astype(np.float32)

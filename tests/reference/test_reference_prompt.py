@@ -106,7 +106,8 @@ def bound(query: np.ndarray, key: np.ndarray, value: np.ndarray) -> np.ndarray:
     of_fp32 = 2.0**-21 * q_sum[:, None] * np.abs(key).max(-1)
     score = (of_rounding + of_fp32).max(-1) / np.sqrt(d)
     most = np.abs(value).max() + 2.0**-48
-    return most * np.minimum(2, np.expm1(np.minimum(2 * score, 9)) + 64 / 2 / 8191 + 1 / 8190 + 1e-4) + 2.0**-47
+    of_weights = np.expm1(np.minimum(2 * score, 9)) + 64 / 2 / 8191 + 1 / 8190 + 1e-4
+    return most * np.minimum(2, of_weights) + 2.0**-47
 
 
 @given(SEEDS, KINDS, st.sampled_from((3, 64, 200)), st.sampled_from((8, 64, 96)))
@@ -119,7 +120,10 @@ def test_both_twins_are_near(seed: int, kind: str, m: int, d: int) -> None:
 
 def test_ordinary_tensors_lose_less_than_a_rounding_to_bfloat16() -> None:
     query, key, value = tensors(3, "normal", (2, 1), 40, 700, 64)
-    exact, ideal = prompt.prompt_attention(query, key, value), prompt.ideal_prompt_attention(query, key, value)
+    exact, ideal = (
+        prompt.prompt_attention(query, key, value),
+        prompt.ideal_prompt_attention(query, key, value),
+    )
     error = np.sqrt(((exact - ideal) ** 2).mean() / (ideal**2).mean())
     assert 1e-5 < error < 2.0**-9 / np.sqrt(3)  # of rounding to 8 bits, on average
 

@@ -9,8 +9,8 @@ from sparq_reference import numerics
 
 
 def takes(query: torch.Tensor) -> bool:
-    """Whether `prompt_attention` is the attention to take for this query: bfloat16 or float16 on the CPU, and no
-    gradient. For float32 it would lose accuracy."""
+    """Whether `prompt_attention` can replace PyTorch's attention for this query: it is bfloat16 or float16 on
+    the CPU, without a gradient. A float32 query would lose accuracy."""
     head_dim = query.shape[-1]
     return (
         query.dtype in (torch.bfloat16, torch.float16)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from typing import Any, Callable
 
 import torch
@@ -92,8 +91,8 @@ def _attention_over(base: Callable[..., Any], is_default: bool) -> Callable[...,
         dropout: float = 0.0,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, None]:
-        """Attention of one layer: for a prompt that of E14 where it is as accurate as `base`, else `base`; the
-        layer's KVCache for decode steps.
+        """Attention of one layer. A prompt is read by `prompt_attention` where that is as accurate as `base`,
+        else by `base`; decode steps read the layer's KVCache.
 
         Args:
             query: (batch, n_heads, n_tokens, head_dim); key, value: what the cache's `update` returned.
@@ -128,7 +127,7 @@ def _attention_over(base: Callable[..., Any], is_default: bool) -> Callable[...,
         else:
             layer.check_mask(attention_mask, query.shape[2])
             return layer.attend(query, key, value, _factor(scaling, query)), None
-        if is_default and layer is not None and prompt.takes(query) and _is_causal(layer, attention_mask):
+        if is_default and layer is not None and prompt.takes(query) and _is_causal(layer):
             return prompt.prompt_attention(query.detach(), key.detach(), value.detach(), scaling), None
         result = own(key, value, attention_mask)
         return result
@@ -139,19 +138,10 @@ def _attention_over(base: Callable[..., Any], is_default: bool) -> Callable[...,
 _NO_FORWARD_PASS = ForwardPass()
 
 
-def _is_causal(layer: Any, mask: torch.Tensor | None) -> bool:
-    """Whether each token of a prompt attends to all columns up to its own and to no other."""
-    if layer.window is not None or not layer.is_all_real:
-        return False
-    if mask is None:
-        return True
-    n, m = mask.shape[-2:]
-    return mask.dtype == torch.bool and bool((mask == _earlier(n, m)).all())
-
-
-@functools.lru_cache(maxsize=4)
-def _earlier(n: int, m: int) -> torch.Tensor:
-    return torch.ones(n, m, dtype=torch.bool).tril(m - n)
+def _is_causal(layer: Any) -> bool:
+    """Whether each token of a prompt attends to all columns up to its own: a mask of the caller's own, other
+    than for padding, was refused before."""
+    return layer.window is None and layer.is_all_real
 
 
 def _factor(scaling: float | None, query: torch.Tensor) -> float:

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""bench/prompt.py: its rows, and that it refuses other bits than the reference."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+pytest.importorskip("torch")
+
+import prompt as program
+
+
+def test_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    program.main(["--S", "64", "130", "--head-dim", "16", "--repeats", "2"])
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(r["method"], r["seq_len"]) for r in rows if r["method"].startswith("p")] == [
+        ("prompt_attention", 64),
+        ("product bfloat16", 64),
+        ("prompt_attention", 130),
+        ("product bfloat16", 130),
+    ]
+    assert all(0 < r["least"] <= r["gflop_per_s"] <= r["most"] for r in rows)
+
+
+def test_other_bits_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = program.prompt_attention
+    monkeypatch.setattr(program, "prompt_attention", lambda q, k, v: original(q, k, v) * 1.0001)
+    with pytest.raises(AssertionError, match="other bits than the reference"):
+        program.main(["--S", "64", "--head-dim", "16", "--repeats", "1"])
