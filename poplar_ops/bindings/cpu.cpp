@@ -222,7 +222,7 @@ std::optional<py::array> attentionOfQuery(KVCache &cache, const py::object &quer
 std::optional<std::vector<std::int64_t>>
 attendRotaryAt(KVCache &cache, const std::string &type, std::uintptr_t products, std::uintptr_t cos,
                std::uintptr_t sin, std::size_t rows, std::size_t nHeads, std::uintptr_t output,
-               const std::optional<SparqSettings> &settings, std::int64_t minLength) {
+               const std::optional<SparqSettings> &settings) {
   const RotaryStep step{type == "float32"    ? Float::float32
                         : type == "bfloat16" ? Float::bfloat16
                                              : Float::float16,
@@ -233,8 +233,7 @@ attendRotaryAt(KVCache &cache, const std::string &type, std::uintptr_t products,
                         nHeads,
                         reinterpret_cast<void *>(output)};
   py::gil_scoped_release release;
-  std::vector<std::int64_t> lengths =
-      attendRotary(cache, step, settings ? &*settings : nullptr, minLength);
+  std::vector<std::int64_t> lengths = attendRotary(cache, step, settings ? &*settings : nullptr);
   if (lengths.empty())
     return std::nullopt;
   return lengths;
@@ -362,8 +361,8 @@ void nextOfStep(const DecoderStep &step, std::size_t layer, std::size_t nRows,
             reinterpret_cast<std::uint16_t *>(products), nThreads);
 }
 
-// The cache; settings; the shortest length that is not dense.
-using AttentionAt = std::tuple<KVCache *, std::optional<SparqSettings>, std::int64_t>;
+// The cache, and settings, or none for dense attention.
+using AttentionAt = std::tuple<KVCache *, std::optional<SparqSettings>>;
 
 // The layer that the caller goes on with, and the seconds of attention and of all else. `lengths` gets those of
 // each layer before it, also where this throws.
@@ -378,8 +377,8 @@ runStep(const DecoderStep &step, std::size_t layer,
   for (const auto &at : attention) {
     of.push_back({});
     if (at) {
-      const auto &[cache, settings, minLength] = *at;
-      of.back() = {cache, settings ? &*settings : nullptr, minLength};
+      const auto &[cache, settings] = *at;
+      of.back() = {cache, settings ? &*settings : nullptr};
     }
   }
   DecoderStep::Done done{layer, {}, 0, 0};
@@ -485,7 +484,7 @@ PYBIND11_MODULE(_cpu, m) {
            py::arg("check_finite"))
       .def("attend_rotary", &attendRotaryAt, py::arg("dtype"), py::arg("products"), py::arg("cos"),
            py::arg("sin"), py::arg("rows"), py::arg("n_heads"), py::arg("output"),
-           py::arg("settings"), py::arg("min_seq_len"))
+           py::arg("settings"))
       .def("observe", &observe, py::arg("query"), py::arg("settings"))
       .def_property_readonly("n_recent", &KVCache::nRecent)
       .def("history", &historyOf, py::arg("element"))

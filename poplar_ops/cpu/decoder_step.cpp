@@ -159,7 +159,7 @@ void DecoderStep::run(const std::vector<Attention> &attention, const std::uint16
     const auto start = Clock::now();
     std::vector<std::int64_t> lengths = attendRotary(
         *of.cache, {Float::bfloat16, products, cos, sin, rows, nHeads, attended.data()},
-        of.settings, of.minLength);
+        of.settings);
     if (lengths.empty())
       return;
     done.lengths.push_back(std::move(lengths));

@@ -127,14 +127,10 @@ bool toHalves(const KVCache &cache, const RotaryStep &step, Rows32 &rows, Half *
 } // namespace
 
 std::vector<std::int64_t> attendRotary(KVCache &cache, const RotaryStep &step,
-                                       const SparqSettings *settings, std::int64_t minLength) {
+                                       const SparqSettings *settings) {
   std::vector<std::int64_t> lengths = cache.lengths();
   for (std::int64_t &length : lengths)
     ++length;
-  const auto shortest = std::minmax_element(lengths.begin(), lengths.end());
-  const bool dense = !settings || *shortest.second < minLength;
-  if (!dense && *shortest.first < minLength)
-    return {};
 
   const std::size_t n = cache.headDim, nRows = step.nHeads + 2 * cache.nKvHeads;
   std::vector<Half> halves(cache.batch * nRows * n);
@@ -155,8 +151,7 @@ std::vector<std::int64_t> attendRotary(KVCache &cache, const RotaryStep &step,
 
   std::vector<Half> output(cache.batch * step.nHeads * n);
   const Query query{rowsFrom(0), {element, head, bytes}};
-  cache.attention(query, static_cast<std::int64_t>(step.nHeads), dense ? nullptr : settings,
-                  output.data());
+  cache.attention(query, static_cast<std::int64_t>(step.nHeads), settings, output.data());
   for (std::size_t row = 0; row < cache.batch * step.nHeads; ++row)
     rows.store(output.data() + row * n, step.output, row);
   return lengths;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A decode step of one layer, from what its linear layers for queries, keys and values say to what
-// its attention says: the rotary embedding, rounding to fp16, append and attention in one call.
+// A decode step of one layer, from the outputs of its linear layers for queries, keys and values to
+// the output of its attention: the rotary embedding, rounding to fp16, append and attention in one call.
 #pragma once
 
 #include "kv_cache.hpp"
@@ -29,13 +29,13 @@ struct RotaryStep {
 };
 
 // Queries and keys become x * cos + rotate_half(x) * sin, each of the three operations rounded to
-// the type, as PyTorch does. Then all is rounded to fp16, the tokens are appended and attended to:
-// densely where all batch elements then have fewer than minLength positions, or settings is null.
+// the type, as PyTorch does. Then all is rounded to fp16, the tokens are appended and attended to,
+// densely if settings is null.
 //
-// Returns the lengths after it. Empty, and nothing has happened, where fp16 can not hold a number,
-// or some elements are dense and some are not. Throws Error as `append` and `attention` do.
+// Returns the lengths after it. Empty, and nothing has happened, where fp16 can not hold a number.
+// Throws Error as `append` and `attention` do.
 std::vector<std::int64_t> attendRotary(KVCache &cache, const RotaryStep &step,
-                                       const SparqSettings *settings, std::int64_t minLength);
+                                       const SparqSettings *settings);
 
 } // namespace cpu
 } // namespace sparq

@@ -83,7 +83,6 @@ class KVCache:
         n_heads: int,
         output: int,
         settings: SparqSettings | None,
-        min_seq_len: int,
     ) -> list[int] | None: ...
     def window_attention(self, query: np.ndarray, settings: WindowSettings) -> np.ndarray: ...
     def observe(self, query: np.ndarray, settings: WindowSettings) -> None: ...
@@ -116,7 +115,7 @@ class DecoderStep:
     def run(
         self,
         layer: int,
-        attention: Sequence[tuple[KVCache, SparqSettings | None, int] | None],
+        attention: Sequence[tuple[KVCache, SparqSettings | None] | None],
         cos: int,
         sin: int,
         rows: int,

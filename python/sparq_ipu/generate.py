@@ -316,7 +316,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.generat
         n_layers, head_dim = checkpoint.shape
         layers = None
         if not arguments.dense:
-            layers = settings.of_model(n_layers, head_dim, not is_stacked(dict(device=device)))
+            layers = settings.of_model(n_layers, head_dim)
         model = _load(arguments, checkpoint)
 
         def turn_on() -> None:

@@ -118,7 +118,7 @@ def test_some_layers_attend_elsewhere(
     monkeypatch.setattr(
         SparqLayer,
         "attention_of_step",
-        lambda layer, rotary: None if layer.index in apart else own_attention(layer, rotary),
+        lambda layer: None if layer.index in apart else own_attention(layer),
     )
     own, lean, _ = both(a_wide_model("int4"), monkeypatch)
     assert torch.equal(own, lean)
@@ -451,7 +451,7 @@ def test_shapes_that_do_not_fit_together() -> None:
     step = _cpu.DecoderStep(norms, layer, 1e-5, 64, 8, 0)
     rows, heads = "a cache of as many rows", "the heads of its cache"
     for n_rows, n_heads, n_kv_heads, rule in ((2, 2, 1, rows), (1, 4, 2, heads), (1, 2, 1, heads)):
-        attention = [(_cpu.KVCache(CacheSpec(1, n_kv_heads, 16, 8)), None, 0)]
+        attention = [(_cpu.KVCache(CacheSpec(1, n_kv_heads, 16, 8)), None)]
         with pytest.raises(ValueError, match=f"^decoder_step: layer 0 must have {rule}"):
             step.run(0, attention, 0, 0, 1, n_heads, n_rows, 0, 0, 1, [])
     for given in ((norms[1:], layer), (norms, layer[1:]), ([0], [])):

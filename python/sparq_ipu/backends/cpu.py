@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sparq_ipu.kernels import Settings
 
     #: what `CPUBackend.attention_of_step` returns
-    AttentionOfStep = Tuple[_cpu.KVCache, Optional[SparqSettings], int]
+    AttentionOfStep = Tuple[_cpu.KVCache, Optional[SparqSettings]]
 
 #: overrides the choice of the instruction set where the option `isa` is not given
 ISA_VARIABLE = "SPARQ_CPU_ISA"
@@ -157,13 +157,10 @@ class CPUBackend:
     ) -> np.ndarray | None:
         return self._cache.attention_of_query(query, settings, check_finite)
 
-    def attention_of_step(self, settings: SparqSettings | None, min_seq_len: int) -> AttentionOfStep:
-        """What the kernels take for one token through a layer of a model, with this cache.
-
-        Args:
-            settings: None: dense attention, as of fewer than min_seq_len positions.
-        """
-        return self._cache, settings, min_seq_len
+    def attention_of_step(self, settings: SparqSettings | None) -> AttentionOfStep:
+        """The arguments of the kernels for one token through a layer of a model: this cache, and the settings
+        (None for dense attention)."""
+        return self._cache, settings
 
     def attention(self, query: np.ndarray, settings: Settings) -> np.ndarray:
         if settings is not None and settings.kind == "window":

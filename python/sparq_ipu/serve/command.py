@@ -156,7 +156,7 @@ def _build(arguments: argparse.Namespace) -> tuple[Any, Any]:
 
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
-    layers = settings.of_model(*checkpoint.shape, True)
+    layers = settings.of_model(*checkpoint.shape)
     trained = getattr(text_config(checkpoint.config), "max_position_embeddings", None)
     context = arguments.context or trained or _USUAL_CONTEXT
     if trained and context > trained:

@@ -23,8 +23,8 @@ from sparq_ipu.transformers.cache.attend import half_of
 from sparq_ipu.transformers.cache.autograd import without_backward
 from sparq_ipu.transformers.cache.prepared import PreparedCache
 from sparq_ipu.transformers.decoder.rotary import Rotary
-from sparq_ipu.transformers.decoder.step_layer import StepLayer
-from sparq_ipu.transformers.settings.layers import AnyLayerSettings, ModelSettings
+from sparq_ipu.transformers.decoder.step_layer import StepLayer, attention_of_step
+from sparq_ipu.transformers.settings.layers import AnyLayerSettings, ModelSettings, dense_rows
 
 if TYPE_CHECKING:
     from sparq_ipu.backends.cpu import AttentionOfStep, CPUBackend
@@ -198,7 +198,7 @@ class _LayerPass(StepLayer):
         return position_ids is not None and attention_mask is None and not self._is_piece
 
     def step(self, products: torch.Tensor, rotary: Rotary) -> torch.Tensor:
-        done = rotary.attend(products, self.attention_of_step(rotary))
+        done = rotary.attend(products, self.attention_of_step())
         if done is not None:
             return done[0]
         query, key, value = rotary.turned(products)
@@ -208,26 +208,23 @@ class _LayerPass(StepLayer):
         half = self._attend_one(query.numpy()[:, :, 0], rows)
         return torch.from_numpy(half).view(len(products), -1).to(products.dtype)
 
-    def attention_of_step(self, rotary: Rotary) -> AttentionOfStep | None:
-        return None if self._of.is_empty else rotary.of_layer(self._of.rows(self._places), self._settings)
+    def attention_of_step(self) -> AttentionOfStep | None:
+        return None if self._of.is_empty else attention_of_step(self._of.rows(self._places), self._settings)
 
     def has_attended(self, lengths: Sequence[int]) -> None:
         """The places know their lengths."""
 
     def _attend_one(self, query: np.ndarray, rows: KVCache) -> np.ndarray:
         """One token of each place; short texts attend densely."""
-        settings = self._settings
-        if settings is None:
-            return attention(query, rows)
-        is_dense = rows.lengths < settings.min_seq_len
-        if not is_dense.any():
-            return attention(query, rows, settings.attention)
-        if is_dense.all():
-            return attention(query, rows)
+        is_dense = dense_rows(self._settings, rows.lengths.tolist())
+        sparq = None if self._settings is None else self._settings.attention
+        if all(is_dense) or not any(is_dense):
+            return attention(query, rows, None if is_dense[0] else sparq)
         output = np.empty_like(query)
-        for chosen, how in ((is_dense, None), (~is_dense, settings.attention)):
+        for settings in (None, sparq):
+            chosen = [dense == (settings is None) for dense in is_dense]
             places = [place for place, yes in zip(self._places, chosen) if yes]
-            output[chosen] = attention(np.ascontiguousarray(query[chosen]), self._of.rows(places), how)
+            output[chosen] = attention(np.ascontiguousarray(query[chosen]), self._of.rows(places), settings)
         return output
 
     def get_seq_length(self, *args: Any) -> int:

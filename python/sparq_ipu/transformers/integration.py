@@ -28,7 +28,7 @@ from sparq_ipu.transformers.cache.sparq_cache import (
     record_past,
     sparq_layers,
 )
-from sparq_ipu.transformers.cache.storage import check_names, check_options, host_device, is_stacked
+from sparq_ipu.transformers.cache.storage import check_names, check_options, host_device
 from sparq_ipu.transformers.cache_name import CACHE, cache_in, cache_name
 from sparq_ipu.transformers.decoder.lean_step import LeanStep
 from sparq_ipu.transformers.decoder.weights import quantise_weights, weights_of
@@ -77,9 +77,9 @@ def enable(
     attention for float32, for padded rows and for windows. Caches that `generate` makes, and
     empty `DynamicCache`s that you pass, become caches of this kind; they can be kept over turns. Enabling
     again replaces the settings. Settings that are not given are those that docs/accuracy.md recommends:
-    no mean value in layer 0, a key index of 2 bits, and dense attention (on "cpu" and "reference") of texts
-    so short that SparQ would read more. `model.config` becomes a copy: another model may have been built
-    from the same object.
+    no mean value in layer 0, a key index of 2 bits, and dense attention of texts so short that SparQ would
+    read more. A cache in three tiers cannot attend densely: there SparQ decodes at any length. `model.config`
+    becomes a copy: another model may have been built from the same object.
 
     Args:
         model: a causal decoder (Llama, Mistral, Gemma, Qwen, Pythia, OPT, ...: docs/models.md has a table) on
@@ -115,7 +115,7 @@ def enable(
     said = LayerSettings.take(options)
     host = host_device("enable", device)
     check_names("enable", host, options, names)
-    how = dict(published=published, dense_below=not is_stacked(dict(device=host)))
+    how = dict(published=published, can_be_dense=options.get("memory") != "tiered")
     of_layers = settings_of_layers("enable", said, layers, n_layers_of(model), head_dim_of(model), **how)
     lean = checks.check_bool("enable", "lean", lean)
     tokens_per_step = checks.check_integer("enable", "tokens_per_step", tokens_per_step, 1, MAX_TOKENS)

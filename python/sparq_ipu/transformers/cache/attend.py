@@ -10,7 +10,7 @@ from sparq_ipu import KVCache
 from sparq_ipu.attention import attention
 from sparq_ipu.tokens import append_and_attend
 from sparq_ipu.transformers.cache.traffic import Traffic
-from sparq_ipu.transformers.settings.layers import AnyLayerSettings
+from sparq_ipu.transformers.settings.layers import AnyLayerSettings, dense_rows
 from sparq_reference import checks
 
 
@@ -29,12 +29,11 @@ def attend(
             f"got lengths {lengths.tolist()}"
         )
     sparq = None if settings is None else settings.attention
-    dense = np.ones(len(lengths), bool) if settings is None else lengths < settings.min_seq_len
-    n_dense = np.count_nonzero(dense)
-    output = attention(query, cache, None if n_dense == len(dense) else sparq)
-    if 0 < n_dense < len(dense):  # a call is for all rows, so both are made
-        output = np.where(dense[:, None, None], attention(query, cache), output)
-    traffic.count(cache, lengths.tolist(), dense.tolist(), sparq)
+    dense = dense_rows(settings, lengths.tolist())
+    output = attention(query, cache, None if all(dense) else sparq)
+    if any(dense) and not all(dense):  # a call is for all rows, so both are made
+        output = np.where(np.array(dense)[:, None, None], attention(query, cache), output)
+    traffic.count(cache, lengths.tolist(), dense, sparq)
     return output
 
 

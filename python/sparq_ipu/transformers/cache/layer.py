@@ -26,8 +26,8 @@ from sparq_ipu.transformers.cache.stack import LayerStack, StackStorage
 from sparq_ipu.transformers.cache.storage import Storage
 from sparq_ipu.transformers.cache.traffic import Traffic
 from sparq_ipu.transformers.decoder.rotary import Rotary
-from sparq_ipu.transformers.decoder.step_layer import StepLayer
-from sparq_ipu.transformers.settings.layers import AnyLayerSettings
+from sparq_ipu.transformers.decoder.step_layer import StepLayer, attention_of_step
+from sparq_ipu.transformers.settings.layers import AnyLayerSettings, dense_rows
 from sparq_reference import NotFinite, checks
 from sparq_reference.settings import op_of
 
@@ -409,7 +409,7 @@ class SparqLayer(StepLayer):
         return without_backward(torch.from_numpy(output).to(query.dtype), query, key, value)
 
     def step(self, products: torch.Tensor, rotary: Rotary) -> torch.Tensor:
-        done = rotary.attend(products, self.attention_of_step(rotary))
+        done = rotary.attend(products, self.attention_of_step())
         if done is not None:
             output, lengths = done
             self.has_attended(lengths)
@@ -421,20 +421,19 @@ class SparqLayer(StepLayer):
         half = attend(query.numpy()[:, :, 0], self.cache, announced.settings, self.traffic)
         return torch.from_numpy(half).view(len(products), -1).to(products.dtype)
 
-    def attention_of_step(self, rotary: Rotary) -> AttentionOfStep | None:
+    def attention_of_step(self) -> AttentionOfStep | None:
         announced = self._handover.expected()
         if announced.real is not None or not self.is_initialized:
             return None
         self._storage.reserve(self._columns.n_columns + 1)
-        return rotary.of_layer(self.cache, announced.settings)
+        return attention_of_step(self.cache, announced.settings)
 
     def has_attended(self, lengths: Sequence[int]) -> None:
         settings = self._handover.expected().settings
         self._columns.append(None, 1)
         self._handover.announce(None)
-        is_dense = settings is None or lengths[0] < settings.min_seq_len  # in all rows or in none
         sparq = None if settings is None else settings.attention
-        self.traffic.count(self.cache, lengths, [is_dense] * len(lengths), sparq)
+        self.traffic.count(self.cache, lengths, dense_rows(settings, lengths), sparq)
 
     @property
     def waits(self) -> bool:

@@ -92,7 +92,8 @@ class FewBitsStep:
         if embedded.dtype is not torch.bfloat16 or n_rows > MOST_ROWS:
             return None
         step, n_threads = self.kernels, torch.get_num_threads()
-        attention = [layer.attention_of_step(rotary) if rotary.is_bfloat16 else None for layer in layers]
+        is_taken = rotary.dtype is torch.bfloat16
+        attention = [layer.attention_of_step() if is_taken else None for layer in layers]
         hidden = embedded.clone(memory_format=torch.contiguous_format)
         memory = hidden.new_empty(n_rows * max(self._widths))
         at = n_rows, hidden.data_ptr(), memory.data_ptr(), n_threads
@@ -101,7 +102,7 @@ class FewBitsStep:
         while True:
             begin, lengths = index, []  # type: tuple[int, list[list[int]]]
             try:
-                index, *_ = step.run(begin, attention, *rotary.positions, *at, lengths)
+                index, *_ = step.run(begin, attention, *rotary.for_kernels, *at, lengths)
             finally:
                 for layer, of_rows in zip(layers[begin:], lengths):
                     layer.has_attended(of_rows)

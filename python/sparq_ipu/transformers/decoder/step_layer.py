@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any, Sequence
 import torch
 from transformers.cache_utils import CacheLayerMixin
 
+from sparq_ipu import KVCache
+from sparq_ipu.backends.cpu import CPUBackend
 from sparq_ipu.transformers.decoder.rotary import Rotary
+from sparq_ipu.transformers.settings.layers import AnyLayerSettings, dense_rows
 
 if TYPE_CHECKING:
     from sparq_ipu.backends.cpu import AttentionOfStep
@@ -35,10 +38,26 @@ class StepLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly typ
         """
 
     @abstractmethod
-    def attention_of_step(self, rotary: Rotary) -> AttentionOfStep | None:
+    def attention_of_step(self) -> AttentionOfStep | None:
         """The arguments with which the kernels store one token and attend to it, with room for it; None: only
         `step` can. After the kernels have done it, `has_attended` is called."""
 
     @abstractmethod
     def has_attended(self, lengths: Sequence[int]) -> None:
         """One token was stored and attended to; `lengths` of the rows include it."""
+
+
+def attention_of_step(cache: KVCache, settings: AnyLayerSettings | None) -> AttentionOfStep | None:
+    """The arguments with which the CPU kernels append a token to this cache and attend to it.
+
+    Returns:
+        None where they can not: the cache is on another device, attention is over a window, or some rows are
+        dense and others are not.
+    """
+    backend = cache.one_layer("sparq_attention")
+    if not isinstance(backend, CPUBackend) or (settings is not None and settings.kind == "window"):
+        return None
+    is_dense = dense_rows(settings, [length + 1 for length in backend.lengths.tolist()])
+    if settings is None or all(is_dense):
+        return backend.attention_of_step(None)
+    return None if any(is_dense) else backend.attention_of_step(settings.attention)

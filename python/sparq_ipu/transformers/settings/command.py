@@ -166,7 +166,7 @@ class SaidSettings:
             return self
         return dataclasses.replace(self, said={"top_k": recommended_top_k(positions), **self.said})
 
-    def of_model(self, n_layers: int, head_dim: int, dense_below: bool) -> ModelSettings:
+    def of_model(self, n_layers: int, head_dim: int) -> ModelSettings:
         """Of each layer of a model of that shape.
 
         Raises:
@@ -176,7 +176,7 @@ class SaidSettings:
             raise ValueError(
                 f"{self.op}: --settings must be of a model with {n_layers} layers, got one of {self.n_layers}"
             )
-        how = dict(published=self.published, dense_below=dense_below)
+        how = dict(published=self.published)
         return settings_of_layers(self.op, self.said, self.layers, n_layers, head_dim, **how)
 
     def enable(self, model: Any, device: str, tokens_per_step: int) -> None:

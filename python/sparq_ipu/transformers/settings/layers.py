@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from functools import cached_property
-from typing import Any, ClassVar, List, Mapping, Optional, Union
+from typing import Any, ClassVar, List, Mapping, Optional, Sequence, Union
 
 import sparq_reference
 from sparq_reference import checks, transfers
@@ -95,6 +95,17 @@ AnyLayerSettings = Union[LayerSettings, WindowLayerSettings]
 ModelSettings = List[Optional[AnyLayerSettings]]
 
 
+def dense_rows(settings: AnyLayerSettings | None, lengths: Sequence[int]) -> list[bool]:
+    """Which rows of a batch are decoded densely: those shorter than `min_seq_len`, and all without settings.
+
+    Args:
+        lengths: positions of each row, the new token included.
+    """
+    if settings is None:
+        return [True] * len(lengths)
+    return [length < settings.min_seq_len for length in lengths]
+
+
 def pays_from(settings: LayerSettings, head_dim: int) -> int:
     """The length from which on these settings read fewer bytes than dense attention."""
     # SparQ gains with every position behind top_k: before it, it reads all of them and their index
@@ -127,7 +138,7 @@ def complete(
     layer: int | None = None,
     *,
     published: bool = False,
-    dense_below: bool = True,
+    can_be_dense: bool = True,
 ) -> LayerSettings:
     """Settings of a layer: what is said of them, and what is recommended where nothing is.
 
@@ -139,7 +150,7 @@ def complete(
         layer: its index; None: a layer that nothing special is recommended for.
         published: as arXiv:2312.04985 has it instead: alike in all layers, a key index of 16 bits unless the
             cache has another, no dense attention.
-        dense_below: of the length at which SparQ reads less.
+        can_be_dense: the cache can attend densely, below the length at which SparQ reads less.
 
     Raises:
         ValueError: as `LayerSettings`.
@@ -155,7 +166,7 @@ def complete(
         if (head_dim or 0) > checks.MAX_INDEX_HEAD_DIM:
             default["index_bits"] = 16
     settings = LayerSettings.of(op, head_dim, {**default, **said})
-    if published or not dense_below or "min_seq_len" in said or head_dim is None:
+    if published or not can_be_dense or "min_seq_len" in said or head_dim is None:
         return settings
     return dataclasses.replace(settings, min_seq_len=pays_from(settings, head_dim))
 
