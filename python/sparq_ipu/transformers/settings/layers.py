@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from functools import cached_property
 from typing import Any, ClassVar, List, Mapping, Optional, Sequence, Union
 
@@ -204,3 +205,28 @@ def settings_of_layers(
             checks.fail(op, f"layers[{index}]", "be None (dense) or a mapping of settings", repr(changes))
         settings[index] = complete(f"{op}: layers[{index}]", head_dim, {**said, **changes}, index, **how)
     return settings
+
+
+def candidates(
+    head_dim: int | None,
+    ranks: Sequence[int],
+    top_ks: Sequence[int],
+    bits: Sequence[int],
+    n_local: int | None = None,
+) -> list[LayerSettings]:
+    """Every combination, with the mean value: what `sparq-ipu tune` chooses from.
+
+    Args:
+        head_dim: of the model; None: not known yet.
+        n_local: at most top_k is used; None: a quarter of top_k.
+
+    Raises:
+        ValueError: a setting out of range.
+    """
+
+    def settings(rank: int, top_k: int, index_bits: int) -> LayerSettings:
+        most_recent = top_k // 4 if n_local is None else min(n_local, top_k)
+        given = dict(rank=rank, top_k=top_k, n_local=most_recent, index_bits=index_bits)
+        return LayerSettings.of("tune", head_dim, given)
+
+    return [settings(*each) for each in itertools.product(ranks, top_ks, bits)]
