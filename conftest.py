@@ -3,8 +3,9 @@
 tests/helpers/, which pyproject.toml puts on the path.
 
 HYPOTHESIS_PROFILE chooses how much is tried: dev (default: small, fast), ci (derandomised, moderate), random
-(small, other examples each time) or nightly (random, large). A failure of the last two prints the blob that
-reproduces it, and --hypothesis-seed repeats a run.
+(small, other examples each time), few (as random, for another compiler or library of the same tests)
+or nightly (random, large). A failure of the last three prints the blob that reproduces it, and
+--hypothesis-seed repeats a run.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ os.environ.setdefault("SPARQ_EMULATOR_CHECK_WORKERS", "1")
 _ALWAYS = dict(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True)
 hypothesis.settings.register_profile("dev", max_examples=25, derandomize=True, **_ALWAYS)
 hypothesis.settings.register_profile("ci", max_examples=75, derandomize=True, **_ALWAYS)
+hypothesis.settings.register_profile("few", max_examples=6, database=None, **_ALWAYS)
 hypothesis.settings.register_profile("random", max_examples=25, database=None, **_ALWAYS)
 hypothesis.settings.register_profile("nightly", max_examples=3000, **_ALWAYS)
 # dev, but a failure is not made small: for a mutant, that it fails is all
