@@ -350,12 +350,12 @@ def device(lines: Sequence[Line]) -> str:
                 if of
                 else ["-"] * 4
             )
-        name = f"{line['attention']} k={line['of_top_k']}, {line['policy']}"
+        name = f"{line['attention']} k={line['of_top_k']}"
         rows.append([line["trace"].split(":")[0], name, line["hot_rows"], f"{line['first']:.0f}", *cells])
     of_phases = [
         f"{phase}: {what}" for phase in ("I", "II") for what in ("steps", "predicted", "counted", "us")
     ]
-    return markdown_table(["trace", "attention, buffer", "hot rows", "first step", *of_phases], rows)
+    return markdown_table(["trace", "attention", "hot rows", "first step", *of_phases], rows)
 
 
 def device_plan(lines: Sequence[Line]) -> str:
@@ -368,14 +368,13 @@ def device_plan(lines: Sequence[Line]) -> str:
             line["hot_rows"],
             f"{line['hit_rate']:.3f}",
             f"{line['seconds'] * 1e6:.0f}",
-            f"{line['seconds_of_small_waves'] * 1e6:.0f}",
             f"{line['streaming'] * 1e6:.0f}",
             f"{line['seconds_low'] * 1e6:.0f}",
             f"{line['seconds_high'] * 1e6:.0f}",
         ]
         for line in _where(lines, kind="device-plan")
     ]
-    header = ["trace", "attention", "KV heads", "hot rows", "hit rate", "us", "us, waves of 64"]
+    header = ["trace", "attention", "KV heads", "hot rows", "hit rate", "us"]
     return markdown_table([*header, "of it streaming", "low", "high"], rows)
 
 

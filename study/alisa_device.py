@@ -22,12 +22,11 @@ from sparq_study.alisa import MODELS, Model
 
 #: steps whose attention ALISA's history begins with: the prompt's last ones
 N_RECENT = 32
-#: what is compared: a name, settings, and how the buffer of hot rows is emptied. By the accuracy study ALISA
-#: needs three times as many tokens as SparQ for nearly the same bits per character
+#: what is compared: a name and settings. By the accuracy study ALISA needs three times as many tokens as
+#: SparQ for nearly the same bits per character
 RUNS = (
-    ("ALISA", WindowSettings(768, n_recent=N_RECENT), "recent"),
-    ("ALISA", WindowSettings(768, n_recent=N_RECENT), "lru"),
-    ("SparQ", SparqSettings(32, 256, 64), "lru"),
+    ("ALISA", WindowSettings(768, n_recent=N_RECENT)),
+    ("SparQ", SparqSettings(32, 256, 64)),
 )
 #: of the matrix products of an IPU: what the vendor states for fp16, and the share of it that is reached, as
 #: in the simulator
@@ -59,11 +58,9 @@ def executed(
     layer: int,
     settings: SparqSettings | WindowSettings,
     hot_rows: int,
-    policy: str,
     n_tiles: int = 0,
 ) -> Iterator[Step]:
-    """Decodes a trace, from its step N_RECENT on. Every token is appended by the device, so that the rows of
-    all are hot as long as there is room: phase I."""
+    """Decodes a trace, from its step N_RECENT on. The device appends every token."""
     from sparq_ipu import _core
 
     of_layer = trace.layers[layer]
@@ -78,7 +75,6 @@ def executed(
         memory="tiered",
         index_bits=4,
         hot_rows=hot_rows,
-        hot_policy=policy,
         check_finite=False,
     )
     start = trace.start + N_RECENT
@@ -116,9 +112,9 @@ def lines_of(
         if layer not in trace.layers:
             checks.fail("alisa", "layers", f"be among {list(trace.layers)}", layer)
         for n_hot in hot_rows:
-            for name, settings, policy in RUNS:
-                progress(f"layer {layer}, {n_hot} hot rows, {name} {policy}")
-                first, *steps = executed(trace, layer, settings, n_hot, policy, n_tiles)
+            for name, settings in RUNS:
+                progress(f"layer {layer}, {n_hot} hot rows, {name}")
+                first, *steps = executed(trace, layer, settings, n_hot, n_tiles)
                 line: Line = {
                     "schema": SCHEMA,
                     "kind": "device",
@@ -127,7 +123,6 @@ def lines_of(
                     "attention": name,
                     **{f"of_{key}": value for key, value in settings.arguments().items()},
                     "hot_rows": n_hot,
-                    "policy": policy,
                     "first": round(first.counted, 2),
                 }
                 for phase, of in (
@@ -150,42 +145,35 @@ def lines_of(
 
 #: heads and KV heads of a layer of head_dim 128: LLaMA-7B's, and one with grouped queries
 SHAPES = ((32, 32), (32, 8))
-#: rows that are read at a time: as many as suit most, or few, for so few are missing
-WAVES = {"seconds": 0, "seconds_of_small_waves": 64}
 
 
 def plan_lines(lines: Sequence[Line], seq_len: int, n_tiles: int = 0) -> list[Line]:
     """Modelled seconds of a step of a larger layer, rows of 8 bits, with the hit rates that were counted in
-    phase II; of buffers of "lru" that phase I does not fit."""
+    phase II, of buffers that phase I does not fit."""
     made = []
     for line in lines:
-        if line["kind"] != "device" or line["policy"] != "lru" or line["I"]:
+        if line["kind"] != "device" or line["I"]:
             continue
         hit_rate = 1 - line["II"]["counted"] / line["of_top_k"]
         given = {key[3:]: value for key, value in line.items() if key.startswith("of_")}
         settings = WindowSettings(**given) if "n_recent" in given else SparqSettings(**given)
         kernel = attention_over("tiered", settings).kernel
         for n_heads, n_kv_heads in SHAPES:
-            plans = {
-                column: sparq_ipu.plan(
-                    1,
-                    n_heads,
-                    n_kv_heads,
-                    128,
-                    seq_len,
-                    kernel=kernel,
-                    row_bits=8,
-                    hot_rows=line["hot_rows"],
-                    wave_rows=wave_rows,
-                    hit_rate=hit_rate,
-                    n_tiles=n_tiles,
-                    append=True,
-                    baseline=False,
-                    **settings.arguments(),
-                )
-                for column, wave_rows in WAVES.items()
-            }
-            plan = plans["seconds_of_small_waves"]
+            plan = sparq_ipu.plan(
+                1,
+                n_heads,
+                n_kv_heads,
+                128,
+                seq_len,
+                kernel=kernel,
+                row_bits=8,
+                hot_rows=line["hot_rows"],
+                hit_rate=hit_rate,
+                n_tiles=n_tiles,
+                append=True,
+                baseline=False,
+                **settings.arguments(),
+            )
             made.append(
                 {
                     "schema": SCHEMA,
@@ -197,7 +185,7 @@ def plan_lines(lines: Sequence[Line], seq_len: int, n_tiles: int = 0) -> list[Li
                     "n_kv_heads": n_kv_heads,
                     "seq_len": seq_len,
                     "hit_rate": round(hit_rate, 4),
-                    **{column: of.seconds_per_query for column, of in plans.items()},
+                    "seconds": plan.seconds_per_query,
                     "streaming": plan.seconds_by_category["streaming"],
                     "seconds_low": plan.seconds_low,
                     "seconds_high": plan.seconds_high,

@@ -65,7 +65,7 @@ def stacks(quick: bool) -> list[str]:
 def steps(quick: bool) -> list[str]:
     """Of the recorded trace."""
     tiered = f"--steps {4 if quick else 16} --r 16 --k 24 --local 4 --kernel {TIERED.name} --index-bits 4"
-    return [tiered] if quick else [tiered, f"{tiered} --row-bits 8", f"{tiered} --hot-policy recent"]
+    return [tiered] if quick else [tiered, f"{tiered} --row-bits 8"]
 
 
 def row_of(words: list[str]) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from sparq_ipu.commands.command_line import guarded as guarded  # noqa: E402
 from sparq_ipu.commands.progress import Progress as Progress  # noqa: E402
 from sparq_ipu.commands.settings_flags import SETTINGS_FLAGS as SPELLED  # noqa: E402
 from sparq_ipu.commands.tables import kernel_label  # noqa: E402
-from sparq_ipu.device_options import POLICIES, DeviceOptions  # noqa: E402
+from sparq_ipu.device_options import DeviceOptions  # noqa: E402
 from sparq_ipu.kernels import KERNELS, TIERED, Kernel  # noqa: E402
 from sparq_ipu.planning import Plan, plan  # noqa: E402
 from sparq_ipu.planning.defaults import with_recommended  # noqa: E402
@@ -302,17 +302,10 @@ class CommandLine:
         )
 
     def add_tiers(self) -> None:
-        """--hot-rows, --hot-policy and --wave-rows: see `device_options`."""
+        """--hot-rows: see `device_options`."""
         tiers = self.parser.add_argument_group(f"three tiers ({TIERED.name})").add_argument
         text = "rows of keys and values of each KV head that stay in SRAM; 0: four times --k [0]"
         tiers("--hot-rows", type=int, default=0, metavar="N", help=text)
-        text = "which row makes room for another [lru]"
-        tiers("--hot-policy", choices=POLICIES, default=POLICIES[0], help=text)
-        text = (
-            "rows that are read at a time, for all KV heads; 0: an eighth of those that are selected, 64 to "
-            "512, and all of them (up to 8192) where three quarters are missing [0]"
-        )
-        tiers("--wave-rows", type=int, default=0, metavar="N", help=text)
 
     def add_run(
         self,

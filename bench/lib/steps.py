@@ -27,7 +27,6 @@ STEP_COLUMNS = (
     "layer",
     "n_steps",
     "hot_rows",
-    "hot_policy",
     "misses_per_step",
     "hit_rate",
     "seconds_per_step",
@@ -117,7 +116,6 @@ def run_steps(
         later = misses[1:] or misses  # at the first step nothing is hot
         row.update(
             hot_rows=a.hot_rows,
-            hot_policy=a.hot_policy,
             misses_per_step=misses,
             hit_rate=1 - statistics.fmean(later) / selected,
         )

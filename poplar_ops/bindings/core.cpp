@@ -201,17 +201,14 @@ bool py::detail::type_caster<sparq::Attention>::load(handle source, bool) {
 
 bool py::detail::type_caster<sparq::DeviceOptions>::load(handle source, bool) {
   AttributeReader from(source, "DeviceOptions");
-  std::string split, hotPolicy;
+  std::string split;
   from.read("n_tiles", value.nTiles);
   from.read("n_ipus", value.nIpus);
   from.read("split", split);
   from.read("hot_rows", value.tiers.hotRows);
-  from.read("hot_policy", hotPolicy);
-  from.read("wave_rows", value.tiers.waveRows);
   if (!from.complete())
     return false;
   value.split = sparq::splitNamed("plan", split);
-  value.tiers.policy = sparq::hotPolicyNamed("plan", hotPolicy);
   return true;
 }
 

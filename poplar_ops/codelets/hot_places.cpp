@@ -5,58 +5,44 @@
 
 namespace sparq {
 
-// Which way of an owner goes first: the one with the smallest key (stamp, or position), by number where these are
-// equal.
-static inline unsigned victim(const unsigned *keys, unsigned nWays) {
+// The way of an owner that was selected least recently; of equal stamps, the first.
+static inline unsigned leastRecent(const unsigned *stamps, unsigned nWays) {
   unsigned best = 0, least = ~0u, way = 0;
-  const auto take = [&](unsigned key) {
-    if (key < least) {
+  const auto take = [&](unsigned stamp) {
+    if (stamp < least) {
       best = way;
-      least = key;
+      least = stamp;
     }
     ++way;
   };
   while (way + 4 <= nWays) // four to a pass, which has a price of its own
-    take(keys[way]), take(keys[way]), take(keys[way]), take(keys[way]);
+    take(stamps[way]), take(stamps[way]), take(stamps[way]), take(stamps[way]);
   while (way != nWays)
-    take(keys[way]);
+    take(stamps[way]);
   return best;
 }
 
-// The ways of an owner in the order in which misses take them: as victim(), but that those which are selected now are
-// last (their stamps are above all others'). Each worker finds of some of them how many go before.
+// The ways of an owner in the order in which misses take them: by stamp, then by number. Ways that
+// are selected now come last, for their stamps are the highest. Each worker ranks some of the ways.
 class RankWays : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> layer;
-  poplar::Input<unsigned> clock; // steps before this one
-  WordsIn held;                  // [nLayers][nWays]
-  WordsIn stamps;                // [nLayers][nWays]
-  WordsOut order;                // [nWays]
+  WordsIn stamps; // [nLayers][nWays]
+  WordsOut order; // [nWays]
   unsigned nWays;
-  bool byPosition; // the oldest position goes first
 
   bool compute(unsigned worker) {
-    const unsigned now = *clock + 1, first = *layer * nWays, *const ownHeld = &held[first],
-                   *const ownStamps = &stamps[first];
-    if (byPosition)
-      rank(worker, [&](unsigned way) { return ownStamps[way] != now ? ownHeld[way] : ~0u; });
-    else
-      rank(worker, [&](unsigned way) { return ownStamps[way]; });
-    return true;
-  }
-
-private:
-  template <class Key> void rank(unsigned worker, const Key &keyOf) {
-    const unsigned n = nWays;
+    const unsigned n = nWays, *const ownStamps = &stamps[*layer * nWays];
     for (unsigned way = worker; way < n; way += numWorkers()) {
-      const unsigned key = keyOf(way);
-      unsigned larger = 0, smaller = 0; // of the ways before it, and of those behind it
+      const unsigned stamp = ownStamps[way];
+      unsigned larger = 0, smaller = 0; // stamps of the ways before it, and of those behind it
       for (unsigned other = 0; other != way; ++other)
-        larger += keyOf(other) > key;
+        larger += ownStamps[other] > stamp;
       for (unsigned other = way; other != n; ++other)
-        smaller += keyOf(other) < key;
+        smaller += ownStamps[other] < stamp;
       order[way - larger + smaller] = way;
     }
+    return true;
   }
 };
 
@@ -130,14 +116,13 @@ public:
   WordsInOut stamps; // [nLayers][nWays]
   poplar::Output<unsigned> place;
   unsigned nWays, owner, nOwners;
-  bool byPosition;
 
   bool compute() {
     *place = 0;
     if (!*active || (*filled & (nOwners - 1)) != owner)
       return true;
     unsigned *ownHeld = &held[*layer * nWays], *ownStamps = &stamps[*layer * nWays];
-    const unsigned way = victim(byPosition ? ownHeld : ownStamps, nWays);
+    const unsigned way = leastRecent(ownStamps, nWays);
     ownHeld[way] = *filled + 1;
     ownStamps[way] = *clock;
     *place = way * nOwners + owner + 1;

@@ -6,10 +6,10 @@
 namespace sparq {
 namespace cycles {
 
-// Of each of a worker's ways another one: load, compare, add; by position two loads and two compares with a branch. Its
-// own key, its place and the store.
-inline std::uint64_t rankWays(double nWays, bool byPosition = false) {
-  return multi(14 + share(nWays) * (nWays * ((byPosition ? 7 : 3) + counted) + 10 + computed));
+// A worker compares each of its ways with every other: load, compare, add. Then its own key, its
+// place and the store.
+inline std::uint64_t rankWays(double nWays) {
+  return multi(14 + share(nWays) * (nWays * (3 + counted) + 10 + computed));
 }
 // Of an owner load, minimum (2), add, two to a pass, in four runs. Of each miss that it takes, an even share: three
 // loads and four stores.

@@ -5,9 +5,9 @@
 // (hot_insert.cpp). Results never depend on what was in it.
 //
 // A place of the buffer belongs to an owner: place p to owner p % nOwners, whose way p / nOwners it is.
-// Owners and ways are looked at side by side. A miss takes, of the owner it is dealt to, the way that was
-// selected least recently (or holds the oldest position), never one that is selected now. Misses are dealt
-// evenly, beginning with another owner at each step.
+// Owners and ways are looked at side by side. A miss takes, of the owner it is dealt to, the way that
+// was selected least recently, never one that is selected now. Misses are dealt evenly, beginning with
+// another owner at each step.
 //
 // Lists have topK entries, one a selected position, ascending; of these min(filled, topK) are in use.
 // A place is written as place + 1, 0 where there is none; so is a position in `held`, and a row to fetch.
@@ -33,8 +33,9 @@ namespace sparq {
 // Keys of hot rows are spread over 2^setShift sets, by the low bits of the place.
 inline unsigned setOf(unsigned place, unsigned setShift) { return place & ((1u << setShift) - 1); }
 
-// Wave w takes the misses [w * waveRows, (w + 1) * waveRows) of a list of several heads. Those of one KV head
-// among them, by their numbers in its own list. It begins at first[0]; its first first[1] came before.
+// Wave w takes the misses [w * waveRows, (w + 1) * waveRows) of a list of several heads. This is the part of
+// them that one KV head owns, by numbers in that head's own list. The head's misses begin at first[0] in
+// the list; its first first[1] misses came before.
 struct OfWave {
   unsigned begin, stop; // of the head's own list
   int offset;           // of its miss 0 in the wave

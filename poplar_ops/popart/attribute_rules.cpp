@@ -8,9 +8,7 @@ namespace {
 
 using popart::Attributes;
 
-bool isText(const std::string &name) {
-  return name == "cache_name" || name == "memory" || name == "hot_policy";
-}
+bool isText(const std::string &name) { return name == "cache_name" || name == "memory"; }
 
 // The value as messages show it, where it is of another type than that; else nothing.
 std::string otherThan(bool text, const Attributes &given, const std::string &name) {

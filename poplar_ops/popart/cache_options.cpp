@@ -19,8 +19,6 @@ template <class Options, class F> void forEachOption(Options &&all, const F &f) 
   f(Option{"index_components"}, all.spec.indexComponents);
   f(Option{"memory"}, all.memory);
   f(Option{"hot_rows", true, sparq::TierOptions::maxRows}, all.tiers.hotRows);
-  f(Option{"hot_policy"}, all.tiers.policy);
-  f(Option{"wave_rows", true, sparq::TierOptions::maxRows}, all.tiers.waveRows);
 }
 
 std::string text(unsigned value) { return std::to_string(value); }
@@ -48,9 +46,6 @@ public:
   }
   void operator()(const Option &option, sparq::Memory &field) const {
     field = memoryNamed(op_, name(option, sparq::nameOf(field)));
-  }
-  void operator()(const Option &option, sparq::HotPolicy &field) const {
-    field = sparq::hotPolicyNamed(op_.c_str(), name(option, sparq::nameOf(field)));
   }
 
 private:

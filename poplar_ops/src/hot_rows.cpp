@@ -170,14 +170,10 @@ private:
       for (unsigned owner = 0; owner != hot.nOwners; ++owner)
         addVertex(graph, cs, "sparq::RankWays", context.tile(slot, owner),
                   {{"layer", layer(slot, owner)},
-                   {"clock", buffer.clock[context.task(slot)][owner]},
-                   {"held", ofOwner(buffer.held, slot, owner)},
                    {"stamps", ofOwner(buffer.stamps, slot, owner)},
                    {"order", order[slot][owner]}},
-                  {{"nWays", hot.nWays()}, {"byPosition", byPosition()}},
-                  cycles::rankWays(hot.nWays(), byPosition()));
+                  {{"nWays", hot.nWays()}}, cycles::rankWays(hot.nWays()));
   }
-  bool byPosition() const { return hot.policy == HotPolicy::oldest; }
 
   void deal() {
     hotPlaces = perEntry("hot_slots", hitsFirst);
@@ -451,9 +447,9 @@ private:
   void addSharedWave(const Context &inner, const MissWave &w, const Tensor &placed,
                      const Tensor &first, const AddNext &addNext) const {
     const unsigned n = w.cutRows, nSlots = context.nSlots();
-    const Tensor offsets = perLanding(w, UNSIGNED_INT, {n}, "wave_rows");
+    const Tensor offsets = perLanding(w, UNSIGNED_INT, {n}, "rows_of_wave");
     inner.copy(nextWave, wave, {inner.dc, "next_wave"});
-    const ComputeSet sum = inner.execute("wave_rows");
+    const ComputeSet sum = inner.execute("rows_of_wave");
     // Landings of a list without a task of this round fetch what nobody takes.
     for (unsigned i = 0; i != w.nLandings(); ++i) {
       const unsigned firstSlot = i / w.perList() * w.listSlots, row = i % w.perList() * n,
@@ -471,7 +467,7 @@ private:
   void addWideWave(const Context &inner, unsigned nWaves) const {
     const MissWave w = wideWave();
     const unsigned n = w.cutRows, nSlots = context.nSlots();
-    const Tensor offsets = perLanding(w, UNSIGNED_INT, {n}, "wave_rows");
+    const Tensor offsets = perLanding(w, UNSIGNED_INT, {n}, "rows_of_wave");
     inner.copy(nextWave, wave, {inner.dc, "next_wave"});
     const ComputeSet list = inner.execute("head_rows");
     for (unsigned i = 0; i != w.nLandings(); ++i) {

@@ -44,7 +44,7 @@ class KVCache(HasSpec):
             `memory="tiered"`. And of the device's backend:
             on "cpu" `n_threads` and `isa` (docs/cpu.md);
             on "ipu" and "emulator" `memory`, "streaming" (the default), "tiered" (with `index_bits` below 16)
-            or "sram"; with "tiered" `hot_rows`, `hot_policy` and `wave_rows`; `n_ipus` and `split`; `n_tiles`
+            or "sram"; with "tiered" `hot_rows`; `n_ipus` and `split`; `n_tiles`
             of an emulated IPU: see `sparq_ipu.device_options.DeviceOptions`.
 
     With several layers `reset` and `reorder` are for all of them; `append`, `read` and attention want one.

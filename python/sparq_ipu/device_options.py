@@ -12,9 +12,6 @@ from sparq_reference import CacheSpec, checks
 
 #: where a cache can be, the default first
 MEMORIES = ("streaming", "sram", "tiered")
-#: which row makes room for another: the one that was selected least recently, or, to keep the most recent
-#: tokens, that of the oldest position
-POLICIES = ("lru", "recent")
 #: how a model can be split over IPUs
 SPLITS = ("layers", "heads")
 
@@ -23,7 +20,6 @@ MAX_TILES = 1472
 #: IPUs that links join without a gateway between
 MAX_IPUS = 64
 MAX_HOT_ROWS = 1 << 16
-MAX_WAVE_ROWS = 1 << 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,10 +45,6 @@ class DeviceOptions:
             layers, of a share of the KV heads, then of the batch; IPUs of neighbouring heads are neighbours).
         hot_rows: with "tiered", rows of keys and values of each KV head that stay in SRAM, in [0, 65536],
             rounded up; 0: four times the largest top_k of the programs.
-        hot_policy: with "tiered", "lru" or "recent", see `POLICIES`.
-        wave_rows: with "tiered", rows that are read from streaming memory at a time, for all KV heads, in
-            [0, 65536]; 0: an eighth of those that are selected, 64 to 512, and all of them (up to 8192) where
-            three quarters are missing.
 
     Raises:
         ValueError: an argument out of range; the message begins with `op`.
@@ -63,22 +55,19 @@ class DeviceOptions:
     n_ipus: int = 1
     split: str = SPLITS[0]
     hot_rows: int = 0
-    hot_policy: str = POLICIES[0]
-    wave_rows: int = 0
     op: dataclasses.InitVar[str] = "KVCache"
 
     #: those of a cache in three tiers alone
-    OF_TIERS: ClassVar[Sequence[str]] = ("hot_rows", "hot_policy", "wave_rows")
+    OF_TIERS: ClassVar[Sequence[str]] = ("hot_rows",)
 
     def __post_init__(self, op: str) -> None:
         for name, least, most in (
             ("hot_rows", 0, MAX_HOT_ROWS),
-            ("wave_rows", 0, MAX_WAVE_ROWS),
             ("n_tiles", 0, MAX_TILES),
             ("n_ipus", 1, MAX_IPUS),
         ):
             object.__setattr__(self, name, checks.check_integer(op, name, getattr(self, name), least, most))
-        for name, values in (("memory", MEMORIES), ("hot_policy", POLICIES), ("split", SPLITS)):
+        for name, values in (("memory", MEMORIES), ("split", SPLITS)):
             check_choice(op, name, getattr(self, name), values)
         if self.n_ipus & (self.n_ipus - 1):
             checks.fail(op, "n_ipus", f"be a power of two up to {MAX_IPUS}", self.n_ipus)
@@ -125,7 +114,7 @@ class DeviceOptions:
             return
         if spec.row_bits != 16:
             checks.fail(op, "row_bits", "be 16 unless memory is 'tiered'", spec.row_bits)
-        if any(getattr(self, name) != getattr(DeviceOptions, name) for name in self.OF_TIERS):
+        if self.hot_rows != DeviceOptions.hot_rows:
             checks.fail(op, "memory", "be 'tiered' where hot rows are asked for", repr(self.memory))
 
     def check_attention(self, op: str, spec: CacheSpec, settings: Settings) -> None:

@@ -54,11 +54,11 @@ WORKLOAD = (
 EFFECTS = {
     "ipu_sparq": WORKLOAD
     + "--row-bits 8; --kernel all; --seed 1; --tiles 9; --no-check; --stages; --hot-rows 60; --device ipu; "
-    "--hot-policy recent; --wave-rows 8; --no-check --check; --hit-rate 0.5; --index-components 8",
-    "ipu_sparq plans": "--S 65; --ipus 2; --tiles 9; --hit-rate 0.5; --hot-rows 60; --wave-rows 8; "
-    "--hot-policy recent; --row-bits 8; --local 3; --layers 2; --index-components 8",
-    "ipu_sparq stack": "--ipus 2; --split heads; --tiles 9; --hit-rate 0.5; --hot-rows 60; --wave-rows 8; "
-    "--hot-policy recent; --row-bits 8; --layers 5",
+    "--no-check --check; --hit-rate 0.5; --index-components 8",
+    "ipu_sparq plans": "--S 65; --ipus 2; --tiles 9; --hit-rate 0.5; --hot-rows 60; "
+    "--row-bits 8; --local 3; --layers 2; --index-components 8",
+    "ipu_sparq stack": "--ipus 2; --split heads; --tiles 9; --hit-rate 0.5; --hot-rows 60; "
+    "--row-bits 8; --layers 5",
     "ipu_sparq input": "--layer 9; --S 90; --stages; --tiles 17",
     "cpu_sparq": WORKLOAD + "--kernels ours; --threads 2; --reps 2; --warmup 1; --seed 1; --no-check",
     "reference": WORKLOAD + "--kernel sparq; --reps 2; --warmup 1; --seed 1; --no-check",
@@ -79,10 +79,8 @@ REFUSED = {
     "ipu_sparq stack": "--ipus 3; --layers 0",
     "ipu_sparq input": "--B 2; --heads 4; --kv-heads 1; --head-dim 16; --seed 1; --top-k 9; --row-bits 8",
     "ipu_sparq dense": "--rank 5; --top-k 9; --n-local 3; --no-mean-value; --index-bits 4; --row-bits 8; "
-    "--hot-rows 60; --index-components 8; "
-    "--hot-policy recent; --wave-rows 8",
-    "ipu_sparq streaming": "--row-bits 8; --hot-rows 60; --hot-policy recent; "
-    "--wave-rows 8; --index-components 8",
+    "--hot-rows 60; --index-components 8",
+    "ipu_sparq streaming": "--row-bits 8; --hot-rows 60; --index-components 8",
     "cpu_sparq": "--row-bits 8; --plot {tmp}",
     "reference": "--row-bits 8",
     "reference dense": "--rank 5; --top-k 9; --n-local 3; --no-mean-value; --index-bits 4",
@@ -264,15 +262,10 @@ def test_every_flag_is_tried() -> None:
 
 def test_one_way_from_flags_to_options() -> None:
     """The options of a device are those of the flags, for a kernel that has them."""
-    a = argparse.Namespace(tiles=7, hot_rows=9, hot_policy="recent", wave_rows=8, hit_rate=0.5)
+    a = argparse.Namespace(tiles=7, hot_rows=9, hit_rate=0.5)
     tiered, streamed = (common.device_options(a, kernel) for kernel in (TIERED, DEFAULT))
-    assert (tiered.n_tiles, tiered.memory, tiered.hot_rows, tiered.hot_policy) == (7, "tiered", 9, "recent")
-    assert (streamed.n_tiles, streamed.memory, streamed.hot_rows, streamed.wave_rows) == (
-        7,
-        "streaming",
-        0,
-        0,
-    )
+    assert (tiered.n_tiles, tiered.memory, tiered.hot_rows) == (7, "tiered", 9)
+    assert (streamed.n_tiles, streamed.memory, streamed.hot_rows) == (7, "streaming", 0)
     assert common.plan_options(a, TIERED)["hit_rate"] == 0.5 and "hit_rate" not in common.plan_options(
         a, DEFAULT
     )

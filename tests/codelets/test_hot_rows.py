@@ -241,32 +241,26 @@ class Dealt(NamedTuple):
     after: Buffer
 
 
-def order_of_ways(buffer: Buffer, owner: int, by_position: bool) -> np.ndarray:
+def order_of_ways(buffer: Buffer, owner: int) -> np.ndarray:
     """RankWays of an owner."""
     n_ways = buffer.held.shape[2]
-    fields = dict(layer=word(LAYER), clock=word(buffer.clock), order=words(n_ways))
-    fields.update(held=buffer.held[owner], stamps=buffer.stamps[owner])
-    return run("RankWays", fields, nWays=n_ways, byPosition=by_position)["order"]
+    fields = dict(layer=word(LAYER), stamps=buffer.stamps[owner], order=words(n_ways))
+    return run("RankWays", fields, nWays=n_ways)["order"]
 
 
-@pytest.mark.parametrize("by_position", [False, True])
 @pytest.mark.parametrize("n_ways", [1, 2, 6, 7, 16, 40])
 @pytest.mark.parametrize("seed", range(3))
-def test_ways_in_order(n_ways: int, by_position: bool, seed: int) -> None:
-    """The smallest key first, equal ones by number; ways that are selected now are last."""
+def test_ways_in_order(n_ways: int, seed: int) -> None:
+    """The smallest stamp first, equal ones by number; ways that are selected now are last."""
     rng = np.random.default_rng(seed)
     buffer = some_buffer(rng, 1, n_ways, 99, n_ways - n_ways // 4)
     stamps, now = buffer.stamps.copy(), buffer.clock + 1
     stamps[0, LAYER, rng.random(n_ways) < 0.3] = now
-    held, own = buffer.held[0, LAYER].astype(np.int64), stamps[0, LAYER]
-    keys = np.where(own == now, 2**32 - 1, held) if by_position else own
-    order = order_of_ways(buffer._replace(stamps=stamps), 0, by_position)
-    assert order.tolist() == np.argsort(keys, kind="stable").tolist()
+    order = order_of_ways(buffer._replace(stamps=stamps), 0)
+    assert order.tolist() == np.argsort(stamps[0, LAYER], kind="stable").tolist()
 
 
-def deal(
-    buffer: Buffer, positions: np.ndarray, misses: Misses, n_free: np.ndarray, by_position: bool
-) -> Dealt:
+def deal(buffer: Buffer, positions: np.ndarray, misses: Misses, n_free: np.ndarray) -> Dealt:
     """DealPlaces of every owner, by the order that RankWays finds."""
     n_owners, top_k = len(buffer.held), len(positions)
     outs = [
@@ -279,7 +273,7 @@ def deal(
                 positions=positions,
                 entries=misses.entries,
                 nFree=n_free.astype(np.uint32),
-                order=order_of_ways(buffer, owner, by_position),
+                order=order_of_ways(buffer, owner),
                 held=buffer.held[owner],
                 stamps=buffer.stamps[owner],
                 byEntry=np.zeros(top_k, np.uint32),
@@ -298,10 +292,10 @@ def deal(
 
 
 def expected_deal(
-    buffer: Buffer, positions: np.ndarray, misses: Misses, n_free: np.ndarray, by_position: bool
+    buffer: Buffer, positions: np.ndarray, misses: Misses, n_free: np.ndarray
 ) -> tuple[np.ndarray, Buffer]:
     """(places of the misses, the buffer after): the smallest share that is enough; owners in turn, from that
-    of the step on; of each the ways with the smallest keys, by number where these are equal."""
+    of the step on; of each the ways with the smallest stamps, by number where these are equal."""
     n_owners, now = len(buffer.held), buffer.clock + 1
     share = -(-misses.n // n_owners)
     while np.minimum(n_free, share).sum() < misses.n:
@@ -311,7 +305,7 @@ def expected_deal(
     held, stamps, places = buffer.held.copy(), buffer.stamps.copy(), np.zeros(misses.n, np.uint32)
     for owner in range(n_owners):
         mine = [miss for miss in range(misses.n) if owners[miss] == owner]
-        keys = (held if by_position else stamps)[owner, LAYER].astype(np.int64)
+        keys = stamps[owner, LAYER].astype(np.int64)
         ways = [w for w in np.argsort(keys, kind="stable") if stamps[owner, LAYER, w] != now]
         for miss, way in zip(mine, ways):
             held[owner, LAYER, way] = positions[misses.entries[miss]] + 1
@@ -320,7 +314,6 @@ def expected_deal(
     return places, Buffer(held, stamps, now)
 
 
-@pytest.mark.parametrize("by_position", [False, True])
 @pytest.mark.parametrize(
     ("n_owners", "n_ways", "top_k", "filled", "n_held"),
     [
@@ -335,9 +328,7 @@ def expected_deal(
     ],
 )
 @pytest.mark.parametrize("seed", range(2))
-def test_deal_places(
-    n_owners: int, n_ways: int, top_k: int, filled: int, n_held: int, by_position: bool, seed: int
-) -> None:
+def test_deal_places(n_owners: int, n_ways: int, top_k: int, filled: int, n_held: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     positions = some_positions(rng, top_k, filled)
     buffer = some_buffer(rng, n_owners, n_ways, max(filled, n_held), n_held)
@@ -345,14 +336,12 @@ def test_deal_places(
     buffer = buffer._replace(stamps=found.stamps)
     misses = list_misses(positions, found.places.max(axis=0), filled)
     n_free = n_ways - found.n_found.sum(axis=1)
-    check_deal(buffer, positions, misses, n_free, by_position)
+    check_deal(buffer, positions, misses, n_free)
 
 
-def check_deal(
-    buffer: Buffer, positions: np.ndarray, misses: Misses, n_free: np.ndarray, by_position: bool
-) -> None:
-    dealt = deal(buffer, positions, misses, n_free, by_position)
-    places, after = expected_deal(buffer, positions, misses, n_free, by_position)
+def check_deal(buffer: Buffer, positions: np.ndarray, misses: Misses, n_free: np.ndarray) -> None:
+    dealt = deal(buffer, positions, misses, n_free)
+    places, after = expected_deal(buffer, positions, misses, n_free)
     assert ((dealt.by_miss != 0).sum(axis=0) <= 1).all()  # one owner has it
     np.testing.assert_array_equal(dealt.by_miss.max(axis=0)[: misses.n], places)
     assert not dealt.by_miss[:, misses.n :].any()
@@ -378,12 +367,11 @@ def test_the_share_grows_where_owners_have_no_room(n_free: tuple[int, ...], cloc
     positions = np.arange(1000, 1012, dtype=np.uint32)
     entries = np.array([0, 1, 3, 4, 5, 8, 10, 11, 99, 99, 99, 99], np.uint32)
     misses = Misses(8, entries, entries)
-    check_deal(Buffer(buffer.held, stamps, clock), positions, misses, np.array(n_free), False)
+    check_deal(Buffer(buffer.held, stamps, clock), positions, misses, np.array(n_free))
 
 
-@pytest.mark.parametrize("by_position", [False, True])
 @given(data=st.data())
-def test_steps_of_a_head(by_position: bool, data: st.DataObject) -> None:
+def test_steps_of_a_head(data: st.DataObject) -> None:
     """Selections one after the other: each row that is selected has a place of its own, none that
     was hot is fetched again, and what goes is never what is selected now."""
     n_owners = data.draw(st.sampled_from([1, 2, 4]), label="n_owners")
@@ -399,7 +387,7 @@ def test_steps_of_a_head(by_position: bool, data: st.DataObject) -> None:
         hits = found.places.max(axis=0)
         misses = list_misses(positions, hits, filled)
         n_free = n_ways - found.n_found.sum(axis=1)
-        dealt = deal(buffer._replace(stamps=found.stamps), positions, misses, n_free, by_position)
+        dealt = deal(buffer._replace(stamps=found.stamps), positions, misses, n_free)
         buffer = dealt.after
         n = min(filled, top_k)
         places = np.maximum(hits, dealt.by_entry.max(axis=0))[:n]
@@ -435,14 +423,14 @@ class ManyMisses(NamedTuple):
 
     counts: list[int]
     list_slots: int
-    wave_rows: int
+    list_rows: int
     #: of each head (its misses,)
     rows: list[np.ndarray]
 
     def of_lists(self, waves: int) -> list[list[np.ndarray]]:
         """Of each wave and list the rows that it fetches."""
         lists = self.lists()
-        return [[rows[w * self.wave_rows : (w + 1) * self.wave_rows] for rows in lists] for w in range(waves)]
+        return [[rows[w * self.list_rows : (w + 1) * self.list_rows] for rows in lists] for w in range(waves)]
 
     def lists(self) -> list[np.ndarray]:
         heads = range(0, len(self.counts), self.list_slots)
@@ -450,18 +438,18 @@ class ManyMisses(NamedTuple):
 
     def of_all(self, waves: int) -> np.ndarray:
         """What is left behind so many waves of lists, list by list."""
-        return np.concatenate([rows[waves * self.wave_rows :] for rows in self.lists()])
+        return np.concatenate([rows[waves * self.list_rows :] for rows in self.lists()])
 
 
-def some_misses(seed: int, counts: list[int], list_slots: int, wave_rows: int) -> ManyMisses:
+def some_misses(seed: int, counts: list[int], list_slots: int, list_rows: int) -> ManyMisses:
     rng = np.random.default_rng(seed)
     return ManyMisses(
-        counts, list_slots, wave_rows, [rng.integers(1, 2**30, n).astype(np.uint32) for n in counts]
+        counts, list_slots, list_rows, [rng.integers(1, 2**30, n).astype(np.uint32) for n in counts]
     )
 
 
 def planned(
-    counts: list[int], list_slots: int, wave_rows: int, unit: int, wide_cost: int = 2**20
+    counts: list[int], list_slots: int, list_rows: int, unit: int, wide_cost: int = 2**20
 ) -> dict[str, Any]:
     n_lists = -(-len(counts) // list_slots)
     return run(
@@ -475,7 +463,7 @@ def planned(
         nSlots=len(counts),
         nLists=n_lists,
         listSlots=list_slots,
-        waveRows=wave_rows,
+        waveRows=list_rows,
         unit=unit,
         waveCost=WAVE_COST,
         fewRows=FEW,
@@ -488,7 +476,7 @@ def number(value: int) -> np.ndarray:
     return np.array(value, np.int32)
 
 
-def more_of(plan: dict[str, Any], wave: np.ndarray, wave_rows: int, unit: int) -> dict[str, Any]:
+def more_of(plan: dict[str, Any], wave: np.ndarray, list_rows: int, unit: int) -> dict[str, Any]:
     return run(
         "MoreMisses",
         dict(
@@ -500,17 +488,17 @@ def more_of(plan: dict[str, Any], wave: np.ndarray, wave_rows: int, unit: int) -
             units=number(-1),
         ),
         nLists=len(plan["left"]),
-        waveRows=wave_rows,
+        waveRows=list_rows,
         fewRows=FEW,
         unit=unit,
     )
 
 
-def cheaper_by_lists(left: list[int], wave_rows: int, unit: int) -> bool:
+def cheaper_by_lists(left: list[int], list_rows: int, unit: int) -> bool:
     """What the two ways read and cost, for as many rows as a wave of lists has at most."""
-    own = [min(n, wave_rows) for n in left]
+    own = [min(n, list_rows) for n in left]
     of_lists = WAVE_COST + len(left) * unit * -(-max(own) // unit)
-    full, rest = divmod(sum(own), wave_rows)
+    full, rest = divmod(sum(own), list_rows)
     of_rest = 0 if rest == 0 else FEW_COST if rest <= FEW else WAVE_COST
     return of_lists < WAVE_COST * full + of_rest + sum(own)
 
@@ -558,7 +546,7 @@ def first_of(misses: ManyMisses, slot: int, n_waves: int) -> dict[str, np.ndarra
         inList=words(2),
         inAll=words(2),
     )
-    out = run("FirstMiss", fields, nBefore=slot, listSlots=misses.list_slots, waveRows=misses.wave_rows)
+    out = run("FirstMiss", fields, nBefore=slot, listSlots=misses.list_slots, waveRows=misses.list_rows)
     return {name: out[name].astype(np.uint32) for name in ("inList", "inAll")}
 
 
@@ -571,9 +559,9 @@ def check_wave(
         rows = words(top_k)  # behind the last miss, which nobody takes
         rows[: misses.counts[slot]] = misses.rows[slot]
         fields = dict(
-            first=first, nMisses=word(misses.counts[slot]), rows=rows, waveRow=words(misses.wave_rows)
+            first=first, nMisses=word(misses.counts[slot]), rows=rows, waveRow=words(misses.list_rows)
         )
-        row = run("PlaceMisses", dict(fields, wave=before), waveRows=misses.wave_rows)["waveRow"]
+        row = run("PlaceMisses", dict(fields, wave=before), waveRows=misses.list_rows)["waveRow"]
         assert not row[size:].any()
         placed.append(row[:size])
     read = np.concatenate([expected, np.zeros(size, np.uint32)])[:size]
@@ -626,18 +614,18 @@ def test_every_head_fetches_its_own_where_that_costs_less(
     assert not more_of(wide, word(2**32 - 1), 4, 4)["more"]  # so no shared wave does
 
 
-@pytest.mark.parametrize(("n_misses", "wave_rows"), [(19, 20), (19, 8), (20, 8), (0, 8)])
-def test_rows_of_a_head(n_misses: int, wave_rows: int) -> None:
+@pytest.mark.parametrize(("n_misses", "list_rows"), [(19, 20), (19, 8), (20, 8), (0, 8)])
+def test_rows_of_a_head(n_misses: int, list_rows: int) -> None:
     """Wave by wave, four at a time; row 0 behind the last miss, whatever is in the list."""
     rng = np.random.default_rng(n_misses)
     rows = rng.integers(1, 2**32, 40, np.uint32)
     expected = np.zeros(40, np.uint32)
     expected[:n_misses] = rows[:n_misses] - 1
-    for wave in range(-(-20 // wave_rows)):
-        for row in range(0, wave_rows, 4):
+    for wave in range(-(-20 // list_rows)):
+        for row in range(0, list_rows, 4):
             fields = dict(wave=word(wave), nMisses=word(n_misses), rows=rows, offsets=words(4))
-            out = run("HeadRows", fields, waveRows=wave_rows, row=row, n=4)
-            first = wave * wave_rows + row
+            out = run("HeadRows", fields, waveRows=list_rows, row=row, n=4)
+            first = wave * list_rows + row
             np.testing.assert_array_equal(out["offsets"], expected[first : first + 4])
 
 
@@ -703,14 +691,11 @@ def test_insert_rows(
 # ---- a row that is appended, and rows that are replaced
 
 
-@pytest.mark.parametrize("by_position", [False, True])
 @pytest.mark.parametrize("active", [0, 1])
 @pytest.mark.parametrize(("n_owners", "n_ways", "n_held"), [(4, 5, 20), (4, 5, 9), (1, 3, 0), (32, 1, 32)])
 @pytest.mark.parametrize("filled", [0, 64, 99])
-def test_deal_newest(
-    n_owners: int, n_ways: int, n_held: int, filled: int, active: int, by_position: bool
-) -> None:
-    """To the owner whose turn it is: the way that was selected least recently, or has the oldest position."""
+def test_deal_newest(n_owners: int, n_ways: int, n_held: int, filled: int, active: int) -> None:
+    """To the owner whose turn it is: the way that was selected least recently."""
     buffer = some_buffer(np.random.default_rng(filled), n_owners, n_ways, 100, n_held)
     for owner in range(n_owners):
         held, stamps = buffer.held[owner], buffer.stamps[owner]
@@ -726,11 +711,10 @@ def test_deal_newest(
                 place=word(77),
             ),
             **buffer.settings(owner),
-            byPosition=by_position,
         )
         expected_held, expected_stamps, place = held.copy(), stamps.copy(), 0
         if active and filled % n_owners == owner:
-            way = int(np.argmin((held if by_position else stamps)[LAYER]))
+            way = int(np.argmin(stamps[LAYER]))
             expected_held[LAYER, way], expected_stamps[LAYER, way] = filled + 1, buffer.clock
             place = way * n_owners + owner + 1
         assert out["place"] == place

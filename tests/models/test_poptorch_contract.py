@@ -36,8 +36,6 @@ OPTIONS = dict(
     index_components=0,
     memory="streaming",
     hot_rows=0,
-    hot_policy="lru",
-    wave_rows=0,
 )
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -235,16 +233,14 @@ def test_a_call_without_index_bits_means_16(ipu):
     assert len(ipu.calls) == 2
 
 
-TIERS = dict(memory="tiered", hot_rows=32, hot_policy="recent", wave_rows=8)
+TIERS = dict(memory="tiered", hot_rows=32)
 
 
 def test_three_tiers_are_attributes(ipu):
     """Of every operator on the cache, with Python's own types."""
     options = dict(TIERS, hot_rows=np.int64(32), index_bits=4)
     module = SparqAttention(**SHAPE, cache_name="layer0", **options, **SETTINGS)
-    assert module.options.memory == "tiered" and "memory='tiered', hot_rows=32, hot_policy='recent'" in repr(
-        module
-    )
+    assert module.options.memory == "tiered" and "memory='tiered', hot_rows=32" in repr(module)
     module.fill(torch.randn(2, 2, 5, 16), torch.randn(2, 2, 5, 16))
     module(torch.randn(2, 4, 16), torch.randn(2, 2, 16), torch.randn(2, 2, 16))
     assert [call[0] for call in ipu.calls] == ["CacheFill", "SparqDecode"]
@@ -275,8 +271,6 @@ def test_off_the_ipu_three_tiers_change_nothing():
         (dict(hot_rows=65537), "hot_rows must be in [0, 65536], got 65537"),
         (dict(hot_rows=5), "hot_rows must be 0 or at least top_k=6, got 5"),
         (dict(hot_rows=2.5), "hot_rows must be an integer in [0, 65536], got 2.5"),
-        (dict(wave_rows=-1), "wave_rows must be in [0, 65536], got -1"),
-        (dict(hot_policy="new"), "hot_policy must be 'lru' or 'recent', got 'new'"),
         (
             dict(top_k=65537, capacity=70000),
             "top_k must be at most 65536 where memory is 'tiered', got 65537",
@@ -603,7 +597,6 @@ def test_the_operators_in_cpp_follow_the_table():
         (change(op, attributes=(*op.attributes, change(rank, name="room"))), "SparqDecode: room"),
         (change(op, attributes=(change(named["capacity"], type="string"),)), "SparqDecode: capacity"),
         (change(op, attributes=(change(named["memory"], type="int"),)), "SparqDecode: memory"),
-        (change(op, attributes=(change(named["hot_policy"], type="int"),)), "SparqDecode: hot_policy"),
     ):
         assert mismatches(text, [wrong]) == [where]
 

@@ -67,7 +67,7 @@ class Caches:
         of_ipu: dict[str, Any] = dict(n_tiles=8)
         self.is_tiered = "emulator" in devices and options["index_bits"] < 16 and rng.random() < 0.5
         if self.is_tiered:
-            of_ipu.update(memory="tiered", hot_policy=str(rng.choice(["lru", "recent"])))
+            of_ipu.update(memory="tiered")
             options["row_bits"] = int(rng.choice([16, 8]))
         self.caches = [
             sparq_ipu.KVCache(

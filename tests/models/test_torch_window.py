@@ -22,7 +22,7 @@ DEVICES: list[dict[str, Any]] = [
     dict(device="cpu"),
     dict(device="reference"),
     dict(device="emulator", n_tiles=8),
-    dict(device="emulator", n_tiles=8, memory="tiered", index_bits=4, hot_policy="recent"),
+    dict(device="emulator", n_tiles=8, memory="tiered", index_bits=4),
 ]
 DEVICES = [options for options in DEVICES if options["device"] in sparq_ipu.available_devices()]
 

@@ -225,9 +225,7 @@ def test_refusals(model, arguments, words):
 
 
 @pytest.mark.skipif("emulator" not in sparq_ipu.available_devices(), reason="there is no emulator here")
-@pytest.mark.parametrize(
-    "options", [{}, dict(memory="tiered", index_bits=4, hot_policy="recent", row_bits=8)], ids=str
-)
+@pytest.mark.parametrize("options", [{}, dict(memory="tiered", index_bits=4, row_bits=8)], ids=str)
 def test_an_emulated_ipu_does_the_same(model, options):
     tokens, mask = left_padded([tokens_of(20), tokens_of(13, seed=1)])
     of_cache = {name: options[name] for name in ("index_bits", "row_bits") if name in options}

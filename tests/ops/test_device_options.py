@@ -31,8 +31,7 @@ def test_fields_are_checked_and_stay() -> None:
         (dict(memory="dram"), "memory must be 'streaming' or 'sram' or 'tiered', got 'dram'"),
         (dict(memory=["sram"]), "memory must be 'streaming' or 'sram' or 'tiered', got ['sram']"),
         (dict(hot_rows=65537), "hot_rows must be in [0, 65536], got 65537"),
-        (dict(hot_policy="new"), "hot_policy must be 'lru' or 'recent', got 'new'"),
-        (dict(wave_rows=True), "wave_rows must be an integer in [0, 65536], got True"),
+        (dict(hot_rows=True), "hot_rows must be an integer in [0, 65536], got True"),
         (dict(n_tiles=1473), "n_tiles must be in [0, 1472], got 1473"),
         (dict(n_ipus=0), "n_ipus must be in [1, 64], got 0"),
         (dict(n_ipus=12), "n_ipus must be a power of two up to 64, got 12"),
@@ -64,7 +63,7 @@ TIERED: dict[str, Any] = dict(memory="tiered")
         (TIERED, {}, 1, SPARQ, "index_bits must be 8, 4 or 2 where memory is 'tiered', got 16"),
         ({}, dict(row_bits=8), 1, SPARQ, "row_bits must be 16 unless memory is 'tiered', got 8"),
         (
-            dict(wave_rows=4),
+            dict(hot_rows=400),
             {},
             1,
             SPARQ,

@@ -92,7 +92,7 @@ def test_sessions_refuse(call: Callable[[Any, np.ndarray], Any], text: str) -> N
         (
             dict(device="emulator", n_tile=1),
             ValueError,
-            "'memory', 'n_ipus', 'split', 'hot_rows', 'hot_policy', 'wave_rows'], got 'n_tile'",
+            "'memory', 'n_ipus', 'split', 'hot_rows'], got 'n_tile'",
         ),
         (
             dict(device="reference", n_tiles=1),

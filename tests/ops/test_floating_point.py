@@ -38,7 +38,7 @@ CACHES: dict[str, dict[str, Any]] = {
     "4 bit index": dict(index_bits=4),
     "sram": dict(memory="sram"),
     "tiered": dict(memory="tiered", index_bits=4, hot_rows=CAPACITY),
-    "tiered, 8 bit rows": dict(memory="tiered", index_bits=8, row_bits=8, hot_policy="recent"),
+    "tiered, 8 bit rows": dict(memory="tiered", index_bits=8, row_bits=8),
     "two IPUs": dict(memory="tiered", index_bits=4, n_ipus=2, split="heads", n_layers=2),
 }
 #: kinds of `tensors`, and all zeros, with which a key index has no step and a query no temperature

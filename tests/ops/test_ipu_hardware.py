@@ -53,7 +53,7 @@ def test_tokens_appended_by_the_device_and_a_key_index(index_bits: int) -> None:
             np.testing.assert_array_equal(output.view(np.uint16), expected.view(np.uint16))
 
 
-@pytest.mark.parametrize("options", [{}, dict(memory="tiered", index_bits=4, hot_policy="recent")], ids=str)
+@pytest.mark.parametrize("options", [{}, dict(memory="tiered", index_bits=4)], ids=str)
 def test_steps_of_window_attention(options: dict[str, Any]) -> None:
     """Shares of attention as integers, their ring, and selection by them; strided positions by division."""
     rng, (batch, heads, dim, seq_len) = np.random.default_rng(5), (2, 2, 64, 700)

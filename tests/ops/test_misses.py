@@ -148,8 +148,8 @@ def test_misses_of_heads(heads: Heads, name: str) -> None:
         dict(n_kv_heads=8, group_size=4),  # one list
         dict(n_kv_heads=9, batch=2, row_bits=8),
         dict(n_kv_heads=24, batch=2, n_layers=2),  # two rounds of heads
-        dict(n_kv_heads=5, n_layers=2, wave_rows=12, hot_rows=20),
-        dict(n_kv_heads=20, wave_rows=8, hot_policy="recent"),  # many waves of two lists
+        dict(n_kv_heads=5, n_layers=2, hot_rows=20),
+        dict(n_kv_heads=20),  # two lists
     ],
     ids=lambda shape: " ".join(f"{name}={value}" for name, value in shape.items()),
 )

@@ -33,8 +33,6 @@ SHAPES = st.tuples(
 TIERS = st.fixed_dictionaries(
     dict(
         hot_rows=st.sampled_from([0, 20, 33, 64, 400]),
-        hot_policy=st.sampled_from(["lru", "recent"]),
-        wave_rows=st.sampled_from([0, 4, 8, 40]),
         n_tiles=st.sampled_from([24, 4, 7, 64]),
         n_layers=st.sampled_from([1, 2, 3]),
         index_bits=st.sampled_from([4, 8, 2]),
@@ -192,9 +190,8 @@ def test_reset_forgets_what_was_hot() -> None:
     assert misses_of(session, query) == 16
 
 
-@pytest.mark.parametrize("policy", ["lru", "recent"])
-def test_tokens_that_are_appended_are_hot(policy: str) -> None:
-    session = session_of(top_k=16, n_local=16, hot_policy=policy)
+def test_tokens_that_are_appended_are_hot() -> None:
+    session = session_of(top_k=16, n_local=16)
     query = queries(1)[0]
     assert misses_of(session, query) == 16
     rng = np.random.default_rng(2)
@@ -204,25 +201,17 @@ def test_tokens_that_are_appended_are_hot(policy: str) -> None:
     assert misses_of(session, query) == 0
 
 
-def test_policies_keep_other_rows() -> None:
-    """Among the rows of 60 tokens, an old row that is selected again and again: "lru" keeps it, for "recent"
-    it goes first."""
-
-    def later_misses(policy: str) -> int:
-        session = session_of(top_k=16, hot_rows=32, hot_policy=policy)
-        query = queries(1)[0]
-        misses_of(session, query)  # 16 rows of all positions
-        rng = np.random.default_rng(3)
-        misses = 0
-        for _ in range(60):
-            key = np.zeros((1, 1, 1, 16), np.float16)  # never among the best
-            value = rng.standard_normal((1, 1, 1, 16)).astype(np.float16)
-            session.append(key, value, [1])
-            misses += misses_of(session, query)
-        return misses
-
-    assert later_misses("lru") == 0
-    assert later_misses("recent") > 0
+def test_rows_that_are_selected_again_stay_hot() -> None:
+    """Old rows, among the rows of 60 tokens that are not selected."""
+    session = session_of(top_k=16, hot_rows=32)
+    query = queries(1)[0]
+    misses_of(session, query)  # 16 rows of all positions
+    rng = np.random.default_rng(3)
+    for _ in range(60):
+        key = np.zeros((1, 1, 1, 16), np.float16)  # never among the best
+        value = rng.standard_normal((1, 1, 1, 16)).astype(np.float16)
+        session.append(key, value, [1])
+        assert misses_of(session, query) == 0
 
 
 # 1 and 3 blocks a part
@@ -298,8 +287,6 @@ def tiered(**options: Any) -> KVCache:
         ),
         (dict(row_bits=4), "KVCache: row_bits must be one of 16, 8, got 4"),
         (dict(hot_rows=-1), "KVCache: hot_rows must be in [0, 65536], got -1"),
-        (dict(wave_rows=65537), "KVCache: wave_rows must be in [0, 65536], got 65537"),
-        (dict(hot_policy="newest"), "KVCache: hot_policy must be 'lru' or 'recent', got 'newest'"),
         (
             dict(memory="streaming", hot_rows=8),
             "KVCache: memory must be 'tiered' where hot rows are asked for, got 'streaming'",
@@ -374,7 +361,7 @@ def test_a_plan_takes_a_hit_rate() -> None:
     few = sparq_ipu.plan(**shape, kernel="sparq-tiered", n_tiles=64, hit_rate=0.6)  # 52 misses of 128
     steps = [[stage.name.split("/")[-1] for stage in planned.stages] for planned in (cold, few, hot)]
     assert ["head_rows" in names for names in steps] == [True, False, False]
-    assert ["wave_rows" in names for names in steps] == [False, True, False]
+    assert ["rows_of_wave" in names for names in steps] == [False, True, False]
     for hit_rate in (-0.1, 1.1, "1", True):
         with pytest.raises(ValueError, match=r"^plan: hit_rate must be in \[0, 1\], got "):
             sparq_ipu.plan(**shape, kernel="sparq-tiered", hit_rate=hit_rate)  # type: ignore[arg-type]
@@ -424,7 +411,7 @@ def test_wide_waves_follow_one_another() -> None:
 
 
 def test_one_tile_does_it_all() -> None:
-    pair = Pair((16, 1, 2, 1), dict(n_tiles=1, n_layers=2, index_bits=4, row_bits=16, wave_rows=4), 0)
+    pair = Pair((16, 1, 2, 1), dict(n_tiles=1, n_layers=2, index_bits=4, row_bits=16), 0)
     settings_ = SparqSettings(rank=8, top_k=9, n_local=2)
     for step in range(6):
         for layer in (1, 0):

@@ -45,10 +45,10 @@ class Both:
 @pytest.mark.parametrize(
     ("batch", "index_bits", "n_tiles", "tiers"),
     [
-        (2, 8, 40, dict(hot_rows=24, wave_rows=4)),  # as few as can be, many waves, two sets of keys
-        (2, 4, 9, dict(hot_policy="recent")),  # several parts
+        (2, 8, 40, dict(hot_rows=24)),  # as few as can be, two sets of keys
+        (2, 4, 9, {}),  # several parts
         (2, 8, 3, dict(hot_rows=40)),  # rounds of KV heads
-        (9, 4, 40, dict(wave_rows=8)),  # groups of KV heads that fetch their own misses
+        (9, 4, 40, {}),  # groups of KV heads that fetch their own misses
     ],
 )
 def test_tokens_one_by_one(batch: int, index_bits: int, n_tiles: int, tiers: dict[str, Any]) -> None:

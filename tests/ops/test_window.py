@@ -34,7 +34,7 @@ SETTINGS = st.sampled_from(
     [(7, None, 3), (20, 4, 2), (1, 0, 2), (8, 8, 3), (9, 0, 0), (9, 4, 0), (64, None, 5), (300, None, 4)]
 )
 MEMORIES: tuple[dict[str, Any], ...] = (
-    dict(memory="tiered", hot_policy="recent", index_bits=4, row_bits=8),
+    dict(memory="tiered", index_bits=4, row_bits=8),
     dict(memory="tiered", hot_rows=300, index_bits=8),
     dict(memory="streaming"),
 )

@@ -179,7 +179,6 @@ def test_window_settings(changes: dict[str, int]) -> None:
         dict(n_ipus=3),
         dict(n_ipus=128),
         dict(split="rows"),
-        dict(hot_policy="new"),
         dict(n_ipus=4),  # of 3 layers
         dict(n_ipus=16, split="heads"),
         dict(n_ipus=2, split="heads"),

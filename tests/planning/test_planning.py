@@ -283,10 +283,6 @@ def test_what_is_planned_twice_is_counted_once(monkeypatch):
         ),
         (dict(append="x"), "plan: append must be True or False, got 'x'"),
         (dict(baseline=1), "plan: baseline must be True or False, got 1"),
-        (
-            dict(hot_policy="recent"),
-            "plan: hot_policy must be lru for kernel 'sparq-streaming', which has no h",
-        ),
         (dict(rank=129), r"plan: rank must be in \[1, head_dim=128\], got 129"),
         (dict(lengths=[1, 2]), r"plan: lengths must have shape \(batch=1,\), got \(2,\)"),
         (dict(lengths=5), r"plan: lengths must have shape \(batch=1,\), got \(\)"),

@@ -88,7 +88,6 @@ def test_a_history_takes_132_bytes_a_position() -> None:
         (dict(n_local=129), "n_local must be in [0, top_k=128], got 129"),
         (dict(row_bits=8), "row_bits must be 16 unless memory is 'tiered', got 8"),
         (dict(kernel="window-tiered", hot_rows=5), "hot_rows must be 0 or at least top_k=128, got 5"),
-        (dict(kernel="window-tiered", wave_rows=-1), "wave_rows must be in [0, 65536], got -1"),
     ],
 )
 def test_refusals(arguments: dict[str, Any], words: str) -> None:

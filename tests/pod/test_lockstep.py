@@ -40,12 +40,12 @@ def numbers(rng: np.random.Generator, *shape: int) -> np.ndarray:
 def session_of(
     kernel: str, spec: CacheSpec, n_ipus: int, split: str = "heads", n_tiles: int = 8, **options: Any
 ) -> Any:
-    setting, wave_rows = options.pop("setting", SETTINGS[kernel]), options.pop("wave_rows", 0)
+    setting = options.pop("setting", SETTINGS[kernel])
     return _core.Session(
         spec,
         2 * spec.n_kv_heads,
         attention=[Attention(kernel, setting)],
-        options=DeviceOptions(n_tiles, n_ipus=n_ipus, split=split, wave_rows=wave_rows),
+        options=DeviceOptions(n_tiles, n_ipus=n_ipus, split=split),
         **{"n_layers": 2, **options},
     )
 
@@ -144,15 +144,12 @@ def test_ipus_that_need_less_than_others(kernel: str, index_bits: int) -> None:
 OTHER_QUERIES = ((16, 0), (16, 16), (0, 16), (1, 9), (9, 1), (12, 3), (0, 0), (0, 1), (2, 16), (5, 0))
 
 
-@pytest.mark.parametrize("wave_rows", [0, 64])
-def test_waves_of_misses_of_all_ipus(wave_rows: int) -> None:
+def test_waves_of_misses_of_all_ipus() -> None:
     """Where one IPU would fetch rows by lists, one its few rows and one those of every head by itself, or
     none, all take the same waves, and all have the same bits."""
     spec = CacheSpec(2, 16, 16, 512, index_bits=4)
     setting = SparqSettings(rank=8, top_k=32, n_local=4)
-    session = session_of(
-        "sparq-tiered", spec, 2, n_tiles=64, setting=setting, n_layers=1, wave_rows=wave_rows
-    )
+    session = session_of("sparq-tiered", spec, 2, n_tiles=64, setting=setting, n_layers=1)
     reference = KVCache(**dataclasses.asdict(spec), device="reference")
     rng = np.random.default_rng(11)
     key, value = (numbers(rng, 2, 16, 500, 16) for _ in "kv")
@@ -167,14 +164,12 @@ def test_waves_of_misses_of_all_ipus(wave_rows: int) -> None:
         assert_bits(session.attention(0, query, layer=0), attention(query, reference, setting))
         of_ipus = np.array(session.misses()).reshape(2, 16).sum(axis=1)
         done = {step["name"].rpartition("/")[2] for step in steps_of(session) if step["executions"]}
-        assert not {"head_rows", "wave_rows"} <= done  # no IPU fetches by itself what all have fetched
+        assert not {"head_rows", "rows_of_wave"} <= done  # no IPU fetches by itself what all have fetched
         for name in ("head_rows", "lists", "few_misses"):
             # of some steps an IPU that misses nothing, or next to nothing, takes them too
             waves[name] += name in done and of_ipus.min() < 30 < of_ipus.max()
-    # with waves of so many rows heads fetch none by themselves; else lists cost more than that
-    assert all(
-        waves[name] for name in (("lists", "few_misses") if wave_rows else ("head_rows", "few_misses"))
-    )
+    # waves of lists would cost more than what heads fetch by themselves
+    assert waves["head_rows"] and waves["few_misses"]
 
 
 def test_all_steps_are_made_in_step() -> None:

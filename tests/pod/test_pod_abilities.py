@@ -68,7 +68,7 @@ class Pair:
             assert [s.tolist() for s in steps] == [s.tolist() for s in same]
 
 
-@pytest.mark.parametrize("memory", [{}, dict(TIERED, row_bits=8, hot_policy="recent")], ids=str)
+@pytest.mark.parametrize("memory", [{}, dict(TIERED, row_bits=8)], ids=str)
 @pytest.mark.parametrize(("n_ipus", "split"), SPLITS)
 def test_window_attention_and_its_history(n_ipus: int, split: str, memory: dict[str, Any]) -> None:
     """Where heads are split, over the batch: a history is of all heads of an element."""
@@ -108,7 +108,7 @@ def test_heads_without_a_history_can_be_split(n_ipus: int) -> None:
 
 @pytest.mark.parametrize(("n_ipus", "split"), SPLITS)
 def test_options_of_hot_rows(n_ipus: int, split: str) -> None:
-    pair = Pair(n_ipus, split, n_kv_heads=2, hot_rows=40, hot_policy="recent", wave_rows=4, **TIERED)
+    pair = Pair(n_ipus, split, n_kv_heads=2, hot_rows=40, **TIERED)
     for layer in (1, 2):
         pair.append(layer, 100)
         for _ in range(3):
@@ -118,7 +118,7 @@ def test_options_of_hot_rows(n_ipus: int, split: str) -> None:
 
 def session_of(kernel: str, n_ipus: int, split: str, **options: Any) -> Any:
     """Of 2 batch elements, 2 KV heads and 4 heads."""
-    tiers = {name: options.pop(name) for name in ("hot_rows", "wave_rows") if name in options}
+    tiers = {name: options.pop(name) for name in ("hot_rows",) if name in options}
     settings = WindowSettings(9, 4, 3) if kernel.startswith("window") else SPARQ
     return _core.Session(
         CacheSpec(2, 2, 16, 150, index_bits=4),
@@ -201,7 +201,7 @@ def test_prefill_forgets_the_steps_of_what_it_replaces(n_ipus: int, split: str) 
 
 @pytest.mark.parametrize(("n_ipus", "split"), SPLITS)
 def test_misses_are_of_the_last_call(n_ipus: int, split: str) -> None:
-    session = session_of("sparq-tiered", n_ipus, split, hot_rows=64, wave_rows=4)
+    session = session_of("sparq-tiered", n_ipus, split, hot_rows=64)
     references = filled(session)
     query = numbers(np.random.default_rng(5), 2, 4, 16)
     for layer in (3, 0, 2):
@@ -209,11 +209,7 @@ def test_misses_are_of_the_last_call(n_ipus: int, split: str) -> None:
         for n_missing in (TOP_K, 0):  # at first nothing is hot
             assert_bits(session.attention(0, query, layer=layer), expected)
             assert session.misses() == [min(n_missing, n) for n in (100, 100, 10 + layer, 10 + layer)]
-            of_ipus = np.array(session.misses()).reshape(2, 2)  # KV heads are split first
-            if split == "heads":
-                of_ipus = of_ipus.sum(axis=0) if n_ipus == 2 else of_ipus.flatten()
-            most = int(of_ipus.max() if split == "heads" else of_ipus.sum())
-            assert executions_of("read_rows", session) == -(-most // 4)  # wave_rows at a time
+            assert (executions_of("read_rows", session) != 0) == (n_missing != 0)
     other = query.copy()
     other[0, 2:] *= -1  # the second KV head of the first element
     session.attention(0, other, layer=2)

@@ -258,7 +258,7 @@ def test_options_are_those_of_a_plan() -> None:
     """By the same names and with the same defaults; each reaches the program."""
     tiered = {**SHAPE, **SETTINGS, "kernel": "sparq-tiered", "n_tiles": 64}
     pod = plan_pod(**tiered, n_layers=1, n_ipus=1)
-    for changes in ({}, dict(hot_rows=64), dict(wave_rows=64), dict(row_bits=8), dict(hit_rate=0.9)):
+    for changes in ({}, dict(hot_rows=64), dict(row_bits=8), dict(hit_rate=0.9)):
         changed, one = plan_pod(**tiered, n_layers=1, n_ipus=1, **changes), plan(**tiered, **changes)
         assert changed.seconds_per_token == pytest.approx(one.seconds_per_token, rel=2e-2)
         assert not changes or (changed.memory, changed.seconds_per_token) != (

@@ -475,12 +475,11 @@ def shaped(**shapes: tuple) -> dict:
         (dict(n_local=[1, 2]), "n_local must be of type int, got a list"),
         (dict(memory=1), "memory must be of type string, got 1"),
         (dict(cache_name=2.5), "cache_name must be of type string, got 2.5"),
-        (dict(hot_policy=[1]), "hot_policy must be of type string, got a list"),
         (
             dict(indexbits=4),
-            "attributes must be among cache_name, capacity, hot_policy, hot_rows, index_bits, "
+            "attributes must be among cache_name, capacity, hot_rows, index_bits, "
             "index_components, mean_value, memory, n_kv_heads, n_local, rank, row_bits, "
-            "top_k, wave_rows, got indexbits",
+            "top_k, got indexbits",
         ),
         (shaped(query=(2, 3, 16)), "n_heads must be a multiple of n_kv_heads=2, got 3"),
         (

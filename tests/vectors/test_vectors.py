@@ -76,15 +76,12 @@ def test_bits_with_every_width_of_vectors_and_number_of_threads(isa: str) -> Non
 #: least so many files
 MEMORIES: list[Any] = [
     (dict(memory="streaming"), lambda records: records[0].numbers["row_bits"] == 16, (), 38),
-    *(
-        pytest.param(
-            dict(memory="tiered", **hot),
-            lambda records: records[0].numbers["index_bits"] < 16,
-            ("dense",),
-            29,
-            marks=pytest.mark.slow,
-        )
-        for hot in (dict(), dict(hot_policy="recent", wave_rows=64))
+    pytest.param(
+        dict(memory="tiered"),
+        lambda records: records[0].numbers["index_bits"] < 16,
+        ("dense",),
+        29,
+        marks=pytest.mark.slow,
     ),
     (dict(memory="sram"), is_for_sram, ("sparq", "window"), 20),
 ]

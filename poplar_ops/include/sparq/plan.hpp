@@ -129,13 +129,6 @@ struct Waves {
   }
 };
 
-// Which row of the buffer of hot rows makes room for another: the one that was selected least recently, or
-// the one of the oldest position.
-enum class HotPolicy { leastRecent, oldest };
-// "lru" or "recent", the one that keeps the most recent positions. Throws Error for another name.
-HotPolicy hotPolicyNamed(const char *op, const std::string &name);
-const char *nameOf(HotPolicy policy);
-
 // The buffer of hot rows that every task has where a cache is in three tiers. Place i of it belongs to owner
 // i % nOwners, which is that part of the task's slot. Of the rows in it the keys are spread over parts by
 // pairs of lanes and by i % nSets, the values by components.
@@ -150,7 +143,6 @@ struct HotRows {
   unsigned fewRows = 0;
   // Where most rows are missing, every task fetches so many of its own at a time; 0: never.
   unsigned headRows = 0;
-  HotPolicy policy = HotPolicy::leastRecent;
 
   static constexpr unsigned cutRows = 4;   // that arrive on one tile
   static constexpr unsigned readSizes = 8; // of a wave
@@ -221,13 +213,11 @@ struct Attention {
 
 // What a caller chooses of a cache in three tiers. Results do not depend on it.
 struct TierOptions {
-  static constexpr unsigned maxRows = 1u << 16; // of either number below
+  static constexpr unsigned maxRows = 1u << 16;
 
   // Hot rows of a KV head, rounded up; 0: four times the largest topK of the programs, or the capacity
   // where that is less.
   unsigned hotRows = 0;
-  HotPolicy policy = HotPolicy::leastRecent;
-  unsigned waveRows = 0; // fetched at a time, for all KV heads; 0: a number that suits most
   // For planning: the share of selected rows that is taken to be hot, instead of looking. Below 0:
   // looks.
   double assumedHitRate = -1;

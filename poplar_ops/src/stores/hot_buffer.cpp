@@ -45,7 +45,6 @@ HotRows makeHotRows(const Request &request, const CacheLayout &layout, const Pla
     topK = std::max(topK, std::min(attention.topK(), layout.capacity));
   const TierOptions &options = programs.tiers;
   HotRows hot{};
-  hot.policy = options.policy;
   hot.nOwners = std::min(maxOwners, powerOfTwo(placement.parts));
   hot.nSets = std::min(hot.nOwners, powerOfTwo(std::max(1u, placement.parts / HotRows::nPairs)));
   const unsigned wanted = options.hotRows != 0
@@ -59,15 +58,13 @@ HotRows makeHotRows(const Request &request, const CacheLayout &layout, const Pla
   const unsigned unit = HotRows::cutRows * hot.nLists,
                  most = roundUp(std::max(1u, placement.slots * topK), unit),
                  usual = std::clamp(most / waveShare, leastWaveRows, mostWaveRows);
-  hot.waveRows = std::min(most, roundUp(options.waveRows != 0 ? options.waveRows : usual, unit));
+  hot.waveRows = std::min(most, roundUp(usual, unit));
   hot.fewRows = std::min(mostFewRows, hot.readUnit() / 2);
-  if (options.waveRows == 0) {
-    const unsigned rowBytes = hot.partBytes(shape.headDim, placement.parts),
-                   atOnce = std::min(mostWideRows / placement.slots, mostWideBytes / rowBytes),
-                   rows = std::min(roundUp(topK, HotRows::cutRows),
-                                   atOnce / HotRows::cutRows * HotRows::cutRows);
-    hot.headRows = rows * placement.slots > hot.waveRows ? rows : 0;
-  }
+  const unsigned rowBytes = hot.partBytes(shape.headDim, placement.parts),
+                 atOnce = std::min(mostWideRows / placement.slots, mostWideBytes / rowBytes),
+                 rows = std::min(roundUp(topK, HotRows::cutRows),
+                                 atOnce / HotRows::cutRows * HotRows::cutRows);
+  hot.headRows = rows * placement.slots > hot.waveRows ? rows : 0;
   return hot;
 }
 
@@ -116,7 +113,6 @@ void checkTiers(const char *op, const CacheSpec &spec, const TierOptions &tiers)
     throw Error(std::string(op) +
                 ": index_bits must be 8, 4 or 2 where memory is 'tiered', got 16");
   toUnsigned(op, "hot_rows", tiers.hotRows, TierOptions::maxRows);
-  toUnsigned(op, "wave_rows", tiers.waveRows, TierOptions::maxRows);
 }
 
 void checkTiers(const char *op, const CacheSpec &spec, const TierOptions &tiers, unsigned wanted) {
@@ -128,14 +124,6 @@ void checkTiers(const char *op, const CacheSpec &spec, const TierOptions &tiers,
     throw Error(std::string(op) + ": hot_rows must be 0 or at least top_k=" + std::to_string(topK) +
                 ", got " + std::to_string(tiers.hotRows));
 }
-
-HotPolicy hotPolicyNamed(const char *op, const std::string &name) {
-  if (name != "lru" && name != "recent")
-    throw Error(std::string(op) + ": hot_policy must be 'lru' or 'recent', got '" + name + "'");
-  return name == "lru" ? HotPolicy::leastRecent : HotPolicy::oldest;
-}
-
-const char *nameOf(HotPolicy policy) { return policy == HotPolicy::leastRecent ? "lru" : "recent"; }
 
 HotBuffer::HotBuffer(Graph &graph, const Cache &cache, bool) {
   const Plan &plan = cache.plan;
@@ -181,10 +169,7 @@ void HotBuffer::appendNewest(const Append &step) const {
                  {"held", held[task][owner].flatten()},
                  {"stamps", stamps[task][owner].flatten()},
                  {"place", slots[task][owner]}},
-                {{"nWays", hot.nWays()},
-                 {"owner", owner},
-                 {"nOwners", hot.nOwners},
-                 {"byPosition", hot.policy == HotPolicy::oldest}},
+                {{"nWays", hot.nWays()}, {"owner", owner}, {"nOwners", hot.nOwners}},
                 cycles::dealNewest(hot.nWays()));
     const auto addInsert = [&](unsigned part, const Tensor &piece, const Tensor &rows, unsigned set,
                                unsigned setShift) {

@@ -153,7 +153,7 @@ def place_layers(
     Args:
         n_layers: of the model; an IPU has ceil(n_layers / n_ipus) of them.
         others: as `sparq_ipu.plan`; `index_bits` is 4 unless given. Of layers in three tiers alone:
-            `hit_rate`, `row_bits`, `index_components`, `hot_rows`, `hot_policy` and `wave_rows`.
+            `hit_rate`, `row_bits`, `index_components` and `hot_rows`.
 
     Raises:
         ValueError: an argument out of range.

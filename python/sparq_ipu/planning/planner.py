@@ -62,7 +62,7 @@ def plan(
             Of the cache, see `sparq_reference.CacheSpec`: index_bits (16, 8, 4 or 2; in three tiers 4 where
             it is not given), row_bits (16; in three tiers also 8); not used by dense attention. Of the
             device, see `sparq_ipu.device_options.DeviceOptions`: n_tiles, and of a cache in three tiers
-            hot_rows, hot_policy and wave_rows.
+            hot_rows.
         baseline: for a kernel that takes settings, plan dense-streaming too, for the predicted speed-up.
 
     Raises:

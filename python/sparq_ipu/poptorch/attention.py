@@ -263,8 +263,8 @@ class SparqAttention(_Attention):
         cache_name: of the KV cache on the IPU; modules of one name share one cache, so give each layer its
             own.
         settings: those of `sparq_ipu.sparq_attention`: rank, top_k and so on; and options of the cache, as
-            `sparq_ipu.KVCache`: index_bits; memory, "streaming" or "tiered", and with "tiered" hot_rows,
-            hot_policy and wave_rows. Where the cache is changes no result, and nothing off the IPU.
+            `sparq_ipu.KVCache`: index_bits; memory, "streaming" or "tiered", and with "tiered" hot_rows.
+            Where the cache is changes no result, and nothing off the IPU.
 
     Raises:
         ValueError: an argument out of range.
