@@ -384,7 +384,9 @@ def work(args: argparse.Namespace, plan: Plan, out: Path, part: int, n_parts: in
 
     results = runner.Results(out)
     say(f"loading {model_name(args)}")
-    model, tokenizer = load_smollm2() if args.model == "smollm2" else load_model(args.model)
+    model, tokenizer = (
+        load_smollm2("float32") if args.model == "smollm2" else load_model(args.model, "float32")
+    )
     if tokenizer is None:
         raise ValueError(f"accuracy: model must come with a tokenizer, got none in {args.model}")
     evaluator = Evaluator(model, plan.prefill_bits, plan.kernels)

@@ -230,7 +230,9 @@ def main(argv: list[str] | None = None) -> int:
     progress = Progress()
     try:
         progress.step("loading the model")
-        model, tokenizer = load_smollm2() if arguments.model is None else load_model(arguments.model)
+        model, tokenizer = (
+            load_smollm2("float32") if arguments.model is None else load_model(arguments.model, "float32")
+        )
     except (ImportError, OSError, ValueError) as error:
         progress.step(None)
         parser.error(str(error))

@@ -44,7 +44,12 @@ from sparq_ipu.transformers.generation.runs import (
     prefill,
     stop_tokens,
 )
-from sparq_ipu.transformers.loading.checkpoints import Checkpoint, dtype_of, import_torch
+from sparq_ipu.transformers.loading.checkpoints import (
+    Checkpoint,
+    check_types,
+    import_torch,
+    wait_briefly,
+)
 from sparq_ipu.transformers.settings.command import (
     SaidSettings,
     add_attention,
@@ -269,14 +274,18 @@ def _compare(
     return {"parts_after": part, "agreement": agreement, "dense_tokens_per_second": dense.tokens_per_second}
 
 
-def _load(arguments: argparse.Namespace, checkpoint: Checkpoint) -> Any:
-    """The model; says on stderr how long it took."""
-    print("loading the model ...", end="", file=sys.stderr, flush=True)
-    start = time.perf_counter()
-    model = checkpoint.model(arguments.dtype, weights=arguments.weights)
-    print(f" {time.perf_counter() - start:.1f} s", file=sys.stderr)
-    if checkpoint.few_bits is not None:
-        print(f"weights of {checkpoint.few_bits}", file=sys.stderr)
+def _load(arguments: argparse.Namespace, checkpoint: Checkpoint, start: float) -> Any:
+    """The model; says on stderr how long it took since `start`."""
+    shows = sys.stderr.isatty()
+
+    def progress(share: float) -> None:
+        if shows:
+            print(f"\rweights: {share:.0%}", end="", file=sys.stderr, flush=True)
+
+    model = checkpoint.model(arguments.dtype, weights=arguments.weights, progress=progress)
+    numbers = f"in {arguments.dtype}" if checkpoint.few_bits is None else f"weights of {checkpoint.few_bits}"
+    seconds = f"{time.perf_counter() - start:.1f} s"
+    print(f"{chr(13) if shows else ''}loaded in {seconds}; {numbers}", file=sys.stderr, flush=True)
     return model
 
 
@@ -285,10 +294,11 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.generat
 
     What needs no weights is checked before they are read, and what needs no torch before that is imported.
     """
+    start = time.perf_counter()
     arguments = _parser(prog).parse_args(argv)
     try:
         _check_alone(arguments)
-        arguments.dtype = dtype_of("generate", arguments.dtype, arguments.weights, "--dtype")
+        check_types("generate", arguments.dtype, arguments.weights, "--dtype")
         settings = SaidSettings.of(arguments)
         if arguments.device != "auto":
             resolve_device("generate", arguments.device)
@@ -296,6 +306,8 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.generat
         if not checkpoint.has_tokenizer:
             raise ValueError(f"generate: --model must have a tokenizer, got none in {arguments.model}")
         text = _text(arguments)
+        print(f"loading {checkpoint.path.name} ...", file=sys.stderr, flush=True)
+        wait_briefly()
         torch, _ = import_torch("generate")
         from sparq_ipu.transformers import enable_dense
         from sparq_ipu.transformers.cache.storage import host_device, is_stacked
@@ -307,10 +319,11 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.generat
         prompt = _encode(arguments, text, tokenizer)
         settings = settings.of_length(prompt.shape[1] + arguments.new_tokens)
         n_layers, head_dim = checkpoint.shape
+        arguments.dtype, arguments.weights = checkpoint.types(arguments.dtype, arguments.weights)
         layers = None
         if not arguments.dense:
             layers = settings.of_model(n_layers, head_dim)
-        model = _load(arguments, checkpoint)
+        model = _load(arguments, checkpoint, start)
 
         def turn_on() -> None:
             if arguments.dense:

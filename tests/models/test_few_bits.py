@@ -13,6 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from gguf_files import a_gguf  # noqa: E402
 from tiny_models import greedy, save_checkpoint, step_logits, tiny_model, tokens_of  # noqa: E402
 
 import sparq_ipu.transformers  # noqa: E402
@@ -133,7 +134,7 @@ def test_packing_loses_nothing() -> None:
     """A row that is 1 at one place reads a column of the codes, exactly."""
     codes = torch.randint(0, 16, (80, 64), dtype=torch.uint8)
     linear = a_linear(n=80, m=64, bias=False)
-    layer = Int4Linear(linear, (codes, torch.ones(80, 2), torch.zeros(80, 2)))
+    layer = Int4Linear(linear, (few_bits.paired(codes), torch.ones(80, 2), torch.zeros(80, 2)))
     assert torch.equal(layer.product(torch.eye(64, dtype=BF16)).T, codes.to(BF16) - 8)
     assert torch.equal(layer.weight, codes.to(BF16) - 8)
     assert layer.weight_bytes == 80 * 64 // 2 + 80 * 2 * 2 * 2
@@ -255,52 +256,18 @@ def test_groups_of_a_file_are_exact(kind: str) -> None:
         numbers = generator.normal(size=(n, data.shape[1] // starts[0])).astype(np.float16)
         data.reshape(n, -1, starts[0])[:, :, at : at + 2] = numbers.view(np.uint8).reshape(n, -1, 2)
     expected = gguf.quants.dequantize(data, gguf.GGMLQuantizationType[kind])
-    codes, scale, zero = (part.reshape(n, -1) for part in gguf_groups._KINDS[kind](gguf, data))
+    order = np.arange(n)[::-1].copy()
+    groups = gguf_groups.groups_of(gguf.GGMLQuantizationType[kind], data, order)
+    assert groups is not None
+    pairs, scale, zero = (part.numpy()[order] for part in groups)
+    pairs = pairs.reshape(n, -1, 1, 16)
+    codes = np.concatenate([pairs & 15, pairs >> 4], axis=2).reshape(n, m)
     assert codes.dtype == np.uint8 and codes.max() == 15
     made = (codes.reshape(n, -1, 32).astype(np.float64) - 8) * scale[:, :, None] + zero[:, :, None]
     limit = 2.0**-23 * (np.abs(scale) * 16 + np.abs(zero))[:, :, None]
     assert np.all(np.abs(made - expected.reshape(made.shape)) <= limit)
     if kind == "Q4_0":
         assert np.array_equal(made.reshape(n, m).astype(np.float32), expected)
-
-
-def a_gguf(folder: Path, model: Any, kinds: dict[str, str]) -> Path:
-    """A file with the weights of a tiny Llama, as llama.cpp's converter orders them."""
-    gguf = pytest.importorskip("gguf")
-    config = model.config
-    path = folder / "model.gguf"
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_dimension_count(config.head_dim)
-    writer.add_rope_freq_base(10000.0)
-    writer.add_vocab_size(config.vocab_size)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_token_list([f"w{i}" for i in range(config.vocab_size)])
-    writer.add_token_types([1] * config.vocab_size)
-    writer.add_token_merges(["w 0"])
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
-    for name, value in model.state_dict().items():
-        array = value.float().numpy()
-        for part, heads in (("q_proj", config.num_attention_heads), ("k_proj", config.num_key_value_heads)):
-            if part in name:
-                array = array.reshape(heads, 2, -1, array.shape[1]).swapaxes(1, 2).reshape(array.shape)
-        kind = gguf.GGMLQuantizationType[next((k for w, k in kinds.items() if w in name), "F32")]
-        if kind.name == "F32":
-            writer.add_tensor(names.get_name(name, (".weight",)), np.ascontiguousarray(array))
-            continue
-        packed = gguf.quants.quantize(np.ascontiguousarray(array), kind)
-        writer.add_tensor(names.get_name(name, (".weight",)), packed, raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
 
 
 @pytest.fixture
@@ -331,24 +298,8 @@ def test_no_product_of_a_file_is_looked_for(file: Path, monkeypatch: Any) -> Non
     from sparq_ipu.transformers.loading.checkpoints import Checkpoint
 
     quantizer = pytest.importorskip("transformers.quantizers.quantizer_gguf")
-    asked, options = [], []
-    monkeypatch.setattr(quantizer, "get_gguf_kernel", lambda: asked.append(1))
-    of_file = quantizer.GgufHfQuantizer.__init__
-
-    def seen(self: Any, config: Any, *arguments: Any, **given: Any) -> None:
-        options.append(config.dequantize)
-        of_file(self, config, *arguments, **given)
-
-    monkeypatch.setattr(quantizer.GgufHfQuantizer, "__init__", seen)
+    monkeypatch.setattr(quantizer, "get_gguf_kernel", lambda: pytest.fail("it was asked for"))
     assert type(Checkpoint(file).model("float32").model.layers[0].self_attn.q_proj) is torch.nn.Linear
-    assert asked == []
-    assert options == [True]  # only some kinds of models would ask by now
-
-
-def test_a_file_of_another_model_is_not_taken(file: Path) -> None:
-    """What the file has is compared with the model."""
-    model = bf16_model(seed=1, num_key_value_heads=3)
-    assert quantise_weights(model, "int4", gguf=file).layers["as in the file"] == 0
 
 
 def test_of_8_bits_the_cpu_kernels_multiply(monkeypatch: pytest.MonkeyPatch) -> None:

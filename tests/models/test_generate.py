@@ -276,7 +276,7 @@ def test_what_the_model_can_not_have(checkpoint, capsys, monkeypatch, tmp_path, 
     monkeypatch.setattr(generate.Checkpoint, "model", None)
     assert call(checkpoint, *options) == 2
     error = capsys.readouterr().err
-    assert message in error and "loading" not in error
+    assert message in error and "loaded" not in error
 
 
 def test_a_config_without_heads(checkpoint, capsys, monkeypatch, tmp_path):

@@ -29,7 +29,7 @@ SETTINGS = dict(rank=32, top_k=128, n_local=32)
 @pytest.fixture(scope="module")
 def smollm2():
     try:
-        return load_smollm2()
+        return load_smollm2("float32")
     except FileNotFoundError as error:
         pytest.skip(str(error))
 

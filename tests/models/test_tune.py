@@ -291,7 +291,7 @@ def test_the_mean_value_harms_the_first_layer_of_smollm2():
     from sparq_ipu.models import load_smollm2
     from sparq_study.accuracy.text import excerpts
 
-    model, tokenizer = load_smollm2()
+    model, tokenizer = load_smollm2("float32")
     tokens = tokenizer(excerpts()[0][1], return_tensors="pt").input_ids
     probe = Probe(model, tuning.cut(tokens, 512, 32, 1))
 

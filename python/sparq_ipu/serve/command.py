@@ -31,7 +31,12 @@ from sparq_ipu.commands.command_line import (
 )
 from sparq_ipu.commands.extras import needed
 from sparq_ipu.transformers.generation.runs import stop_tokens
-from sparq_ipu.transformers.loading.checkpoints import Checkpoint, dtype_of, import_torch
+from sparq_ipu.transformers.loading.checkpoints import (
+    Checkpoint,
+    check_types,
+    import_torch,
+    wait_briefly,
+)
 from sparq_ipu.transformers.settings.command import (
     SaidSettings,
     add_attention,
@@ -44,9 +49,6 @@ from sparq_ipu.transformers.settings.command import (
 KEY_VARIABLE = "SPARQ_IPU_API_KEY"
 #: tokens that a place has room for where the model's config says none
 _USUAL_CONTEXT = 8192
-#: turns in which a thread of GNU's OpenMP waits actively, some 0.5 ms: longer than it is between two loops of
-#: a pass. Its own 300000 would take the processor from whatever the other threads wait for, if others work.
-_SPINS = ("GOMP_SPINCOUNT", "10000")
 
 
 def _parser(prog: str) -> argparse.ArgumentParser:
@@ -131,12 +133,13 @@ def build(arguments: argparse.Namespace) -> tuple[Any, Any]:
 
 def _build(arguments: argparse.Namespace) -> tuple[Any, Any]:
     check_alone("serve", arguments)
-    dtype = dtype_of("serve", arguments.dtype, arguments.weights, "--dtype")
+    check_types("serve", arguments.dtype, arguments.weights, "--dtype")
     settings = SaidSettings.of(arguments, "serve")
     key = _key(arguments)
     checkpoint = Checkpoint(arguments.model)
     if not checkpoint.has_tokenizer:
         raise ValueError(f"serve: --model must have a tokenizer, got none in {arguments.model}")
+    print(f"loading {checkpoint.path.name} ...", file=sys.stderr, flush=True)
     torch, _ = import_torch("serve")
     with needed("serve"):
         from sparq_ipu.serve.api import create_app
@@ -154,8 +157,7 @@ def _build(arguments: argparse.Namespace) -> tuple[Any, Any]:
     context = arguments.context or trained or _USUAL_CONTEXT
     if trained and context > trained:
         print(f"the model was trained for {trained} tokens: beyond, it may say nonsense", file=sys.stderr)
-    print("loading the model ...", file=sys.stderr, flush=True)
-    model = checkpoint.model(dtype, weights=arguments.weights)
+    model = checkpoint.model(arguments.dtype, weights=arguments.weights)
     if checkpoint.few_bits is not None:
         print(f"weights of {checkpoint.few_bits}", file=sys.stderr)
     if arguments.dense:
@@ -190,7 +192,7 @@ def main(argv: list[str] | None = None, prog: str = "sparq-ipu serve") -> int:
     """The command; returns the exit status: 0, or 2 for bad usage."""
     arguments = parsed(argv, prog)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
-    os.environ.setdefault(*_SPINS)  # read when PyTorch is loaded
+    wait_briefly()
     try:
         with needed("serve"):
             from sparq_ipu.serve.process import run

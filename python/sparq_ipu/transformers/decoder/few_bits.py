@@ -41,6 +41,8 @@ _BLOCK = 64
 _OUTPUTS, _CODES, _BYTES = 16, 256, 320
 #: bytes of a large page, of codes that have pages of their own (at least), of pages that others share
 _PAGE, _HUGE, _SHARED = 1 << 21, 1 << 22, 1 << 26
+#: weights that are rounded at a time
+_CHUNK = 1 << 20
 #: what the kernels ask of a layer: others crash in some versions of PyTorch
 _MULTIPLES = {"out_features": 16, "in_features": GROUP}
 
@@ -112,10 +114,19 @@ class Int8Linear(FewBitsLinear):
 
     def __init__(self, linear: torch.nn.Linear):
         super().__init__(linear)
-        weight = linear.weight.detach().float()
-        scale = (weight.abs().amax(dim=1) / 127).to(torch.bfloat16)
-        codes = torch.round(weight / scale.float().masked_fill(scale == 0, 1)[:, None]).clamp_(-127, 127)
-        self.register_buffer("codes", _in_huge_pages(codes.to(torch.int8)))
+        weight = linear.weight.detach()
+        codes, scale = (
+            torch.empty(weight.shape, dtype=torch.int8),
+            torch.empty(len(weight), dtype=torch.bfloat16),
+        )
+        n_rows = max(1, _CHUNK // weight.shape[1])  # the processor's cache has room for them
+        for begin in range(0, len(weight), n_rows):
+            part = slice(begin, begin + n_rows)
+            numbers = weight[part].float()
+            scale[part] = numbers.abs().amax(dim=1) / 127
+            steps = numbers / scale[part].float().masked_fill(scale[part] == 0, 1)[:, None]
+            codes[part] = steps.round_().clamp_(-127, 127)
+        self.register_buffer("codes", _in_huge_pages(codes))
         self.register_buffer("scale", scale)
 
     @property
@@ -136,8 +147,8 @@ class Int4Linear(FewBitsLinear):
     """Of 4 bits.
 
     Args:
-        groups: codes (out_features, in_features) uint8 in [0, 15], and scale and zero (out_features,
-            in_features / 32), which become bfloat16; None: `round_to_groups` of the weights of `linear`.
+        groups: codes as `paired` makes them, and scale and zero (out_features, in_features / 32), which
+            become bfloat16; None: `round_to_groups` of the weights of `linear`.
     """
 
     packed: torch.Tensor  # (out_features / 16, in_features / 32, 320) uint8, as the kernel reads them
@@ -148,8 +159,10 @@ class Int4Linear(FewBitsLinear):
         groups: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None,
     ):
         super().__init__(linear)
-        codes, scale, zero = round_to_groups(linear.weight.detach()) if groups is None else groups
-        self.register_buffer("packed", _packed(codes, scale, zero))
+        if groups is None:
+            codes, scale, zero = round_to_groups(linear.weight.detach())
+            groups = paired(codes), scale, zero
+        self.register_buffer("packed", _packed(*groups))
 
     @property
     def pairs(self) -> torch.Tensor:
@@ -284,12 +297,17 @@ def _int4_product(rows: torch.Tensor, packed: torch.Tensor) -> torch.Tensor:
     return output
 
 
-def _packed(codes: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor) -> torch.Tensor:
-    """As poplar_ops/cpu/int4_product.hpp says: codes 16 inputs apart in one byte, four bytes of each of 16
-    outputs in turn."""
-    blocks, groups = len(codes) // _OUTPUTS, codes.shape[1] // GROUP
-    halves = codes.to(torch.uint8).view(blocks, _OUTPUTS, groups, 2, 4, 4)
-    lines = (halves[:, :, :, 0] | halves[:, :, :, 1] << 4).permute(0, 2, 3, 1, 4)
+def paired(codes: torch.Tensor) -> torch.Tensor:
+    """Codes (n, m) uint8 in [0, 15] -> (n, m / 2): codes 16 inputs apart in one byte."""
+    halves = codes.to(torch.uint8).view(len(codes), -1, 2, 16)
+    return (halves[:, :, 0] | halves[:, :, 1] << 4).view(len(codes), -1)
+
+
+def _packed(pairs_of_codes: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor) -> torch.Tensor:
+    """As poplar_ops/cpu/int4_product.hpp says: four bytes of each of 16 outputs in turn."""
+    blocks, groups = len(pairs_of_codes) // _OUTPUTS, pairs_of_codes.shape[1] * 2 // GROUP
+    words = pairs_of_codes.contiguous().view(torch.int32).view(blocks, _OUTPUTS, groups, 4)
+    lines = words.permute(0, 2, 3, 1).contiguous().view(torch.uint8)
     pairs = torch.stack((scale, zero), dim=2).to(torch.bfloat16).view(blocks, _OUTPUTS, groups, 2)
     packed = torch.empty(blocks, groups, _BYTES, dtype=torch.uint8)
     packed[:, :, :_CODES] = lines.reshape(blocks, groups, _CODES)

