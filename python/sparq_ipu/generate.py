@@ -36,6 +36,7 @@ from sparq_ipu.commands.command_line import (
     read_text,
 )
 from sparq_ipu.devices import resolve_device
+from sparq_ipu.transformers.generation.chats import chat_tokens
 from sparq_ipu.transformers.generation.runs import (
     Run,
     first_difference,
@@ -173,13 +174,12 @@ def _reading(model: Any, n_tokens: int) -> Iterator[None]:
 
 
 def _encode(arguments: argparse.Namespace, text: str, tokenizer: Any) -> Any:
-    tokens = tokenizer(text, return_tensors="pt").input_ids
-    if arguments.prompt_tokens is not None:
-        tokens = tokens[:, : arguments.prompt_tokens]
+    torch, _ = import_torch("generate")
+    tokens = tokenizer(text, add_special_tokens=not arguments.chat).input_ids[: arguments.prompt_tokens]
     if arguments.chat:
-        message = [{"role": "user", "content": tokenizer.decode(tokens[0])}]
-        text = tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
-        tokens = tokenizer(text, return_tensors="pt").input_ids
+        content = text if arguments.prompt_tokens is None else tokenizer.decode(tokens)
+        tokens = chat_tokens(tokenizer, [{"role": "user", "content": content}])
+    tokens = torch.tensor([tokens], dtype=torch.int64)
     if tokens.shape[1] < 1:
         raise ValueError(f"generate: the prompt must have at least 1 token, got {tokens.shape[1]}")
     return tokens

@@ -9,6 +9,7 @@ from typing import Any, Sequence
 
 from sparq_ipu.serve.engine import Done, Text
 from sparq_ipu.serve.sampling import LogProbability
+from sparq_ipu.serve.text import TextStream, TokenNames
 
 
 def error(message: str, kind: str, code: str | None = None, param: str | None = None) -> dict[str, Any]:
@@ -34,19 +35,22 @@ class Answer:
     """One request's: its name, and the form of its parts.
 
     Args:
-        model: the name of the model. tokenizer: of transformers.
+        model: the name of the model. names: of its tokens.
         is_chat: of chat completions.
         has_log_probabilities: they were asked for.
     """
 
-    def __init__(self, model: str, tokenizer: Any, is_chat: bool, has_log_probabilities: bool):
-        self._tokenizer = tokenizer
+    def __init__(self, model: str, names: TokenNames, is_chat: bool, has_log_probabilities: bool):
+        self._names = names
         self._is_chat = is_chat
         self._has_log_probabilities = has_log_probabilities
         self._model = model
         self._id = ("chatcmpl-" if is_chat else "cmpl-") + uuid.uuid4().hex
         self._created = int(time.time())
-        self._n_characters: dict[int, int] = {}
+        #: of each choice, its text so far: all that its tokens are, and what was given of it
+        self._streams: dict[int, TextStream] = {}
+        self._n_decoded: dict[int, int] = {}
+        self._n_given: dict[int, int] = {}
 
     def _envelope(self, choices: list[dict[str, Any]], is_chunk: bool) -> dict[str, Any]:
         kind = "text_completion"
@@ -107,28 +111,33 @@ class Answer:
                 top = [self._entry(token, value) for token, value in of_token.top]
                 content.append({**self._entry(of_token.token, of_token.value), "top_logprobs": top})
             return {"content": content, "refusal": None}
-        names = [self._name(of_token.token) for of_token in text.log_probabilities]
+        stream = self._streams.setdefault(index, TextStream(self._names.tokenizer))
+        given = self._n_given[index] = self._n_given.get(index, 0) + len(text.text)
         offsets = []
-        for name in names:
-            offsets.append(self._n_characters.get(index, 0))
-            self._n_characters[index] = offsets[-1] + len(name)
+        for of_token in text.log_probabilities:
+            decoded = self._n_decoded.get(index, 0)
+            offsets.append(min(decoded, given))  # tokens of a stop string are not in the text
+            self._n_decoded[index] = decoded + len(stream.push(of_token.token))
         return {
-            "tokens": names,
+            "tokens": [self._name(of_token.token) for of_token in text.log_probabilities],
             "token_logprobs": [of_token.value for of_token in text.log_probabilities],
             "top_logprobs": [self._top(of_token) for of_token in text.log_probabilities],
             "text_offset": offsets,
         }
 
     def _top(self, of_token: LogProbability) -> dict[str, float]:
+        """The likeliest and the token itself, by their names; of two with one name, the less likely has its
+        number."""
         top: dict[str, float] = {}
-        for token, value in of_token.top:
-            top.setdefault(self._name(token), value)  # of two with one name, the likelier
+        for token, value in dict([*of_token.top, (of_token.token, of_token.value)]).items():
+            name = self._name(token)
+            top[name if name not in top else f"token_id:{token}"] = value
         return top
 
     def _name(self, token: int) -> str:
-        name: str = self._tokenizer.decode([token])
-        return name
+        name, content = self._names.of(token)
+        return f"bytes:{name}" if name.encode() != content else name
 
     def _entry(self, token: int, value: float) -> dict[str, Any]:
-        name = self._name(token)
-        return {"token": name, "logprob": value, "bytes": list(name.encode("utf-8"))}
+        name, content = self._names.of(token)
+        return {"token": name, "logprob": value, "bytes": list(content)}

@@ -11,44 +11,58 @@ import time
 from typing import Any, AsyncIterator, Callable, Sequence
 
 from fastapi import FastAPI, HTTPException, Request
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect
 
 from sparq_ipu.serve import engine as serving
 from sparq_ipu.serve.answers import Answer, error
 from sparq_ipu.serve.guard import Guard
-from sparq_ipu.serve.prompts import Invalid, Prompts
-from sparq_ipu.serve.schemas import ChatRequest, CompletionRequest
+from sparq_ipu.serve.prompts import CHARACTERS_PER_TOKEN, Prompts
+from sparq_ipu.serve.schemas import ChatRequest, CompletionRequest, Invalid
+from sparq_ipu.serve.text import TokenNames
 
 #: between two looks whether a client is still there
 _LOOK_SECONDS = 0.25
-#: of a body, for each token of the context: text of long words, escaped, and messages around it
-_BYTES_PER_TOKEN = 64
+#: bytes of a body, beside those of text for each token of the context
+_MORE_BYTES = 1 << 20
 
 
 class _Gone(Exception):
     """The client is."""
 
 
-def create_app(engine: serving.Engine, prompts: Prompts, name: str, api_key: str | None = None) -> FastAPI:
+def create_app(
+    engine: serving.Engine,
+    prompts: Prompts,
+    name: str,
+    api_key: str | None = None,
+    origins: Sequence[str] = (),
+) -> FastAPI:
     """The ASGI application.
 
     Args:
         prompts: what requests are made of.
         name: of the model, for clients.
         api_key: that requests below /v1 must have.
+        origins: of web pages that may ask (CORS).
     """
     app = FastAPI(title="sparq-ipu", docs_url=None, redoc_url=None, openapi_url=None)
-    app.add_middleware(Guard, api_key=api_key, max_bytes=(1 << 20) + _BYTES_PER_TOKEN * prompts.context)
+    app.add_middleware(Guard, api_key=api_key, max_bytes=_MORE_BYTES + CHARACTERS_PER_TOKEN * prompts.context)
+    if origins:  # around all else: refusals are for the page to read too
+        methods = ["GET", "POST"]
+        app.add_middleware(CORSMiddleware, allow_origins=origins, allow_methods=methods, allow_headers=["*"])
     created = int(time.time())
     # One thread: a tokenizer is not for several.
-    tokenizing = concurrent.futures.ThreadPoolExecutor(1, "sparq-ipu-tokenizer")
+    names = TokenNames(engine.tokenizer)
+    reading = concurrent.futures.ThreadPoolExecutor(1, "sparq-ipu-reader")
 
-    async def answer(said: Any, http: Request, prompts_of: Callable[[Any], list[list[int]]]) -> Response:
-        if said.model is not None and said.model != name:
-            message = f"the model must be {name}, which is served here"
-            return _error(404, message, param="model", code="model_not_found")
+    async def answer(
+        kind: type[CompletionRequest] | type[ChatRequest],
+        http: Request,
+        tokens_of: Callable[[Any], list[list[int]]],
+    ) -> Response:
         loop = asyncio.get_running_loop()
         queue: asyncio.Queue[tuple[int, serving.Event]] = asyncio.Queue()
 
@@ -58,30 +72,44 @@ def create_app(engine: serving.Engine, prompts: Prompts, name: str, api_key: str
 
             return put
 
+        def read(body: bytes) -> tuple[Any, list[serving.Request], int]:
+            """All that takes time, outside of the event loop: the others' tokens go through it."""
+            said = kind.read(body)
+            if said.model is not None and said.model != name:
+                message = f"the model must be {name}, which is served here"
+                raise Invalid(message, "model", "model_not_found", 404)
+            if said.n_answers > engine.most:
+                rule = f"ask for at most {engine.most} answers, as many as have places or may wait"
+                raise Invalid(f"n, of all prompts, must {rule}; got {said.n_answers}", "n")
+            tokens = tokens_of(said)
+            return said, prompts.requests(said, tokens, emit), len(tokens)
+
         try:
-            tokens = await loop.run_in_executor(tokenizing, prompts_of, said)
-            requests = prompts.requests(said, tokens, emit)
+            said, requests, n_prompts = await loop.run_in_executor(reading, read, await http.body())
             engine.submit(*requests)
+        except ClientDisconnect:
+            return Response(status_code=499)  # nobody reads it
         except Invalid as invalid:
-            return _error(400, str(invalid), param=invalid.param, code=invalid.code)
+            return _error(invalid.status, str(invalid), param=invalid.param, code=invalid.code)
         except serving.Refused as refused:
             status = 503 if refused.is_closing else 429
             return _error(status, str(refused), "server_error" if refused.is_closing else "rate_limit_error")
         is_chat = isinstance(said, ChatRequest)
-        form = Answer(name, prompts.tokenizer, is_chat, said.logprobs not in (None, False))
+        has_log_probabilities = said.logprobs is not None and said.logprobs is not False
+        form = Answer(name, names, is_chat, has_log_probabilities)
         events = _events(engine, requests, queue, http)
         if said.stream:
-            parts = _stream(form, events, len(requests), len(tokens), said.with_usage)
+            parts = _stream(form, events, len(requests), n_prompts, said.with_usage)
             return StreamingResponse(parts, media_type="text/event-stream")
-        return await _whole(form, events, len(requests), len(tokens))
+        return await _whole(form, events, len(requests), n_prompts)
 
     @app.post("/v1/completions")
-    async def completions(said: CompletionRequest, http: Request) -> Response:
-        return await answer(said, http, prompts.of_completion)
+    async def completions(http: Request) -> Response:
+        return await answer(CompletionRequest, http, prompts.of_completion)
 
     @app.post("/v1/chat/completions")
-    async def chat(said: ChatRequest, http: Request) -> Response:
-        return await answer(said, http, prompts.of_chat)
+    async def chat(http: Request) -> Response:
+        return await answer(ChatRequest, http, prompts.of_chat)
 
     of_model = {"id": name, "object": "model", "created": created, "owned_by": "sparq-ipu"}
 
@@ -105,13 +133,11 @@ def create_app(engine: serving.Engine, prompts: Prompts, name: str, api_key: str
     async def metrics() -> Response:
         return Response(engine.metrics.text(), media_type="text/plain; version=0.0.4")
 
-    @app.exception_handler(RequestValidationError)
-    async def invalid(_: Request, wrong: RequestValidationError) -> Response:
-        return _error(400, *_in_words(wrong))
-
     @app.exception_handler(StarletteHTTPException)
     async def other(_: Request, wrong: StarletteHTTPException) -> Response:
-        return _error(wrong.status_code, str(wrong.detail))
+        answer = _error(wrong.status_code, str(wrong.detail))
+        answer.headers.update(wrong.headers or {})
+        return answer
 
     return app
 
@@ -125,16 +151,6 @@ def _error(
 ) -> Response:
     headers = {"Retry-After": "1"} if status == 429 else None
     return JSONResponse(error(message, kind, code, param), status, headers)
-
-
-def _in_words(wrong: RequestValidationError) -> tuple[str, str, str | None]:
-    """What is wrong with a body, without what it has."""
-    first = wrong.errors()[0]
-    place = [str(part)[:64] for part in first["loc"][1:]]
-    if first["type"] == "json_invalid":
-        return "the body must be JSON", "invalid_request_error", None
-    where = ".".join(place) or "the body"
-    return f"{where}: {first['msg']}", "invalid_request_error", place[0] if place else None
 
 
 async def _events(
@@ -189,7 +205,8 @@ async def _whole(form: Answer, events: Any, n: int, n_prompts: int) -> Response:
         )
         for of_choice in texts
     ]
-    return JSONResponse(form.whole(joined, ends, n_prompts))
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(None, lambda: JSONResponse(form.whole(joined, ends, n_prompts)))
 
 
 async def _stream(

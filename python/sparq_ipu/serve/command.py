@@ -91,6 +91,23 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         help=f"a file with the key that requests must have (or {KEY_VARIABLE} in the environment)",
     )
     network.add_argument(
+        "--cors-origin",
+        action="append",
+        default=[],
+        metavar="ORIGIN",
+        help="web pages of this origin may ask, e.g. https://example.org, or * for all; may be given again",
+    )
+    network.add_argument(
+        "--trusted-proxies",
+        metavar="ADDRESSES",
+        help="addresses, with commas, whose X-Forwarded headers are believed (default: none)",
+    )
+    network.add_argument(
+        "--parse-special",
+        action="store_true",
+        help="special tokens that messages spell out are special (default: they stay text)",
+    )
+    network.add_argument(
         "--grace",
         type=number(float, "seconds from 0", lambda x: 0 <= x < 1e6),
         default=30.0,
@@ -106,15 +123,19 @@ def parsed(argv: list[str] | None = None, prog: str = "sparq-ipu serve") -> argp
 
 
 def _key(arguments: argparse.Namespace) -> str | None:
-    if arguments.api_key_file is None:
-        return os.environ.get(KEY_VARIABLE) or None
-    try:
-        key: str = arguments.api_key_file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError):
-        key = ""
-    if not key.isascii() or not key:
-        rule = "must be a file with a key of ASCII characters"
-        raise ValueError(f"serve: --api-key-file {rule}, got {arguments.api_key_file}")
+    path, key = arguments.api_key_file, os.environ.get(KEY_VARIABLE, "")
+    if path is None and not key:
+        return None
+    if path is not None:
+        try:
+            key = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            key = ""
+    key = key.strip()
+    if not (key and key.isascii() and key.isprintable()):
+        name, got = (KEY_VARIABLE, "another") if path is None else ("--api-key-file", path)
+        be = "" if path is None else "be a file with "
+        raise ValueError(f"serve: {name} must {be}a key of ASCII characters in one line, got {got}")
     return key
 
 
@@ -173,6 +194,7 @@ def _build(arguments: argparse.Namespace) -> tuple[Any, Any]:
         stop_tokens(model, tokenizer, False),
         stop_tokens(model, tokenizer, True) if getattr(tokenizer, "chat_template", None) else [],
         bool(arguments.lossless),
+        arguments.parse_special,
     )
     # The engine's own tokenizer: that of the application works in another thread.
     engine = Engine(
@@ -185,7 +207,7 @@ def _build(arguments: argparse.Namespace) -> tuple[Any, Any]:
         file=sys.stderr,
         flush=True,
     )
-    return create_app(engine, prompts, name, key), engine
+    return create_app(engine, prompts, name, key, arguments.cors_origin), engine
 
 
 def main(argv: list[str] | None = None, prog: str = "sparq-ipu serve") -> int:
@@ -200,4 +222,4 @@ def main(argv: list[str] | None = None, prog: str = "sparq-ipu serve") -> int:
     except (ValueError, RuntimeError, OSError, ImportError, MemoryError) as error:
         print(f"{error}", file=sys.stderr)
         return 2
-    return run(app, engine, arguments.host, arguments.port, arguments.grace)
+    return run(app, engine, arguments.host, arguments.port, arguments.grace, arguments.trusted_proxies)

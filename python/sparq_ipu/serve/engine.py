@@ -132,7 +132,9 @@ class Engine:
         self.metrics = metrics
         self.max_waiting = max_waiting
         self.draft_tokens = draft_tokens
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
+        #: requests that can have a place or wait for one
+        self.most = contexts.n_places + max_waiting
         self._places = [Place(index) for index in range(contexts.n_places)]
         self._wake = threading.Condition()
         #: under the lock of `_wake`
@@ -247,7 +249,7 @@ class Engine:
             self._n_used += 1
             place.used = self._n_used
             request.place = place
-            self._texts[request] = TextStream(self._tokenizer, request.stops)
+            self._texts[request] = TextStream(self.tokenizer, request.stops)
             self._reading.append(request)
             self.metrics.running.set(len(self._reading) + len(self._writing))
             try:  # what it holds of this prompt stays

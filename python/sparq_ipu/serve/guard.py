@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hmac
 import json
 import logging
@@ -12,6 +14,10 @@ from sparq_ipu.serve.answers import error
 from sparq_ipu.serve.engine import where
 
 _log = logging.getLogger("sparq_ipu.serve")
+
+#: of a body that is too large, bytes and seconds that are read and dropped: a client that still writes when
+#: the connection ends does not see why
+_DROPPED_BYTES, _DROPPED_SECONDS = 64 << 20, 10.0
 
 
 class _TooLarge(Exception):
@@ -55,9 +61,11 @@ class Guard:
             await send(message)
 
         headers = dict(scope["headers"])
-        if self._api_key is not None and scope["path"].startswith("/v1"):
-            given = headers.get(b"authorization", b"")
-            if not hmac.compare_digest(given, b"Bearer " + self._api_key):
+        if scope["path"].endswith("/"):
+            scope = {**scope, "path": scope["path"].rstrip("/") or "/"}
+        if self._api_key is not None and scope["path"].startswith("/v1") and scope["method"] != "OPTIONS":
+            scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
+            if scheme.lower() != b"bearer" or not hmac.compare_digest(given.strip(), self._api_key):
                 message = "the API key must be that of this server"
                 await _answer(send, 401, error(message, "invalid_request_error", "invalid_api_key"))
                 return
@@ -68,12 +76,24 @@ class Guard:
             await self._app(scope, counted, noted)
         except _TooLarge:
             message = f"the request must have at most {self._max_bytes} bytes"
+            if headers.get(b"expect", b"").lower() != b"100-continue":  # such a client waits for the answer
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(_drop(receive), _DROPPED_SECONDS)
             if not has_begun:
                 await _answer(send, 413, error(message, "invalid_request_error"))
         except Exception as unexpected:  # with a traceback, what was asked could be in the log
             _log.error("a request met an error: %s", where(unexpected))
             if not has_begun:
                 await _answer(send, 500, error("the server failed", "server_error"))
+
+
+async def _drop(receive: Any) -> None:
+    """Read what is left of a body."""
+    n_bytes, has_more = 0, True
+    while has_more and n_bytes < _DROPPED_BYTES:
+        message = await receive()
+        n_bytes += len(message.get("body", b""))
+        has_more = message.get("more_body", False)
 
 
 async def _answer(send: Callable[[Any], Awaitable[None]], status: int, body: dict[str, Any]) -> None:

@@ -12,31 +12,56 @@ import uvicorn
 
 from sparq_ipu.serve.engine import Engine
 
+#: seconds for the last bytes of answers, after the engine has ended
+_LAST_SECONDS = 5
+
 
 class _Server(uvicorn.Server):
-    """A server that tells the engine at once when it is to end (SIGINT, SIGTERM): what waits is refused, what
-    runs is finished."""
+    """A server that listens until its engine has ended.
 
-    def __init__(self, config: uvicorn.Config, engine: Engine):
+    A signal (SIGINT, SIGTERM) closes the engine: what waits is refused, what runs has `grace` seconds and
+    then fails. New requests and `/health` get status 503 meanwhile. A second signal ends everything at once.
+    """
+
+    def __init__(self, config: uvicorn.Config, engine: Engine, grace: float):
         super().__init__(config)
-        self._engine = engine
+        self._engine, self._grace = engine, grace
+        self._is_ending = False
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self._is_ending:
+            self.should_exit = self.force_exit = True
+            return
+        self._is_ending = True
         # In a thread of its own, for a signal may come while this one holds the engine's lock.
-        threading.Thread(target=self._engine.close, daemon=True).start()
-        super().handle_exit(sig, frame)
+        threading.Thread(target=self._end, daemon=True).start()
+
+    def _end(self) -> None:
+        self._engine.stop(self._grace)
+        self.should_exit = True
 
 
-def run(app: Any, engine: Engine, host: str, port: int, grace: float) -> int:
-    """Serve until a signal says to end; then for `grace` seconds what has begun. Returns the exit status."""
+def run(app: Any, engine: Engine, host: str, port: int, grace: float, proxies: str | None = None) -> int:
+    """Serve until a signal says to end; then for `grace` seconds what has begun. Returns the exit status.
+
+    Args:
+        proxies: addresses, with commas, whose headers of forwarding are believed; None: of nobody.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:  # a connection is a file
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     config = uvicorn.Config(
-        app, host=host, port=port, timeout_graceful_shutdown=max(1, round(grace)), log_level="info"
+        app,
+        host=host,
+        port=port,
+        timeout_graceful_shutdown=_LAST_SECONDS,
+        log_level="info",
+        proxy_headers=proxies is not None,
+        forwarded_allow_ips=proxies or "",
     )
+    server = _Server(config, engine, grace)
     try:
-        _Server(config, engine).run()
+        server.run()
     finally:
         engine.stop()
     return 0

@@ -11,18 +11,13 @@ import numpy as np
 
 from sparq_ipu.serve.engine import Event, Request
 from sparq_ipu.serve.sampling import Sampling
-from sparq_ipu.serve.schemas import ChatRequest, CompletionRequest
+from sparq_ipu.serve.schemas import ChatRequest, CompletionRequest, Invalid
+from sparq_ipu.transformers.generation.chats import chat_tokens
 
 #: a completion has so many tokens where nothing is said, as in OpenAI's API
 _USUAL_TOKENS = 16
-
-
-class Invalid(ValueError):
-    """A request that can not be: the message, the field, and a code of OpenAI's."""
-
-    def __init__(self, message: str, param: str | None = None, code: str | None = None):
-        super().__init__(message)
-        self.param, self.code = param, code
+#: most characters of a text for each token of the context; a longer text is refused before it is tokenised
+CHARACTERS_PER_TOKEN = 64
 
 
 @dataclasses.dataclass
@@ -35,6 +30,7 @@ class Prompts:
         vocabulary: tokens that there are.
         stops: tokens that end a text. chat_stops: tokens that end an answer to messages.
         is_greedy: every answer must be: of a server that is lossless.
+        parses_special: special tokens that a message spells out are such, not text.
     """
 
     tokenizer: Any
@@ -43,6 +39,7 @@ class Prompts:
     stops: Sequence[int] = ()
     chat_stops: Sequence[int] = ()
     is_greedy: bool = False
+    parses_special: bool = False
 
     def of_completion(self, said: CompletionRequest) -> list[list[int]]:
         """Tokens of each prompt.
@@ -50,40 +47,43 @@ class Prompts:
         Raises:
             Invalid: none, or too long a one.
         """
-        prompts = [self._tokens(p, "prompt") if isinstance(p, str) else p for p in said.prompts]
-        if not prompts:
+        if not said.prompts:
             raise Invalid("prompt must not be an empty list", "prompt")
+        prompts = [self._tokens(p, "prompt") if isinstance(p, str) else p for p in said.prompts]
         for tokens in prompts:
             self._check(tokens, said.max_tokens, "prompt")
         return prompts
 
     def of_chat(self, said: ChatRequest) -> list[list[int]]:
         """Tokens of the conversation, as the model's template has it. Raises: Invalid, as above."""
-        messages = [{"role": _role(m.role), "content": m.text} for m in said.messages]
         if getattr(self.tokenizer, "chat_template", None) is None:
             raise Invalid("the model has no template for chats; use /v1/completions", "messages")
+        if len(said.messages) > self.context:
+            raise Invalid(f"messages must be at most {self.context}, got {len(said.messages)}", "messages")
+        messages = [message.for_template() for message in said.messages]
+        self._check_length(sum(len(message["content"]) for message in messages), "messages")
         try:
-            text = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-        except Exception as error:  # jinja2: what the template says of the order of roles
-            raise Invalid(
-                f"messages must fit the model's template ({type(error).__name__})", "messages"
-            ) from None
-        tokens = self._tokens(text, "messages")
+            tokens = chat_tokens(self.tokenizer, messages, self.parses_special)
+        except ValueError as error:
+            raise Invalid(str(error), "messages") from None
         self._check(tokens, said.max_completion_tokens or said.max_tokens, "messages")
         return [tokens]
 
     def _tokens(self, text: str, param: str) -> list[int]:
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError:
-            raise Invalid(f"{param} must be text, got half a character", param) from None
+        self._check_length(len(text), param)
         tokens: list[int] = self.tokenizer(text).input_ids
         return tokens
+
+    def _check_length(self, n_characters: int, param: str) -> None:
+        most = CHARACTERS_PER_TOKEN * self.context
+        if n_characters > most:
+            message = f"{param} must have at most {most} characters, got {n_characters}"
+            raise Invalid(message, param, "context_length_exceeded")
 
     def _check(self, tokens: Sequence[int], max_new: int | None, param: str) -> None:
         if not tokens:
             raise Invalid(f"{param} must have at least one token, got none", param)
-        if not all(0 <= token < self.vocabulary for token in tokens):
+        if min(tokens) < 0 or max(tokens) >= self.vocabulary:
             raise Invalid(f"{param} must have tokens in [0, {self.vocabulary})", param)
         n = len(tokens) + (max_new or 1)
         if n > self.context:
@@ -117,13 +117,14 @@ class Prompts:
             n_top, limit = said.logprobs, said.max_tokens or _USUAL_TOKENS
         seed = secrets.randbits(63) if said.seed is None else said.seed % (1 << 63)
         made: list[Request] = []
-        for tokens in prompts:
+        for prompt in prompts:
+            tokens = np.array(prompt, np.int64)
             room = self.context - len(tokens)
             for choice in range(said.n or 1):
                 top_p = 1.0 if said.top_p is None else said.top_p
                 made.append(
                     Request(
-                        np.array(tokens, np.int64),
+                        tokens,
                         min(room if limit is None else limit, room),
                         Sampling(temperature, top_p, seed + choice, n_top),
                         emit(len(made)),
@@ -132,7 +133,3 @@ class Prompts:
                     )
                 )
         return made
-
-
-def _role(role: str) -> str:
-    return "system" if role == "developer" else role  # its newer name

@@ -9,9 +9,14 @@ anyway; so is a field that nobody knows.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Union
+import json
+from typing import Any, Dict, List, Optional, Type, TypeVar, Union
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from typing_extensions import Annotated
+
+#: a number as large as any that a client sends where it wants no limit
+_MOST = 1 << 53
 
 #: fields that change nothing here
 _HARMLESS = frozenset(
@@ -22,7 +27,6 @@ _FIXED: dict[str, Any] = {
     "presence_penalty": (0,),
     "frequency_penalty": (0,),
     "logit_bias": ({},),
-    "best_of": (1,),
     "echo": (False,),
     "suffix": ("",),
     "tools": ([],),
@@ -30,7 +34,25 @@ _FIXED: dict[str, Any] = {
     "response_format": ({"type": "text"},),
     "modalities": (["text"],),
     "parallel_tool_calls": (True, False),
+    "repetition_penalty": (1,),
+    "min_p": (0,),
+    "top_k": (0, -1),
 }
+
+_Kind = TypeVar("_Kind", bound="_Sampled")
+
+
+class Invalid(ValueError):
+    """A request that cannot be served: the message, the field, a code of OpenAI's, and the HTTP status."""
+
+    def __init__(self, message: str, param: str | None = None, code: str | None = None, status: int = 400):
+        super().__init__(message)
+        self.param, self.code, self.status = param, code, status
+
+
+def _is_one_of(value: Any, fixed: tuple[Any, ...]) -> bool:
+    """Whether a value is one of these, where true is not 1 and false is not 0."""
+    return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in fixed)
 
 
 class _Strict(BaseModel):
@@ -45,7 +67,7 @@ class _Sampled(_Strict):
     top_p: Optional[float] = Field(None, gt=0, le=1)
     seed: Optional[int] = Field(None, ge=-(1 << 63), lt=1 << 63)
     n: Optional[int] = Field(None, ge=1, le=32)
-    max_tokens: Optional[int] = Field(None, ge=1)
+    max_tokens: Optional[int] = Field(None, ge=1, le=_MOST)
     stop: Union[str, List[str], None] = None
     stream: Optional[bool] = None
     stream_options: Optional[Dict[str, Any]] = None
@@ -56,12 +78,42 @@ class _Sampled(_Strict):
             if value is None or name in _HARMLESS:
                 continue
             if name not in _FIXED:
-                raise ValueError(f"{name[:64]} is not a field of this request")
-            if value not in _FIXED[name]:
-                raise ValueError(f"{name} is not supported by this server")
+                raise Invalid(f"{name[:64]} is not a field of this request", name[:64])
+            if not _is_one_of(value, _FIXED[name]):
+                raise Invalid(f"{name} is not supported by this server", name)
         if len(self.stops) > 16:
-            raise ValueError(f"stop must have at most 16 strings, got {len(self.stops)}")
+            raise Invalid(f"stop must have at most 16 strings, got {len(self.stops)}", "stop")
+        if self.stream_options is not None:
+            if not self.stream:
+                raise Invalid("stream_options must only be set with stream", "stream_options")
+            if not isinstance(self.stream_options.get("include_usage") or False, bool):
+                raise Invalid("stream_options.include_usage must be a boolean", "stream_options")
         return self
+
+    @classmethod
+    def read(cls: Type[_Kind], body: bytes) -> _Kind:
+        """The request that a body contains.
+
+        Raises:
+            Invalid: with the field that is wrong, and nothing of what it contains.
+        """
+        try:
+            return cls.model_validate_json(body)
+        except ValidationError as wrong:
+            first = wrong.errors(include_url=False, include_input=False)[0]
+        reason = first.get("ctx", {}).get("error")
+        if isinstance(reason, Invalid) and reason.param:
+            raise reason
+        if first["type"] == "json_invalid":
+            raise Invalid("the body must be JSON")
+        place = [str(part)[:64] for part in first["loc"]]
+        where = ".".join(place) or "the body"
+        raise Invalid(f"{where}: {reason or first['msg']}", place[0] if place else None)
+
+    @property
+    def n_answers(self) -> int:
+        """Texts that are asked for."""
+        return self.n or 1
 
     @property
     def stops(self) -> List[str]:
@@ -77,8 +129,26 @@ class _Sampled(_Strict):
 class CompletionRequest(_Sampled):
     """POST /v1/completions."""
 
-    prompt: Union[str, List[int], List[str], List[List[int]]]
+    prompt: Any
     logprobs: Optional[int] = Field(None, ge=0, le=20)
+    best_of: Optional[int] = None
+
+    @field_validator("prompt")
+    @classmethod
+    def _of_one_kind(cls, prompt: Any) -> Any:
+        # Written out: a union of pydantic's makes an error for each element, and for each kind.
+        kinds = {type(part) for part in prompt} if isinstance(prompt, list) else {str, type(prompt)}
+        if kinds == {list}:
+            kinds = {type(token) for part in prompt for token in part} | {int}
+        if kinds not in ({str}, {int}, set()):
+            raise ValueError("must be a text, a list of texts, a list of tokens or a list of such lists")
+        return prompt
+
+    @model_validator(mode="after")
+    def _best_are_all(self) -> CompletionRequest:
+        if self.best_of not in (None, self.n or 1):
+            raise Invalid("best_of must be n: this server chooses no best answers", "best_of")
+        return self
 
     @property
     def prompts(self) -> List[Any]:
@@ -86,44 +156,78 @@ class CompletionRequest(_Sampled):
         is_one = isinstance(self.prompt, str) or (self.prompt and isinstance(self.prompt[0], int))
         return [self.prompt] if is_one else list(self.prompt)
 
+    @property
+    def n_answers(self) -> int:
+        """See _Sampled."""
+        return super().n_answers * len(self.prompts)
+
 
 class Message(_Strict):
     """One of a conversation."""
 
     role: str
-    content: Union[str, List[Dict[str, Any]]]
+    content: Union[str, List[Dict[str, Any]], None] = None
+    tool_calls: Optional[List[Dict[str, Any]]] = None
+    tool_call_id: Optional[str] = None
 
     @model_validator(mode="after")
     def _text_only(self) -> Message:
-        if self.role not in ("system", "developer", "user", "assistant"):
-            raise ValueError("role must be system, developer, user or assistant")
+        if self.role not in ("system", "developer", "user", "assistant", "tool"):
+            raise ValueError("role must be system, developer, user, assistant or tool")
         for name, value in (self.model_extra or {}).items():
             if value and name not in ("name", "annotations"):
                 raise ValueError(f"{name[:64]} of a message is not supported by this server")
-        if not isinstance(self.content, str):
-            for part in self.content:
-                if part.get("type") != "text" or not isinstance(part.get("text"), str):
-                    raise ValueError("content must be text")
+        if self.tool_calls and self.role != "assistant":
+            raise ValueError("tool_calls must be an assistant's")
+        if (self.tool_call_id is not None) != (self.role == "tool"):
+            raise ValueError("tool_call_id must be set in messages of tools, and only there")
+        if self.content is None and not self.tool_calls:
+            raise ValueError("content must be text, unless an assistant has tool_calls")
+        if self.content == []:
+            raise ValueError("content must not be an empty list")
+        for part in [] if isinstance(self.content, str) else self.content or []:
+            if part.get("type") != "text" or not isinstance(part.get("text"), str):
+                raise ValueError("content must be text")
+        for call in self.tool_calls or []:
+            function = call.get("function")
+            words = function if isinstance(function, dict) else {}
+            if not all(isinstance(words.get(name), str) for name in ("name", "arguments")):
+                raise ValueError("tool_calls must be of functions, with name and arguments as text")
         return self
 
-    @property
-    def text(self) -> str:
-        """All of its text."""
-        if isinstance(self.content, str):
-            return self.content
-        return "".join(part["text"] for part in self.content)
+    def for_template(self) -> Dict[str, Any]:
+        """As a model's template for chats takes it."""
+        role = "system" if self.role == "developer" else self.role  # its newer name
+        parts = [{"text": self.content}] if isinstance(self.content, str) else self.content or []
+        made: Dict[str, Any] = {"role": role, "content": "".join(part["text"] for part in parts)}
+        if self.tool_call_id is not None:
+            made["tool_call_id"] = self.tool_call_id
+        if self.tool_calls:
+            made["tool_calls"] = [
+                {**call, "function": {**call["function"], "arguments": _arguments(call["function"])}}
+                for call in self.tool_calls
+            ]
+        return made
+
+
+def _arguments(function: Dict[str, Any]) -> Any:
+    """Of a call: templates write objects as JSON, so text of JSON would be quoted twice."""
+    try:
+        return json.loads(function["arguments"])
+    except (ValueError, RecursionError):
+        return function["arguments"]
 
 
 class ChatRequest(_Sampled):
     """POST /v1/chat/completions."""
 
     messages: List[Message] = Field(min_length=1)
-    max_completion_tokens: Optional[int] = Field(None, ge=1)
+    max_completion_tokens: Optional[int] = Field(None, ge=1, le=_MOST)
     logprobs: Optional[bool] = None
     top_logprobs: Optional[int] = Field(None, ge=0, le=20)
 
     @model_validator(mode="after")
     def _top_needs_logprobs(self) -> ChatRequest:
         if self.top_logprobs and not self.logprobs:
-            raise ValueError("top_logprobs needs logprobs")
+            raise Invalid("top_logprobs needs logprobs", "top_logprobs")
         return self

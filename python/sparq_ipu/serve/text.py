@@ -3,10 +3,57 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Sequence
 
 #: what a tokenizer says of bytes that are no character yet
 _NO_CHARACTER = "\ufffd"
+
+
+def _byte_characters() -> dict[str, int]:
+    """Characters that vocabularies of bytes write for them (GPT-2): printable ones stand for themselves."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {**{chr(b): b for b in printable}, **{chr(256 + at): b for at, b in enumerate(others)}}
+
+
+_BYTES = _byte_characters()
+
+
+class TokenNames:
+    """The text of single tokens, also of those that are a part of a character.
+
+    Args:
+        tokenizer: of transformers.
+    """
+
+    def __init__(self, tokenizer: Any):
+        self.tokenizer = tokenizer
+        self._known: dict[int, tuple[str, bytes]] = {}
+
+    def of(self, token: int) -> tuple[str, bytes]:
+        """Its name, with "\\x.." for bytes that are no text alone, and its bytes."""
+        if token not in self._known:
+            content = self._bytes(token)
+            try:
+                name = content.decode()
+            except UnicodeDecodeError:
+                name = "".join(f"\\x{byte:02x}" for byte in content)
+            self._known[token] = name, content
+        return self._known[token]
+
+    def _bytes(self, token: int) -> bytes:
+        text: str = self.tokenizer.decode([token])
+        piece: str | None = self.tokenizer.convert_ids_to_tokens(token)
+        if piece is None:
+            return text.encode()
+        if re.fullmatch("<0x[0-9A-F]{2}>", piece) and text != piece:  # of SentencePiece
+            return bytes([int(piece[3:5], 16)])
+        if all(character in _BYTES for character in piece):
+            content = bytes(_BYTES[character] for character in piece)
+            if content.decode(errors="replace") == text:
+                return content
+        return (piece.replace("\u2581", " ") if text.lstrip() == piece.lstrip("\u2581") else text).encode()
 
 
 class TextStream:
