@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from typing import Any, Iterator
+from typing import Any, Iterator, Sequence
 
 import numpy as np
 import pytest
@@ -104,11 +104,15 @@ class Asked:
 
 @contextlib.contextmanager
 def running_server(
-    engine: Engine, api_key: str | None = None, is_greedy: bool = False, context: int = CONTEXT
+    engine: Engine,
+    api_key: str | None = None,
+    is_greedy: bool = False,
+    context: int = CONTEXT,
+    origins: Sequence[str] = (),
 ) -> Iterator[str]:
     """The URL of a server on a free port of this machine."""
     prompts = Prompts(chat_tokenizer(), context, 101, is_greedy=is_greedy)
-    app = create_app(engine, prompts, "tiny", api_key)
+    app = create_app(engine, prompts, "tiny", api_key, origins)
     config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)

@@ -53,7 +53,7 @@ class Done(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """A request that gets no more. is_refused: it was not begun, for the server ends."""
+    """A request that gets no more. is_refused: because the server ends."""
 
     message: str
     is_refused: bool = False
@@ -221,8 +221,9 @@ class Engine:
         finally:
             with self._wake:
                 self._is_closing = True
+            ended = Failed("the server ended before the answer did", is_refused=self._is_stopping)
             for request in [*self._reading, *self._writing]:
-                self._end(request, "failed", Failed("the server ended before the answer did"))
+                self._end(request, "failed", ended)
             self.close()
 
     def _turn(self) -> None:

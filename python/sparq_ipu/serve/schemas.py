@@ -10,10 +10,9 @@ anyway; so is a field that nobody knows.
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, List, Optional, Type, TypeVar, Union
+from typing import Any, Dict, List, Optional, Type, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
-from typing_extensions import Annotated
 
 #: a number as large as any that a client sends where it wants no limit
 _MOST = 1 << 53
@@ -50,6 +49,11 @@ class Invalid(ValueError):
         self.param, self.code, self.status = param, code, status
 
 
+def _is_list_of(kind: type, value: Any) -> bool:
+    # Written out: pydantic makes an error for each element, and for each kind of a union.
+    return isinstance(value, list) and all(type(part) is kind for part in value)
+
+
 def _is_one_of(value: Any, fixed: tuple[Any, ...]) -> bool:
     """Whether a value is one of these, where true is not 1 and false is not 0."""
     return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in fixed)
@@ -68,7 +72,7 @@ class _Sampled(_Strict):
     seed: Optional[int] = Field(None, ge=-(1 << 63), lt=1 << 63)
     n: Optional[int] = Field(None, ge=1, le=32)
     max_tokens: Optional[int] = Field(None, ge=1, le=_MOST)
-    stop: Union[str, List[str], None] = None
+    stop: Any = None
     stream: Optional[bool] = None
     stream_options: Optional[Dict[str, Any]] = None
 
@@ -81,6 +85,8 @@ class _Sampled(_Strict):
                 raise Invalid(f"{name[:64]} is not a field of this request", name[:64])
             if not _is_one_of(value, _FIXED[name]):
                 raise Invalid(f"{name} is not supported by this server", name)
+        if not _is_list_of(str, self.stops):
+            raise Invalid("stop must be a string or a list of strings", "stop")
         if len(self.stops) > 16:
             raise Invalid(f"stop must have at most 16 strings, got {len(self.stops)}", "stop")
         if self.stream_options is not None:
@@ -118,7 +124,7 @@ class _Sampled(_Strict):
     @property
     def stops(self) -> List[str]:
         """The stop strings."""
-        return [self.stop] if isinstance(self.stop, str) else list(self.stop or [])
+        return [self.stop] if isinstance(self.stop, str) else [] if self.stop is None else self.stop
 
     @property
     def with_usage(self) -> bool:
@@ -136,13 +142,10 @@ class CompletionRequest(_Sampled):
     @field_validator("prompt")
     @classmethod
     def _of_one_kind(cls, prompt: Any) -> Any:
-        # Written out: a union of pydantic's makes an error for each element, and for each kind.
-        kinds = {type(part) for part in prompt} if isinstance(prompt, list) else {str, type(prompt)}
-        if kinds == {list}:
-            kinds = {type(token) for part in prompt for token in part} | {int}
-        if kinds not in ({str}, {int}, set()):
-            raise ValueError("must be a text, a list of texts, a list of tokens or a list of such lists")
-        return prompt
+        parts = prompt if _is_list_of(list, prompt) else [prompt]
+        if isinstance(prompt, str) or _is_list_of(str, prompt) or all(_is_list_of(int, p) for p in parts):
+            return prompt
+        raise ValueError("must be a text, a list of texts, a list of tokens or a list of such lists")
 
     @model_validator(mode="after")
     def _best_are_all(self) -> CompletionRequest:
@@ -166,8 +169,8 @@ class Message(_Strict):
     """One of a conversation."""
 
     role: str
-    content: Union[str, List[Dict[str, Any]], None] = None
-    tool_calls: Optional[List[Dict[str, Any]]] = None
+    content: Any = None
+    tool_calls: Any = None
     tool_call_id: Optional[str] = None
 
     @model_validator(mode="after")
@@ -181,13 +184,15 @@ class Message(_Strict):
             raise ValueError("tool_calls must be an assistant's")
         if (self.tool_call_id is not None) != (self.role == "tool"):
             raise ValueError("tool_call_id must be set in messages of tools, and only there")
-        if self.content is None and not self.tool_calls:
+        if self.content in (None, []) and not self.tool_calls:
             raise ValueError("content must be text, unless an assistant has tool_calls")
-        if self.content == []:
-            raise ValueError("content must not be an empty list")
-        for part in [] if isinstance(self.content, str) else self.content or []:
+        if not (self.content is None or isinstance(self.content, str) or _is_list_of(dict, self.content)):
+            raise ValueError("content must be text")
+        for part in self._parts:
             if part.get("type") != "text" or not isinstance(part.get("text"), str):
                 raise ValueError("content must be text")
+        if not _is_list_of(dict, self.tool_calls or []):
+            raise ValueError("tool_calls must be a list of objects")
         for call in self.tool_calls or []:
             function = call.get("function")
             words = function if isinstance(function, dict) else {}
@@ -195,11 +200,16 @@ class Message(_Strict):
                 raise ValueError("tool_calls must be of functions, with name and arguments as text")
         return self
 
+    @property
+    def _parts(self) -> List[Dict[str, Any]]:
+        return (
+            [{"type": "text", "text": self.content}] if isinstance(self.content, str) else self.content or []
+        )
+
     def for_template(self) -> Dict[str, Any]:
         """As a model's template for chats takes it."""
         role = "system" if self.role == "developer" else self.role  # its newer name
-        parts = [{"text": self.content}] if isinstance(self.content, str) else self.content or []
-        made: Dict[str, Any] = {"role": role, "content": "".join(part["text"] for part in parts)}
+        made: Dict[str, Any] = {"role": role, "content": "".join(part["text"] for part in self._parts)}
         if self.tool_call_id is not None:
             made["tool_call_id"] = self.tool_call_id
         if self.tool_calls:
@@ -221,7 +231,7 @@ def _arguments(function: Dict[str, Any]) -> Any:
 class ChatRequest(_Sampled):
     """POST /v1/chat/completions."""
 
-    messages: List[Message] = Field(min_length=1)
+    messages: List[Message] = Field(min_length=1, fail_fast=True)
     max_completion_tokens: Optional[int] = Field(None, ge=1, le=_MOST)
     logprobs: Optional[bool] = None
     top_logprobs: Optional[int] = Field(None, ge=0, le=20)
