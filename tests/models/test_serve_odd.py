@@ -5,6 +5,7 @@ API, soon, and the others go on."""
 from __future__ import annotations
 
 import contextlib
+import http.client as http_client
 import itertools
 import json
 import threading
@@ -226,13 +227,13 @@ def test_pages_of_other_origins(engine: Any, url: str) -> None:
         assert "access-control-allow-origin" not in foreign.headers
 
 
-def test_a_large_body_is_read_to_its_end(http: Any) -> None:
+@pytest.mark.parametrize("is_chunked", [True, False])
+def test_a_large_body_is_read_to_its_end(url: str, is_chunked: bool) -> None:
     """A client that still writes when the connection is closed sees a reset, and no answer."""
-
-    def pieces() -> Iterator[bytes]:
-        for _ in range(64):
-            yield b" " * (1 << 18)
-
-    for content in (pieces(), b" " * (16 << 20)):
-        answer = http.post("/v1/completions", content=content)
-        assert answer.status_code == 413 and answer.json()["error"]["message"]
+    connection = http_client.HTTPConnection(url.partition("//")[2], timeout=LIMIT)
+    with contextlib.closing(connection):
+        pieces = [b" " * (1 << 18)] * 64
+        body = iter(pieces) if is_chunked else b"".join(pieces)
+        connection.request("POST", "/v1/completions", body, encode_chunked=is_chunked)
+        answer = connection.getresponse()
+        assert answer.status == 413 and json.loads(answer.read())["error"]["message"]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from typing import Any, Callable
 
 import torch
@@ -35,6 +36,18 @@ _HARMLESS = frozenset(
 FORWARD_PASS = "_sparq_ipu_forward_pass"
 
 
+class PassState(threading.local):
+    """State of one forward pass: of the thread that makes it, for several threads may call one model."""
+
+    #: its tokens go to a SparqCache
+    has_cache = False
+    #: attend densely for now, whatever the settings
+    is_dense = False
+
+    def __reduce__(self) -> Any:  # a copied model is in no pass
+        return PassState, ()
+
+
 @dataclasses.dataclass
 class ForwardPass:
     """What attention must know of the forward pass that it is called in."""
@@ -43,8 +56,7 @@ class ForwardPass:
     own: frozenset[int] = frozenset()
     #: of the others, those that see a window of positions, and how many
     windows: dict[int, int] = dataclasses.field(default_factory=dict)
-    #: its tokens go to a SparqCache
-    has_cache: bool = False
+    state: PassState = dataclasses.field(default_factory=PassState)
 
 
 def register(base: str, has_windows: bool = False) -> str:
@@ -111,7 +123,7 @@ def _attention_over(base: Callable[..., Any], is_default: bool) -> Callable[...,
         layer = getattr(key, "sparq_layer", None)
         _check_arguments(kwargs, dropout, forward.windows.get(index))
         if layer is None:
-            if forward.has_cache:
+            if forward.state.has_cache:
                 got = f"other keys in {type(module).__name__}"
                 checks.fail("sparq_attention", "model", ATTEND_ONCE, got)
             if key.shape[2] != query.shape[2]:

@@ -311,8 +311,6 @@ class _Hooks:
         self.tokens_per_step = tokens_per_step
         #: of the caches that it makes
         self.cache_options = options
-        #: attend densely for now, whatever the settings
-        self.is_dense = False
         self._kinds = kinds
         windows = {index: window for index, window in enumerate(kinds.windows) if window is not None}
         self.forward_pass = ForwardPass(kinds.own, windows)
@@ -329,10 +327,10 @@ class _Hooks:
         if kwargs.get("output_attentions"):
             checks.fail("sparq_attention", "output_attentions", "be False", True)
         if isinstance(cache_in(kwargs), PreparedCache):  # it has been told what comes
-            self.forward_pass.has_cache = True
+            self.forward_pass.state.has_cache = True
             return (), kwargs
         cache = kwargs[cache_name(module.forward, kwargs)] = self._cache(module, kwargs)
-        self.forward_pass.has_cache = cache is not None
+        self.forward_pass.state.has_cache = cache is not None
         if cache is not None:
             tokens = kwargs.get("input_ids")
             if tokens is None:
@@ -345,7 +343,7 @@ class _Hooks:
         self, module: PreTrainedModel, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
         """Forward hook of the decoder: every layer must have attended to what it stored."""
-        self.forward_pass.has_cache = False
+        self.forward_pass.state.has_cache = False
         missed = [layer.index for layer in sparq_layers(cache_in(kwargs)) if layer.is_armed]
         if missed:
             raise RuntimeError(
@@ -403,5 +401,5 @@ class _Hooks:
             checks.fail(op, "attention_mask", "repeat that of the tokens in the cache", None)
         is_step = past > 0 and real is None and 1 < n_tokens <= self.tokens_per_step
         for layer in layers:
-            settings = None if self.is_dense else self.settings[layer.index]
+            settings = None if self.forward_pass.state.is_dense else self.settings[layer.index]
             layer.arm(real, settings, is_step, self.tokens_per_step > 1)

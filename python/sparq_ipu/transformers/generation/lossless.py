@@ -111,11 +111,11 @@ def generate_lossless(
                 drafts += following(drafts[-1:])
             if n:
                 cache.crop(-n)
-            hooks.is_dense = True
+            hooks.forward_pass.state.is_dense = True
             try:
                 right = following(drafts)
             finally:
-                hooks.is_dense = False
+                hooks.forward_pass.state.is_dense = False
             n_same = next((i for i in range(n) if drafts[i + 1] != right[i]), n)
             if n_same < n:
                 cache.crop(n_same - n)

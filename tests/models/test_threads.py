@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One enabled model, and one cache, under several threads at once."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import copy
+import pickle
+import sys
+import threading
+from typing import Any, Callable
+
+import numpy as np
+import pytest
+from tiny_models import enable, greedy, tiny_model, tokens_of, torch
+
+import sparq_ipu
+from sparq_ipu.transformers import SparqCache
+from sparq_ipu.transformers.attention import PassState
+from sparq_ipu.transformers.cache_name import with_cache
+from sparq_ipu.transformers.generation.lossless import generate_lossless
+
+#: seconds for one test
+LIMIT = 60
+
+
+@pytest.fixture(autouse=True)
+def many_switches() -> Any:
+    """Threads take turns as often as the interpreter lets them."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def all_at_once(calls: list[Callable[[], Any]]) -> list[Any]:
+    """What they return, each from a thread of its own."""
+    with concurrent.futures.ThreadPoolExecutor(len(calls)) as pool:
+        start = threading.Barrier(len(calls))
+
+        def call(one: Callable[[], Any]) -> Any:
+            start.wait(LIMIT)
+            return one()
+
+        return [future.result(LIMIT) for future in [pool.submit(call, one) for one in calls]]
+
+
+@pytest.mark.parametrize("device", ["reference", "cpu"])
+def test_a_model_generates_in_several_threads(device: str) -> None:
+    """With caches of their own, beside passes that have none, and dense ones that check drafts."""
+    pytest.importorskip("sparq_ipu._cpu")
+    model = tiny_model()
+    enable(model, rank=8, top_k=16, device=device, tokens_per_step=4, min_seq_len=0)
+    prompts = [tokens_of(20 + 7 * seed, seed) for seed in range(3)]
+
+    def decoded(prompt: Any) -> Any:
+        return [greedy(model, prompt, 12, **with_cache(SparqCache(model))).tolist() for _ in range(2)]
+
+    def checked(prompt: Any) -> Any:
+        return generate_lossless(model, prompt, 12, draft_tokens=3).tokens
+
+    def without_cache(prompt: Any) -> Any:
+        with torch.no_grad():
+            return [model(prompt, use_cache=False).logits for _ in range(20)][-1]
+
+    calls: list[Callable[[], Any]] = [lambda p=prompt: decoded(p) for prompt in prompts]  # type: ignore[misc]
+    calls += [lambda: checked(prompts[0]), lambda: without_cache(prompts[1])]
+    alone = [call() for call in calls]
+    for one, other in zip(alone, all_at_once(calls)):
+        assert torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+
+
+def test_a_pass_is_of_its_thread_and_not_copied() -> None:
+    state = PassState()
+    state.has_cache = state.is_dense = True
+    assert all_at_once([lambda: (state.has_cache, state.is_dense)]) == [(False, False)]
+    for other in (copy.deepcopy(state), pickle.loads(pickle.dumps(state))):
+        assert (other.has_cache, other.is_dense) == (False, False)
+
+
+@pytest.mark.parametrize("device", ["reference", "cpu"])
+def test_a_cache_grows_while_others_attend(device: str) -> None:
+    """Each sees whole tokens: as many as there were at some time."""
+    if device == "cpu":
+        pytest.importorskip("sparq_ipu._cpu")
+    random = np.random.default_rng(0)
+    key, value = (random.standard_normal((1, 2, 200, 16)).astype(np.float16) for _ in range(2))
+    query = random.standard_normal((1, 4, 16)).astype(np.float16)
+    cache = sparq_ipu.KVCache(1, 2, 16, 200, device=device)
+    cache.append(key[:, :, :1], value[:, :, :1])
+
+    def grow() -> None:
+        for at in range(1, 200):
+            cache.append(key[:, :, at : at + 1], value[:, :, at : at + 1])
+
+    def attend() -> Any:
+        return [sparq_ipu.dense_attention(query, cache) for _ in range(100)]
+
+    outputs = [output for of_thread in all_at_once([grow, attend, attend])[1:] for output in of_thread]
+    assert all(np.isfinite(output).all() for output in outputs)
+    again, right = sparq_ipu.KVCache(1, 2, 16, 200, device=device), set()
+    for at in range(200):
+        again.append(key[:, :, at : at + 1], value[:, :, at : at + 1])
+        right.add(sparq_ipu.dense_attention(query, again).tobytes())
+    assert {output.tobytes() for output in outputs} <= right
