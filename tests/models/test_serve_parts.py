@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any, Sequence
 
@@ -11,6 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+pytest.importorskip("fastapi")
+pytest.importorskip("prometheus_client")
+pytest.importorskip("transformers")
+
+from sparq_ipu.serve.contexts import ALIGNMENT
+from sparq_ipu.serve.engine import Engine, Request
+from sparq_ipu.serve.guard import Guard
 from sparq_ipu.serve.prefixes import Place, beginning, choose, common, longest
 from sparq_ipu.serve.sampling import Sampler, Sampling
 from sparq_ipu.serve.text import TextStream
@@ -136,6 +144,71 @@ def test_a_place_that_is_continued_is_taken_else_the_oldest() -> None:
     assert choose([other, oldest], prompt, 4) is oldest  # copied from `other`, which keeps its rest
     assert choose([other, place(2, [], 0), oldest], prompt, 4).used == 0  # type: ignore[union-attr]
     assert choose([place(0, [], 0, is_free=False)], prompt, 4) is None
+
+
+def test_of_places_that_hold_as_much_the_one_that_loses_least() -> None:
+    prompt = np.arange(40)
+    other = [place(at, [*range(24), *[7] * n], at) for at, n in enumerate((9, 2, 5))]
+    for places in (other, other[::-1], other[1:] + other[:1]):
+        assert longest(places, prompt, 4) == (other[1], 24)
+
+
+def test_a_place_is_taken_as_long_as_less_than_a_block_is_lost() -> None:
+    prompt = np.arange(40)
+    oldest = place(2, [7] * 9, 1)
+    for n_more, is_taken in ((0, True), (3, True), (4, False), (5, False)):
+        held = place(0, [*range(24), *[7] * n_more], 9)
+        assert (choose([held, oldest], prompt, 4) is held) == is_taken
+
+
+def asked(tokens: Any, came: float, n_read: int) -> Request:
+    made = Request(np.array(tokens, np.int64), 1, Sampling(), lambda event: None)
+    made.came, made.n_read = came, n_read
+    return made
+
+
+def test_of_equal_prompts_the_first_is_read_and_the_others_wait() -> None:
+    n = 3 * ALIGNMENT
+    waits = Engine._reads_the_same
+    first, second = asked(range(n + 9), 1.0, 0), asked(range(n + 9), 2.0, 0)
+    assert waits(first, second) and not waits(second, first) and not waits(first, first)
+    assert not waits(
+        first, asked(range(n + 9), 1.0, 0)
+    )  # of two that came at once, neither waits for the other
+    for n_read, does in ((n - ALIGNMENT, True), (n - 1, True), (n, False), (n + 9, False)):
+        assert waits(asked(range(n + 9), 1.0, n_read), second) == does
+    assert not waits(first, asked(range(n + 9), 2.0, ALIGNMENT))  # who has read more does not wait
+    assert not waits(first, asked(range(ALIGNMENT - 1), 2.0, 0))  # too little is shared
+
+
+def guarded(n_bytes: int, length: int | None = None, most: int = 100) -> int:
+    """The status of a request with a body of so many bytes, in pieces of 10."""
+    left = [10] * (n_bytes // 10) + [n_bytes % 10]
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b" " * left.pop(), "more_body": bool(left)}
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        while (await receive())["more_body"]:
+            pass
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    statuses: list[int] = []
+
+    async def send(message: Any) -> None:
+        statuses.extend([message["status"]] if "status" in message else [])
+
+    headers = [] if length is None else [(b"content-length", b"%d" % length)]
+    scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": headers}
+    asyncio.run(Guard(app, None, most)(scope, receive, send))
+    (status,) = statuses
+    return status
+
+
+def test_a_body_has_at_most_so_many_bytes() -> None:
+    assert [guarded(n) for n in (0, 99, 100, 101, 1000)] == [200, 200, 200, 413, 413]
+    assert [guarded(n, n) for n in (99, 100, 101)] == [200, 200, 413]
+    assert guarded(101, 100) == 413  # whatever it says
 
 
 def test_texts_that_begin_alike_have_one_machine() -> None:

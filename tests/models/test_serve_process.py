@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
 import threading
+import time
+import types
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +24,7 @@ pytest.importorskip("prometheus_client")
 pytest.importorskip("uvicorn")
 pytest.importorskip("sparq_ipu._cpu")
 
-from sparq_ipu.serve import command  # noqa: E402
+from sparq_ipu.serve import command, process  # noqa: E402
 
 CALL = "import sys; from sparq_ipu.commands.cli import main; sys.exit(main())"
 
@@ -31,43 +34,144 @@ def checkpoint(tmp_path_factory: Any) -> Path:
     return save_checkpoint(tmp_path_factory.mktemp("model"))
 
 
-def test_sigterm_in_the_middle_finishes_what_has_begun(checkpoint: Path) -> None:
-    words = ["serve", "--model", str(checkpoint), "--port", "0", "--places", "1", "--grace", "60"]
-    process = subprocess.Popen(
-        [sys.executable, "-c", CALL, *words], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
-    )
-    assert process.stderr is not None
-    log = []
-    for line in process.stderr:
-        log.append(line)
-        if "running on" in line:
-            break
-    found = re.search(r"running on (http://127\.0\.0\.1:\d+)", log[-1])
-    assert found, log
-    url = found.group(1)
-    rest: list = []
-    drain = threading.Thread(target=lambda: rest.extend(process.stderr))  # type: ignore[arg-type]
-    drain.start()
-    waiting: list = []
-    body = {"prompt": "w1 w2", "max_tokens": 300, "temperature": 0, "stream": True}
-    late = threading.Thread(
-        target=lambda: waiting.append(httpx.post(f"{url}/v1/completions", json={"prompt": "w3"}, timeout=60))
-    )
-    with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=60) as answer:
-        lines = answer.iter_lines()
-        first = next(lines)
-        late.start()
-        while not re.search(r"^sparq_ipu_waiting 1", httpx.get(f"{url}/metrics").text, re.M):
+class Process:
+    """A server as a process of its own; its log is empty of tracebacks and prompts when it ends."""
+
+    def __init__(self, checkpoint: Path, *words: str):
+        call = [sys.executable, "-c", CALL, "serve", "--model", str(checkpoint), "--port", "0", *words]
+        self.process = subprocess.Popen(call, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+        assert self.process.stderr is not None
+        self.log: list[str] = []
+        for line in self.process.stderr:
+            self.log.append(line)
+            if "running on" in line:
+                break
+        found = re.search(r"running on (http://127\.0\.0\.1:\d+)", self.log[-1])
+        assert found, self.log
+        self.url = found.group(1)
+        self._drain = threading.Thread(target=lambda: self.log.extend(self.process.stderr or ()))
+        self._drain.start()
+
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._drain.join()
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+
+    def wait_for(self, pattern: str) -> None:
+        """Until the metrics have it."""
+        while not re.search(pattern, httpx.get(f"{self.url}/metrics").text, re.M):
             pass
-        process.send_signal(signal.SIGTERM)
-        text = [first, *lines]
-    late.join()
-    assert "data: [DONE]" in text[-2:]
-    assert waiting[0].status_code == 503
-    assert process.wait(60) in (0, -signal.SIGTERM)  # uvicorn sends itself what it was sent
-    drain.join()
-    process.stderr.close()
-    assert not any("Traceback" in line or "w1" in line for line in [*log, *rest])
+
+    def end(self) -> int:
+        """Its exit status."""
+        status = self.process.wait(60)
+        self._drain.join()
+        assert not any("Traceback" in line or "w1" in line for line in self.log), self.log
+        return status
+
+
+def asked(url: str, answers: list, **body: Any) -> threading.Thread:
+    """A thread that waits for an answer."""
+
+    def ask() -> None:
+        answers.append(httpx.post(f"{url}/v1/completions", json={"prompt": "w1 w2", **body}, timeout=60))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    return thread
+
+
+def test_sigterm_in_the_middle_finishes_what_has_begun(checkpoint: Path) -> None:
+    with Process(checkpoint, "--places", "1", "--grace", "60") as server:
+        waiting: list = []
+        body = {"prompt": "w1 w2", "max_tokens": 300, "temperature": 0, "stream": True}
+        with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=60) as answer:
+            lines = answer.iter_lines()
+            first = next(lines)
+            late = asked(server.url, waiting)
+            server.wait_for("^sparq_ipu_waiting 1")
+            server.process.send_signal(signal.SIGTERM)
+            text = [first, *lines]
+        late.join()
+        assert "data: [DONE]" in text[-2:]
+        assert waiting[0].status_code == 503
+        assert server.end() == 0
+
+
+def test_what_is_not_done_within_the_grace_is_told_so(checkpoint: Path) -> None:
+    """A stream gets an error, any other answer status 503; and until then the server says that it ends."""
+    with Process(checkpoint, "--places", "2", "--context", "30000", "--grace", "2") as server:
+        whole: list = []
+        long = {"max_tokens": 29000, "temperature": 0}
+        running = asked(server.url, whole, **long)
+        body = {"prompt": "w1 w2", **long, "stream": True}
+        with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=60) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            server.wait_for("^sparq_ipu_running 2")
+            server.process.send_signal(signal.SIGINT)
+            while httpx.get(f"{server.url}/health").status_code == 200:
+                pass
+            assert httpx.get(f"{server.url}/health").json() == {"status": "closing"}
+            assert httpx.post(f"{server.url}/v1/completions", json={"prompt": "w1"}).status_code == 503
+            last = [line for line in lines if line][-1]
+        running.join()
+        assert json.loads(last.partition("data: ")[2])["error"]["type"] == "server_error"
+        assert whole[0].status_code == 503 and whole[0].json()["error"]["type"] == "server_error"
+        assert server.end() == 0
+
+
+def test_a_second_signal_ends_at_once(checkpoint: Path) -> None:
+    with Process(checkpoint, "--places", "1", "--context", "30000", "--grace", "1000") as server:
+        answers: list = []
+        body = {"prompt": "w1 w2", "max_tokens": 29000, "stream": True}
+        with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=60) as answer:
+            next(answer.iter_lines())
+            server.process.send_signal(signal.SIGINT)
+            while httpx.get(f"{server.url}/health").status_code == 200:
+                pass
+            server.process.send_signal(signal.SIGINT)
+            start = time.monotonic()
+            assert server.end() == 0 and time.monotonic() - start < 10
+        assert not answers
+
+
+@pytest.mark.parametrize("key", ["\udcff", "\u00e9", " ", "a\nb", "\x7f"])
+@pytest.mark.parametrize("is_file", [True, False])
+def test_a_key_that_no_header_has(
+    checkpoint: Path, tmp_path: Path, monkeypatch: Any, capsys: Any, key: str, is_file: bool
+) -> None:
+    path = tmp_path / "key"
+    path.write_text(key, encoding="utf-8", errors="surrogateescape")
+    if not is_file:
+        monkeypatch.setenv(command.KEY_VARIABLE, key)
+    words = ["--api-key-file", str(path)] if is_file else []
+    assert command.main(["--model", str(checkpoint), *words]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"serve: {'--api-key-file' if is_file else command.KEY_VARIABLE} must be")
+    assert len(said.splitlines()) == 1
+
+
+def test_forwarded_addresses_are_believed_only_of_proxies_that_are_named(monkeypatch: Any) -> None:
+    seen: list = []
+
+    class Server:
+        def __init__(self, config: Any, *_: Any):
+            seen.append((config.proxy_headers, config.forwarded_allow_ips))
+
+        def run(self) -> None:
+            pass
+
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")
+    monkeypatch.setattr(process, "_Server", Server)
+    for proxies in (None, "10.0.0.1"):
+        process.run(lambda *_: None, types.SimpleNamespace(stop=lambda: None), "127.0.0.1", 0, 1.0, proxies)
+    assert seen == [(False, ""), (True, "10.0.0.1")]
 
 
 @pytest.mark.parametrize(

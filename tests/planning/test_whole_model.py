@@ -7,6 +7,7 @@ import dataclasses
 import inspect
 import json
 import re
+import types
 from pathlib import Path
 from typing import Any
 
@@ -259,6 +260,21 @@ def test_the_page(tmp_path: Path) -> None:
     page = (tmp_path / "plan.html").read_text()
     assert page.count("data:image/png;base64,") == 2
     assert "SmolLM2-135M on 1 IPUs: a plan" in page and "Not planned" in page
+
+
+def test_the_range_of_a_plan_is_that_of_all_its_layers() -> None:
+    """Layers of each kind by what theirs may be faster, and slower."""
+
+    def of(likely: float, low: float, high: float) -> Any:
+        return types.SimpleNamespace(seconds_per_query=likely, seconds_low=low, seconds_high=high)
+
+    (ipu,) = planned().ipus
+    both = dataclasses.replace(
+        ipu, n_layers=5, n_tiered=2, tiered=of(10.0, 8.0, 15.0), others=of(3.0, 2.0, 7.0)
+    )
+    assert both.seconds_off == (2 * 2.0 + 3 * 1.0, 2 * 5.0 + 3 * 4.0)
+    assert dataclasses.replace(both, n_tiered=5, others=None).seconds_off == (5 * 2.0, 5 * 5.0)
+    assert dataclasses.replace(both, n_tiered=0, tiered=None).seconds_off == (5 * 1.0, 5 * 4.0)
 
 
 #: of `sparq-ipu plan`, one by one
