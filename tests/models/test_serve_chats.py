@@ -218,4 +218,4 @@ def test_pieces_of_sentencepiece() -> None:
     ]
     form = Answer("tiny", names, False, True)
     top = form.part(0, Text("a", [3], entries([3], [5, 1])))["choices"][0]["logprobs"]["top_logprobs"]
-    assert top == [{"a": -1.0, " a": -2.0, "token_id:3": -0.5}]
+    assert top == [{"a": -0.5, "token_id:5": -1.0, " a": -2.0}]

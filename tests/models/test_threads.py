@@ -54,7 +54,10 @@ def test_a_model_generates_in_several_threads(device: str) -> None:
     prompts = [tokens_of(20 + 7 * seed, seed) for seed in range(3)]
 
     def decoded(prompt: Any) -> Any:
-        return [greedy(model, prompt, 12, **with_cache(SparqCache(model))).tolist() for _ in range(2)]
+        return [
+            greedy(model, prompt, 12, **with_cache(SparqCache(model, device=device))).tolist()
+            for _ in range(2)
+        ]
 
     def checked(prompt: Any) -> Any:
         return generate_lossless(model, prompt, 12, draft_tokens=3).tokens

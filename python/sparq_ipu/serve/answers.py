@@ -126,12 +126,13 @@ class Answer:
         }
 
     def _top(self, of_token: LogProbability) -> dict[str, float]:
-        """The likeliest and the token itself, by their names; of two with one name, the less likely has its
+        """The token itself and the likeliest, by their names; of two with one name, the latter has its
         number."""
-        top: dict[str, float] = {}
-        for token, value in dict([*of_token.top, (of_token.token, of_token.value)]).items():
+        top = {self._name(of_token.token): of_token.value}
+        for token, value in of_token.top:
             name = self._name(token)
-            top[name if name not in top else f"token_id:{token}"] = value
+            if token != of_token.token:
+                top[name if name not in top else f"token_id:{token}"] = value
         return top
 
     def _name(self, token: int) -> str:

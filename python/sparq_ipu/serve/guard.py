@@ -81,6 +81,9 @@ class Guard:
                     await asyncio.wait_for(_drop(receive), _DROPPED_SECONDS)
             if not has_begun:
                 await _answer(send, 413, error(message, "invalid_request_error"))
+        except asyncio.CancelledError:  # the server ends, and this connection takes too long
+            if not has_begun:
+                await _answer(send, 503, error("the server is shutting down", "server_error"))
         except Exception as unexpected:  # with a traceback, what was asked could be in the log
             _log.error("a request met an error: %s", where(unexpected))
             if not has_begun:

@@ -20,24 +20,26 @@ class _Server(uvicorn.Server):
     """A server that listens until its engine has ended.
 
     A signal (SIGINT, SIGTERM) closes the engine: what waits is refused, what runs has `grace` seconds and
-    then fails. New requests and `/health` get status 503 meanwhile. A second signal ends everything at once.
+    then fails. New requests and `/health` get status 503 meanwhile. With a second signal what runs fails at
+    once; a third one waits for nobody.
     """
 
     def __init__(self, config: uvicorn.Config, engine: Engine, grace: float):
         super().__init__(config)
         self._engine, self._grace = engine, grace
-        self._is_ending = False
+        self._n_signals = 0
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        if self._is_ending:
+        self._n_signals += 1
+        if self._n_signals > 2:
             self.should_exit = self.force_exit = True
             return
-        self._is_ending = True
+        grace = self._grace if self._n_signals == 1 else 0.0
         # In a thread of its own, for a signal may come while this one holds the engine's lock.
-        threading.Thread(target=self._end, daemon=True).start()
+        threading.Thread(target=self._end, args=(grace,), daemon=True).start()
 
-    def _end(self) -> None:
-        self._engine.stop(self._grace)
+    def _end(self, grace: float) -> None:
+        self._engine.stop(grace)
         self.should_exit = True
 
 

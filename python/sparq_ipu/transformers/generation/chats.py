@@ -31,7 +31,7 @@ def chat_tokens(
     # the template writes the token that begins a text, where the model has one
     if not marks:
         return list(tokenizer(text, add_special_tokens=False).input_ids)
-    if not tokenizer.is_fast:
+    if not getattr(tokenizer, "is_fast", False):
         raise ValueError("messages must not contain special tokens of the model")
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     special = {token for token, added in tokenizer.added_tokens_decoder.items() if added.special}
@@ -48,7 +48,7 @@ def chat_tokens(
 def _marked(tokenizer: Any, messages: Sequence[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
     """A character that no message contains, and the messages with it after the first character of each
     special token that they spell out."""
-    texts: list[str] = []
+    texts = [str(tokenizer.chat_template)]
     _each_text(messages, lambda text: texts.append(text) or text)  # type: ignore[func-returns-value]
     used = set().union(*texts)
     mark = next(chr(code) for code in range(0xE000, 0xF900) if chr(code) not in used)
