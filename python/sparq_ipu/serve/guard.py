@@ -42,11 +42,12 @@ class Guard:
             await self._app(scope, receive, send)
             return
         has_begun = is_too_large = False
-        n_bytes = 0
+        n_bytes, has_more = 0, True
 
         async def counted() -> Any:
-            nonlocal n_bytes, is_too_large
+            nonlocal n_bytes, has_more, is_too_large
             message = await receive()
+            has_more = message.get("more_body", False)
             n_bytes += len(message.get("body", b""))
             if n_bytes > self._max_bytes:
                 is_too_large = True
@@ -76,7 +77,8 @@ class Guard:
             await self._app(scope, counted, noted)
         except _TooLarge:
             message = f"the request must have at most {self._max_bytes} bytes"
-            if headers.get(b"expect", b"").lower() != b"100-continue":  # such a client waits for the answer
+            waits = headers.get(b"expect", b"").lower() == b"100-continue"  # with the body, for the answer
+            if has_more and not waits:
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(_drop(receive), _DROPPED_SECONDS)
             if not has_begun:
