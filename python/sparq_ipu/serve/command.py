@@ -134,8 +134,8 @@ def _key(arguments: argparse.Namespace) -> str | None:
     key = key.strip()
     if not (key and key.isascii() and key.isprintable()):
         name, got = (KEY_VARIABLE, "another") if path is None else ("--api-key-file", path)
-        be = "" if path is None else "be a file with "
-        raise ValueError(f"serve: {name} must {be}a key of ASCII characters in one line, got {got}")
+        be = "be" if path is None else "be a file with"
+        raise ValueError(f"serve: {name} must {be} a key of ASCII characters in one line, got {got}")
     return key
 
 
