@@ -82,8 +82,8 @@ def test_a_pass_is_of_its_thread_and_not_copied() -> None:
 
 
 @pytest.mark.parametrize("device", ["reference", "cpu"])
-def test_a_cache_grows_while_others_attend(device: str) -> None:
-    """Each sees whole tokens: as many as there were at some time."""
+def test_a_cache_changes_while_others_attend(device: str) -> None:
+    """Each call sees whole tokens: those of before a change, or of after it."""
     if device == "cpu":
         pytest.importorskip("sparq_ipu._cpu")
     random = np.random.default_rng(0)
@@ -91,18 +91,17 @@ def test_a_cache_grows_while_others_attend(device: str) -> None:
     query = random.standard_normal((1, 4, 16)).astype(np.float16)
     cache = sparq_ipu.KVCache(1, 2, 16, 200, device=device)
     cache.append(key[:, :, :1], value[:, :, :1])
+    right = [sparq_ipu.dense_attention(query, cache).tobytes()]
 
-    def grow() -> None:
-        for at in range(1, 200):
-            cache.append(key[:, :, at : at + 1], value[:, :, at : at + 1])
+    def change() -> None:
+        for _ in range(60):
+            cache.append(key[:, :, 1:], value[:, :, 1:])
+            cache.truncate(np.array([1]))
+        cache.append(key[:, :, 1:], value[:, :, 1:])
 
     def attend() -> Any:
-        return [sparq_ipu.dense_attention(query, cache) for _ in range(100)]
+        return [sparq_ipu.dense_attention(query, cache).tobytes() for _ in range(60)]
 
-    outputs = [output for of_thread in all_at_once([grow, attend, attend])[1:] for output in of_thread]
-    assert all(np.isfinite(output).all() for output in outputs)
-    again, right = sparq_ipu.KVCache(1, 2, 16, 200, device=device), set()
-    for at in range(200):
-        again.append(key[:, :, at : at + 1], value[:, :, at : at + 1])
-        right.add(sparq_ipu.dense_attention(query, again).tobytes())
-    assert {output.tobytes() for output in outputs} <= right
+    outputs = [output for of_thread in all_at_once([change, attend, attend])[1:] for output in of_thread]
+    right.append(sparq_ipu.dense_attention(query, cache).tobytes())
+    assert set(outputs) <= set(right)
