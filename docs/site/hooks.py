@@ -38,8 +38,8 @@ API = {
     "sparq_study.traces": ["sparq_study.traces"],
     "sparq_ipu.kernels": ["sparq_ipu.kernels"],
     "sparq_reference": ["sparq_reference.settings", "sparq_reference.errors", "sparq_reference.cache"],
-    "sparq_reference.exact": ["sparq_reference.exact"],
-    "sparq_reference.ideal": ["sparq_reference.ideal"],
+    "sparq_reference.exact": ["sparq_reference.twin", "sparq_reference.exact_twin"],
+    "sparq_reference.ideal": ["sparq_reference.ideal_twin"],
     "sparq_reference.transfers": ["sparq_reference.transfers"],
 }
 _LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]+)\)")

@@ -10,7 +10,6 @@ C++ (poplar_ops/include/sparq/kernels.hpp). A test compares the two lists.
 from __future__ import annotations
 
 import dataclasses
-from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +18,7 @@ from sparq_reference import checks, exact, ideal, row_codes, transfers
 from sparq_reference.numerics import BLOCK
 from sparq_reference.settings import OPS, CacheSpec, SparqSettings, kind_of, op_of
 from sparq_reference.settings import Settings as Settings  # for who calls attention
+from sparq_reference.twin import Twin
 
 
 class Buffer(NamedTuple):
@@ -218,7 +218,7 @@ def ideal_attention(
 
 
 def _attention(
-    twin: ModuleType,
+    twin: Twin,
     query: np.ndarray,
     key: np.ndarray,
     value: np.ndarray,

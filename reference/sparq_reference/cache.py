@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from sparq_reference import checks, exact, row_codes, window
+from sparq_reference import checks, row_codes, window
+from sparq_reference.exact_twin import exact
 from sparq_reference.settings import CacheSpec, HasSpec, Settings, SparqSettings, WindowSettings, op_of
 
 
@@ -87,7 +88,7 @@ class KVCache(HasSpec):
 
         Args:
             key, value: (batch, n_kv_heads, n_tokens, head_dim) float16.
-            lengths: (batch,) integers in [0, n_tokens]: so many of the tokens are real; None means all.
+            lengths: (batch,) integers in [0, n_tokens]: the number of tokens to add; None means all.
             check_finite: refuse NaN and infinity among the real tokens.
 
         Raises:
@@ -200,7 +201,7 @@ class KVCache(HasSpec):
 
     def observe(self, query: np.ndarray, settings: WindowSettings, *, check_finite: bool = True) -> None:
         """Put the dense attention of the last tokens held into the history, each to the positions up to its
-        own: what window attention after a prompt selects by. Nothing happens if the settings ask for none.
+        own. Window attention after a prompt selects by it. Settings without a history change nothing.
 
         Args:
             query: (batch, n_heads, n_tokens, head_dim) float16, of the last n_tokens positions.

@@ -8,14 +8,25 @@ The functions take NumPy arrays; callers that hold other containers pass views o
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, NoReturn, Sequence
+from typing import NoReturn, Protocol, Sequence
 
 import numpy as np
 
 from sparq_reference.errors import NotFinite
 
-if TYPE_CHECKING:
-    from sparq_reference.settings import CacheSpec
+
+class CacheShape(Protocol):
+    """What the checks below read of a `CacheSpec`."""
+
+    @property
+    def batch(self) -> int: ...
+    @property
+    def n_kv_heads(self) -> int: ...
+    @property
+    def head_dim(self) -> int: ...
+    @property
+    def capacity(self) -> int: ...
+
 
 #: most positions of one batch element: a count up to here is exact in fp32 (E7)
 MAX_CAPACITY = 1 << 24
@@ -25,8 +36,8 @@ MAX_LAYERS = 1024
 INDEX_BITS = (16, 8, 4, 2)
 #: bits of a number of a row of keys and values (docs/exactness.md, E10)
 ROW_BITS = (16, 8)
-#: largest head_dim with a key index of fewer bits: so many products of a code and a coefficient of at least
-#: 1 have a sum below 2**24 (E9)
+#: largest head_dim with a key index of fewer bits: the sum of head_dim products of a code and a coefficient
+#: of at least 1 stays below 2**24 (E9)
 MAX_INDEX_HEAD_DIM = 1 << 16
 #: head_dim is a multiple of this: the lanes of a dot product
 HEAD_DIM_MULTIPLE = 8
@@ -119,7 +130,7 @@ def check_integers(
     `interval` is the text of the interval: {b} stands for the first element that is not in it, {high} for its
     end.
     """
-    if isinstance(values, np.ma.MaskedArray):  # what it masks would be read
+    if isinstance(values, np.ma.MaskedArray):  # masked elements would be read
         fail(op, argument, "be integers without a mask", type(values).__name__)
     try:
         array = np.asarray(values)
@@ -148,7 +159,7 @@ def check_finite(op: str, argument: str, array: np.ndarray, lengths: np.ndarray 
 
     Raises: NotFinite.
     """
-    # The common case, without a loop. What is not finite may be beyond a length: the loop tells.
+    # The common case, without a loop. Numbers beyond a length need not be finite, so the loop decides.
     if array.size <= _AT_ONCE and _all_finite(array):
         return
     for b in range(array.shape[0]):
@@ -163,7 +174,7 @@ def _check_dtype(op: str, argument: str, array: object, dtype: np.dtype | None) 
     if type(array) is not np.ndarray:  # nearly no call
         if not isinstance(array, np.ndarray):
             fail(op, argument, "be a NumPy array", type(array).__name__)
-        if isinstance(array, np.ma.MaskedArray):  # what it masks would be read
+        if isinstance(array, np.ma.MaskedArray):  # masked elements would be read
             fail(op, argument, "be a NumPy array without a mask", type(array).__name__)
     if dtype is None:
         if array.dtype.kind != "f":
@@ -239,7 +250,7 @@ def check_attention(
 _check_finite = check_finite  # the name without the underscore is also an argument above
 
 
-def check_query(op: str, query: np.ndarray, cache: CacheSpec, *, check_finite: bool = True) -> None:
+def check_query(op: str, query: np.ndarray, cache: CacheShape, *, check_finite: bool = True) -> None:
     """A query for a cache: (batch, n_heads, head_dim) float16, n_heads a multiple of n_kv_heads."""
     _check_dtype(op, "query", query, _HALF)
     shape = query.shape
@@ -252,7 +263,7 @@ def check_query(op: str, query: np.ndarray, cache: CacheSpec, *, check_finite: b
 
 
 def check_tokens(
-    op: str, query: np.ndarray, cache: CacheSpec, lengths: np.ndarray, *, check_finite: bool = True
+    op: str, query: np.ndarray, cache: CacheShape, lengths: np.ndarray, *, check_finite: bool = True
 ) -> int:
     """Queries (batch, n_heads, n_tokens, head_dim) of the last positions of a cache of such lengths; return
     n_tokens."""
@@ -280,7 +291,7 @@ def check_append(
     op: str,
     key: np.ndarray,
     value: np.ndarray,
-    cache: CacheSpec,
+    cache: CacheShape,
     cache_lengths: np.ndarray,
     *,
     lengths: object = None,
@@ -290,7 +301,7 @@ def check_append(
 
     Args:
         key, value: (batch, n_kv_heads, n_tokens, head_dim) float16, n_tokens >= 1.
-        cache: of what these are appended to.
+        cache: the cache that takes them.
         cache_lengths: (batch,) tokens held already.
         lengths: integers (batch,) in [0, n_tokens], or None for n_tokens.
 

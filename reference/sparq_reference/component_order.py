@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which components of a head should be in a key index that has some of them (docs/exactness.md, E13).
+"""Chooses the components of a head for a key index that holds some of them (docs/exactness.md, E13).
 
-Such an index has the first components. A dot product does not care in which order its components are, so
+Such an index holds the first components. A dot product does not depend on the order of its components, so
 keys and queries are put in the order that is wanted before they come to the cache; values stay as they are.
 """
 

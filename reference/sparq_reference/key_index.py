@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The key index of 8, 4 or 2 bits: what SparQ scores positions from where index_bits is not 16.
+"""The key index of 8, 4 or 2 bits, from which SparQ scores positions where index_bits is not 16.
 
 Rule E9 of docs/exactness.md. Keys are quantised by component, in blocks of 64 consecutive positions counted
 from 0, as soon as a block is full; the positions behind the last full block are scored in float16. So what is
 stored depends on the keys and on the length, on nothing else. Approximate scores of a block are sums of
 integers, exact in any order.
 
-The first half (`quantise`) is shared by both twins: it says what is stored. The second (`block_scores`) is
+Both twins share the first half (`quantise`), which makes the stored numbers. The second (`block_scores`) is
 the arithmetic of the exact twin.
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the twins share: the intermediates they return and the way they walk over heads."""
+"""The intermediates that the twins return, and the way they walk over heads."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of keys and values in 8 bits: what a cache holds where row_bits is 8.
+"""Rows of keys and values in 8 bits, as a cache holds them where row_bits is 8.
 
 Rule E10 of docs/exactness.md. A row is rounded when it is appended, by itself; then the cache is that of 16
 bits which was given the rounded rows. Rounding twice is rounding once, so what was read from a cache can be

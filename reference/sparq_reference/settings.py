@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an attention call and a KV cache are described by. One object each, made and checked at the public
+"""Settings of an attention call and of a KV cache: one object each, made and checked at the public
 call, handed on by every layer, read where the work is done.
 
 The same in C++: poplar_ops/include/sparq/settings.hpp. A test compares the words of both.
@@ -25,7 +25,7 @@ from sparq_reference.checks import (
 #: of the shares of attention in window attention, most steps times heads: their sum stays below 2**31 (E11)
 MAX_RECENT_HEADS = (1 << 15) - 1
 
-#: what an attention takes, and what messages call it
+#: kind of settings -> the name of the call in messages
 OPS = {"nothing": "dense_attention", "sparq": "sparq_attention", "window": "window_attention"}
 
 _Settings = TypeVar("_Settings", bound="SparqSettings")
@@ -33,14 +33,14 @@ _Settings = TypeVar("_Settings", bound="SparqSettings")
 
 @dataclasses.dataclass(frozen=True)
 class _AttentionSettings:
-    """What settings of every kind answer."""
+    """Shared by settings of every kind."""
 
     #: of OPS
     kind: ClassVar[str]
 
     @property
     def n_remembered(self) -> int:
-        """Of how many earlier steps it selects by the weights."""
+        """The number of earlier steps whose weights it selects by."""
         return 0
 
     @property
@@ -49,15 +49,15 @@ class _AttentionSettings:
         return self.n_remembered > 0
 
     def check(self, op: str, head_dim: int, index_components: int = 0) -> None:
-        """Raise ValueError unless these settings are for heads of so many components, of which so many are in
-        the key index (0: all)."""
+        """Raise ValueError unless these settings fit heads of head_dim components, with index_components of
+        them in the key index (0: all)."""
 
     def check_heads(self, op: str, n_heads: int) -> None:
-        """Raise ValueError unless these settings are for so many query heads."""
+        """Raise ValueError unless these settings fit n_heads query heads."""
 
     @classmethod
     def take(cls, options: dict[str, Any]) -> dict[str, Any]:
-        """Of these keyword arguments, those that are settings: removed from them, and returned."""
+        """Remove the settings from these keyword arguments and return them."""
         names = [field.name for field in dataclasses.fields(cls)]
         return {name: options.pop(name) for name in names if name in options}
 
@@ -75,7 +75,7 @@ class SparqSettings(_AttentionSettings):
         top_k: positions attended to, in [1, 2**24]; all of them where there are no more (paper: k).
         n_local: of these, the most recent positions that are always taken, 0 <= n_local <= top_k (paper: l).
         mean_value: give the weight of the other positions to the mean of all values (paper: v-bar, alpha).
-        op: what messages begin with.
+        op: the beginning of messages.
         head_dim: the limit of rank, where it is known.
 
     Raises:
@@ -140,10 +140,10 @@ class WindowSettings(_AttentionSettings):
         top_k: positions attended to, in [1, 2**24]; all of them where there are no more (paper: 2 k).
         n_local: of these, the most recent positions, 0 <= n_local <= top_k; None: half, the larger half of an
             odd top_k. With n_local = top_k this is local attention.
-        n_recent: the others are those with the largest sums of attention weights over so many last steps
+        n_recent: the others are those with the largest sums of attention weights over the last n_recent steps
             (paper: k, which is top_k // 2); at most 32767 // n_heads. 0: every n-th of the others instead,
             which is strided attention where n_local is 0 too.
-        op: what messages begin with.
+        op: the beginning of messages.
 
     Raises:
         ValueError: `<op>: <argument> must <rule>, got <value>`.
@@ -194,12 +194,12 @@ Settings = Union[SparqSettings, WindowSettings, None]
 
 
 def kind_of(settings: Settings) -> str:
-    """What attention with such settings takes, of OPS."""
+    """The kind of these settings, a key of OPS."""
     return "nothing" if settings is None else settings.kind
 
 
 def op_of(settings: Settings) -> str:
-    """What messages call attention with such settings."""
+    """The name of attention with these settings in messages."""
     return OPS[kind_of(settings)]
 
 
@@ -219,13 +219,13 @@ class CacheSpec:
         n_kv_heads: KV heads, at least 1; batch * n_kv_heads at most 2**24.
         head_dim: components of a head, a positive multiple of 8.
         capacity: most positions of one batch element, in [1, 2**24].
-        index_bits: of a number of the key index, what SparQ scores positions from: 16 (the keys themselves,
+        index_bits: bits of a number of the key index, from which SparQ scores positions: 16 (the keys,
             float16), or 8, 4 or 2 (docs/exactness.md E9), with head_dim at most 2**16.
-        row_bits: of a number of the rows of keys and values: 16 (float16), or 8: rows are rounded when they
-            are appended (docs/exactness.md E10).
-        index_components: how many components the key index has, the first ones: a multiple of 8, at least the
+        row_bits: bits of a number of the rows of keys and values: 16 (float16), or 8: rows are rounded when
+            they are appended (docs/exactness.md E10).
+        index_components: number of components in the key index, the first ones: a multiple of 8, at least the
             rank (docs/exactness.md E13). 0: all.
-        op: what messages begin with.
+        op: the beginning of messages.
 
     Raises:
         ValueError: `<op>: <argument> must <rule>, got <value>`.
@@ -260,12 +260,12 @@ class CacheSpec:
 
     @property
     def n_indexed(self) -> int:
-        """Components that the key index has."""
+        """Number of components in the key index."""
         return self.index_components or self.head_dim
 
     @classmethod
     def options(cls) -> list[str]:
-        """Names of the fields that have a default: what a caller may leave out."""
+        """Names of the fields with a default, which a caller may leave out."""
         return [f.name for f in dataclasses.fields(cls) if f.default is not dataclasses.MISSING]
 
     @property
@@ -274,12 +274,12 @@ class CacheSpec:
         return {name: getattr(self, name) for name in self.options()}
 
     def plain(self) -> CacheSpec:
-        """The same without options: each as it is where a caller leaves it out."""
+        """The same cache with the default of every option."""
         return dataclasses.replace(self, **{name: getattr(type(self), name) for name in self.options()})
 
     @classmethod
     def take(cls, options: dict[str, Any]) -> dict[str, Any]:
-        """Of these keyword arguments, those that are options of a cache: removed from them, and returned."""
+        """Remove the options of a cache from these keyword arguments and return them."""
         return {name: options.pop(name) for name in cls.options() if name in options}
 
 

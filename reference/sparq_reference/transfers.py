@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elements and bytes moved by one decode step of attention, and what follows from them (arXiv:2312.04985v6).
+"""Elements and bytes moved by one decode step of attention, and speedups from them (arXiv:2312.04985v6).
 
 All for one KV head of one batch element: multiply by batch * n_kv_heads. The paper counts elements. A key
-index of 8, 4 or 2 bits (docs/exactness.md E9) has smaller ones, so with it bytes are what compares. `seq_len`
+index of 8, 4 or 2 bits (docs/exactness.md E9) has smaller elements, so compare bytes there. `seq_len`
 is the paper's S, `head_dim` d_h, `rank` r, `top_k` k, `d_model` d_m, and `index_bits` b; local positions are
 among the `top_k` and cost nothing more.
 """
@@ -14,7 +14,7 @@ from sparq_reference.numerics import BLOCK
 
 #: of keys, values and the mean value row: fp16
 ELEMENT_BYTES = 2
-#: of what a component of a full block has beside its codes: low and step
+#: of low and step, which a component of a full block stores beside its codes
 SCALE_BYTES = 4
 
 
@@ -38,7 +38,7 @@ def dense_bytes(seq_len: int, head_dim: int) -> int:
 
 
 def index_bytes(seq_len: int, n_components: int, index_bits: int = 16) -> int:
-    """So many components of the key index of all positions, n of them.
+    """n_components of the key index, n below, of all positions.
 
     16 bits: 2 S n. b = 8, 4 or 2 bits, F = floor(S / 64) full blocks: F n (64 b / 8 + 4) + 2 (S - 64 F) n.
     The 4 are `low` and `step`; positions behind the last full block are fp16.
@@ -61,7 +61,7 @@ def sparq_bytes(seq_len: int, head_dim: int, rank: int, top_k: int, index_bits: 
 
 def row_bytes(head_dim: int, row_bits: int = 16) -> int:
     """Key and value of a position: 4 d, or with 8 bits 2 d and, as a device keeps them, 2 scales of 2 bytes
-    for every 32 components of each."""
+    for every 32 components of the key and of the value."""
     bits = check_row_bits("row_bytes", row_bits)
     return 2 * head_dim * ELEMENT_BYTES if bits == 16 else 2 * (head_dim + 4 * -(-head_dim // 32))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What window attention (ALISA, arXiv:2403.17312, Algorithm 1) selects by: the history of attention weights.
+"""The history of attention weights, by which window attention (ALISA, arXiv:2403.17312) selects.
 
 The rules are those of docs/exactness.md, E11. Both twins share this module: `exact` keeps shares of attention
 as integers, `ideal` as float64.
@@ -14,7 +14,7 @@ import numpy as np
 from sparq_reference import checks
 from sparq_reference.settings import Settings, WindowSettings
 
-#: units of a share of attention: all of one head's attention is so many (E11)
+#: units of a share of attention: the attention of one head adds up to UNITS (E11)
 UNITS = 1 << 16
 
 
@@ -106,7 +106,7 @@ def select_positions(
 
 
 def check_history(op: str, history: WindowHistory | None, settings: WindowSettings, n_heads: int) -> None:
-    """Raise ValueError unless so many heads can be counted, and this history is for these settings."""
+    """Raise ValueError unless n_heads heads can be counted and the history fits these settings."""
     if not settings.remembers:
         return
     settings.check_heads(op, n_heads)

@@ -7,6 +7,7 @@ import numpy as np
 import strategies
 
 from sparq_reference import SparqSettings, exact
+from sparq_reference.layout import each_kv_head
 
 
 def before_narrowing(
@@ -14,9 +15,9 @@ def before_narrowing(
 ) -> list[np.ndarray]:
     """Dense and SparQ attention in float32: fp16 outputs hide most errors of a few ulp."""
     dense = np.empty(x.query.shape, np.float32)
-    for b, kv, heads in exact.each_kv_head(x.query, x.key):
+    for b, kv, heads in each_kv_head(x.query, x.key):
         n = x.lengths[b]
-        dense[b, heads] = exact._attend(x.query[b, heads], x.key[b, kv, :n], x.value[b, kv, :n])
+        dense[b, heads] = exact._attend(x.query[b, heads], x.key[b, kv, :n], x.value[b, kv, :n])[0]
     steps = exact.sparq_steps(*x.qkv, settings, index_bits=index_bits, lengths=x.lengths)
     sparq = exact.combine(steps.attended, steps.alpha, steps.mean) if settings.mean_value else steps.attended
     return [dense, sparq]

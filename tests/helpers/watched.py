@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The exact twin with every intermediate under watch.
 
-The source of numerics.py, key_index.py and exact.py is parsed, and every operator, call and in-place
-assignment is wrapped so that its result passes through a function before it is used. Nothing in the package
-knows of this.
+The source of numerics.py, key_index.py, twin.py and exact_twin.py is parsed, and every operator, call and
+in-place assignment is wrapped so that its result passes through a function before it is used. Nothing in the
+package knows of this.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from __future__ import annotations
 import ast
 import copy
 import functools
+import sys
 import types
 from pathlib import Path
 from typing import Callable
+from unittest import mock
 
-from sparq_reference import exact, key_index, numerics
+from sparq_reference import exact_twin, key_index, numerics, twin
 
 _WATCH = "__watch__"
 
@@ -57,20 +59,22 @@ def _compiled(path: Path) -> types.CodeType:
 
 def _load(module: types.ModuleType, watch: Callable[[object], object]) -> types.ModuleType:
     path = Path(module.__file__)
-    twin = types.ModuleType(f"watched_{path.stem}")
-    setattr(twin, _WATCH, watch)
-    exec(_compiled(path), twin.__dict__)
-    return twin
+    copied = types.ModuleType(f"watched_{path.stem}")
+    setattr(copied, _WATCH, watch)
+    exec(_compiled(path), copied.__dict__)
+    return copied
 
 
-def watched_twin(watch: Callable[[object], object]) -> tuple[types.ModuleType, types.ModuleType]:
-    """Copies of exact and numerics, one using the other, and key_index between them; `watch(x)` sees every
-    result and returns it."""
-    watched_numerics = _load(numerics, watch)
-    watched_exact = _load(exact, watch)
-    watched_exact.key_index = _load(key_index, watch)
+def watched_twin(watch: Callable[[object], object]) -> tuple[twin.Twin, types.ModuleType]:
+    """Copies of the exact twin and of numerics, one using the other, and key_index between them; `watch(x)`
+    sees every result and returns it."""
+    watched_numerics, watched_index = _load(numerics, watch), _load(key_index, watch)
+    base = _load(twin, watch)
+    with mock.patch.dict(sys.modules, {"sparq_reference.twin": base}):  # whose Twin the copy derives from
+        watched_exact = _load(exact_twin, watch)
+    watched_exact.key_index = watched_index
     watched_exact.numerics = watched_numerics
-    for user in (watched_exact, watched_exact.key_index):
+    for user in (watched_exact, watched_index):
         user.to_half = watched_numerics.to_half
         user.widen = watched_numerics.widen
-    return watched_exact, watched_numerics
+    return watched_exact.exact, watched_numerics

@@ -18,12 +18,6 @@ PACKAGES = {
     "sparq_reference": ROOT / "reference/sparq_reference",
     "sparq_study": ROOT / "study/sparq_study",
 }
-#: circles of imports, some of them for type checking alone
-KNOWN_CIRCLES = [
-    ["sparq_reference.checks", "sparq_reference.settings"],
-    ["sparq_study.accuracy.engine", "sparq_study.accuracy.kernels"],
-    ["sparq_study.accuracy.methods.base", "sparq_study.accuracy.methods.calibration"],
-]
 #: modules that a cache of each device needs; "ipu" serves the emulator too
 BACKENDS = ("ipu", "cpu", "reference")
 
@@ -111,9 +105,7 @@ def test_no_circle_of_imports() -> None:
 
 
 def test_no_circle_of_imports_for_type_checking() -> None:
-    """None beside those in `KNOWN_CIRCLES`, which is to become empty."""
-    found = circles(own_graph(with_typing=True))
-    assert [circle for circle in found if circle not in KNOWN_CIRCLES] == []
+    assert circles(own_graph(with_typing=True)) == []
 
 
 def test_circles_are_seen() -> None:

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparq_reference import SparqSettings, exact, ideal, numerics
+from sparq_reference.layout import Steps
 
 REAL = Path(__file__).resolve().parent.parent / "data" / "smollm2_hamlet.npz"
 LAYERS = (2, 23)
@@ -52,7 +53,7 @@ def check_sparq(x: strategies.Attention, settings: SparqSettings, index_bits: in
 
 
 def check_selections(
-    x: strategies.Attention, settings: SparqSettings, steps: exact.Steps, bounds: error_bound.Bounds
+    x: strategies.Attention, settings: SparqSettings, steps: Steps, bounds: error_bound.Bounds
 ) -> None:
     """Section 8: no component and no position was passed over that is better by more than the bound."""
     n_kv_heads = x.key.shape[1]

@@ -14,7 +14,7 @@ import strategies
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparq_reference import KVCache, SparqSettings, exact, ideal, key_index, numerics
+from sparq_reference import KVCache, SparqSettings, exact, exact_twin, ideal, key_index, numerics
 
 BITS = pytest.mark.parametrize("bits", [8, 4, 2])
 
@@ -171,7 +171,7 @@ def test_quantising_behind_the_last_block_is_noticed(
         return right(np.pad(columns, ((0, 0), (0, missing)), mode="edge"), bits)
 
     scores = key_index.block_scores
-    monkeypatch.setattr(exact, "numerics", AllOfThem())
+    monkeypatch.setattr(exact_twin, "numerics", AllOfThem())
     monkeypatch.setattr(key_index, "quantise", padded)
     monkeypatch.setattr(key_index, "block_scores", lambda *a, **of: scores(*a, **of)[:, : len(keys)])
     with pytest.raises(AssertionError, match="scores differ"):

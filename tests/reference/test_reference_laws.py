@@ -13,7 +13,7 @@ from fp32_results import before_narrowing
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sparq_reference import KVCache, SparqSettings, exact, numerics
+from sparq_reference import KVCache, SparqSettings, exact, numerics, twin
 
 
 def same(a: np.ndarray, b: np.ndarray) -> None:
@@ -390,13 +390,13 @@ def test_elements_that_meet_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_head_that_reads_the_wrong_kv_head_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = exact.each_kv_head
+    right = twin.each_kv_head
 
     def first_kv_head_twice(query: np.ndarray, key: np.ndarray):
         for b, kv, heads in right(query, key):
             yield b, min(kv, 1), heads
 
-    monkeypatch.setattr(exact, "each_kv_head", first_kv_head_twice)
+    monkeypatch.setattr(twin, "each_kv_head", first_kv_head_twice)
     arguments = control(), SETTINGS, np.random.default_rng(0)
     expect_broken(law_permuting_batch_and_kv_heads_permutes_results, *arguments)
 
@@ -430,7 +430,7 @@ def test_ties_to_the_higher_index_are_noticed(monkeypatch: pytest.MonkeyPatch, s
 
     def wrong(*arguments: object, **named: object) -> object:
         with monkeypatch.context() as patch:
-            patch.setattr(exact, "np", HigherFirst())
+            patch.setattr(twin, "np", HigherFirst())
             return right(*arguments, **named)
 
     law_ties_go_to_the_lower_index(control("ties"), SETTINGS)

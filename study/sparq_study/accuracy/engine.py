@@ -9,7 +9,6 @@ to check it.
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -18,38 +17,14 @@ import torch
 
 from .kernels import KernelCaches, KernelRun, has_kernel
 from .methods import Calibration, History, Method, Span, SparQ
-from .methods.base import HIDDEN
+from .methods.calibration import HIDDEN
+from .prefix import LAST_QUERIES, LayerCache, Prefix
 
 ATTENTION = "sparq_ipu_accuracy"
 N_RECENT = 32  # rows of attention weights kept of the prefill: the largest n_recent of `alisa`
 _CHUNK = 256  # queries per step of the dense prefill
 _CALIBRATED_ON = 128  # queries that a calibration keeps, the last ones
 _ROOM = 256  # tokens of the spans after one prefix for which caches have room, or more
-LAST_QUERIES = 512  # queries of a prompt, the last ones, by which components are chosen for a key index
-
-
-@dataclasses.dataclass
-class LayerCache:
-    """One layer's K and V as lists of pieces, with what stateful methods start from (see History; None if it
-    was not recorded).
-
-    magnitudes: (n_kv_heads, at most LAST_QUERIES, head_dim) |q| of the last queries, summed over the heads of
-        the group.
-    """
-
-    keys: list[torch.Tensor]
-    values: list[torch.Tensor]
-    magnitudes: torch.Tensor
-    weight_sum: torch.Tensor | None = None
-    recent_weights: torch.Tensor | None = None
-
-
-@dataclasses.dataclass
-class Prefix:
-    """A densely processed sequence: `length` tokens, one LayerCache per layer."""
-
-    length: int
-    layers: dict[int, LayerCache]
 
 
 def _last_magnitudes(query: torch.Tensor, old: LayerCache | None) -> torch.Tensor:

@@ -7,8 +7,6 @@ long contexts.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
 
@@ -17,9 +15,7 @@ from sparq_ipu.tokens import MAX_TOKENS
 
 from .methods import Method, SparQ
 from .methods.key_index import to_half
-
-if TYPE_CHECKING:
-    from .engine import Prefix
+from .prefix import Prefix
 
 
 def has_kernel(method: Method) -> bool:

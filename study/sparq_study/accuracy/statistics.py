@@ -16,7 +16,7 @@ import torch
 
 from .engine import Evaluator
 from .methods import TEMPERATURES, Dense, Span, SparQ, attend_to, top_positions
-from .methods.base import HIDDEN
+from .methods.calibration import HIDDEN
 from .runner import Results
 from .tasks import Tokenizer, Words
 

@@ -12,19 +12,15 @@ carried from call to call.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Callable, ClassVar, TypeVar
+from typing import Any, Callable, ClassVar, TypeVar
 
 import torch
 
 from sparq_reference import checks, transfers
 
+from .calibration import HIDDEN, Calibration
 from .quantise import ChannelRange
 
-if TYPE_CHECKING:
-    from .calibration import Calibration
-
-# Hides a position from a softmax. Finite, because a row of -inf gives NaN.
-HIDDEN = -1e30
 # Bits of a stored element; 16 is not rounded at all.
 STORED_BITS = (2, 4, 8, 16)
 # Scores of a part of a span: 4 MiB of float32. But 8 queries at least: each part reads all keys.

@@ -8,8 +8,8 @@ import functools
 
 import torch
 
-from .base import HIDDEN
-
+#: hides a position from a softmax; finite, because a row of -inf gives NaN
+HIDDEN = -1e30
 #: positions that a query's pair of components and the query itself have in common, of so many best ones
 _AGREE_ON = 64
 

@@ -10,7 +10,8 @@ import torch
 
 from sparq_reference import checks
 
-from .base import HIDDEN, Method, Span, attend_to, top_positions
+from .base import Method, Span, attend_to, top_positions
+from .calibration import HIDDEN
 
 
 @dataclasses.dataclass(frozen=True)

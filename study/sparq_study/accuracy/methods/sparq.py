@@ -13,7 +13,8 @@ from sparq_reference import checks, component_order, transfers
 from sparq_reference.numerics import BLOCK
 from sparq_reference.settings import SparqSettings
 
-from .base import HIDDEN, Method, Span, attend_to, check_bits, top_positions
+from .base import Method, Span, attend_to, check_bits, top_positions
+from .calibration import HIDDEN
 from .key_index import KeyIndex
 from .rows import ROWS, as_held, round_blocks, round_rows, scales_of_row
 
