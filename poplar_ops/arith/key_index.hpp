@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The key index of 8, 4 or 2 bits (contract E9): how a block of 64 positions of one component is kept,
-// and the arithmetic that makes it.
+// The key index of 8, 4 or 2 bits (contract E9): how a block of 64 positions of one component is
+// kept, and the arithmetic that makes it.
 //
 // A record of a block, in words of 32 bits: the codes, ascending by position from the low end of
 // the first word; then one word with the step (low half) and the lowest value (high half).
@@ -20,8 +20,8 @@ constexpr unsigned recordWords(unsigned indexBits) { return codeWords(indexBits)
 // The largest code.
 constexpr unsigned largestCode(unsigned indexBits) { return (1u << indexBits) - 1; }
 
-// The largest coefficient of a query: as large as is of use, but such that the sum of `rank` products
-// with codes stays below 2^24.
+// The largest coefficient of a query: as large as is of use, but such that the sum of `rank`
+// products with codes stays below 2^24.
 constexpr unsigned coefficientLimit(unsigned indexBits, unsigned rank) {
   const unsigned most = indexBits == 8 ? 2047 : 127,
                  room = ((1u << 24) - 1) / (largestCode(indexBits) * rank);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Choices between numbers, and the work on their bits. On an IPU written with the builtins of its
-// compiler, which makes branches of a `?:` of floats, and sends vectors through integer registers for
-// an AND. The results are the same to the bit, except for NaN, which the contract leaves open, and
-// for the sign of a zero maximum, which no result depends on.
+// compiler, which makes branches of a `?:` of floats, and sends vectors through integer registers
+// for an AND. The results are the same to the bit, except for NaN, which the contract leaves open,
+// and for the sign of a zero maximum, which no result depends on.
 #pragma once
 
 #ifdef __IPU__

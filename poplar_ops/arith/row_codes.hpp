@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rows of keys and values in 8 bits (contract E10): how they are kept, and the arithmetic that makes
-// them. Groups of 16 consecutive components share a scale, a bfloat16 number.
+// Rows of keys and values in 8 bits (contract E10): how they are kept, and the arithmetic that
+// makes them. Groups of 16 consecutive components share a scale, a bfloat16 number.
 //
-// A row of streaming memory, in halves: codes of the key, codes of the value, scales of the key, scales
-// of the value. A code is kept with 128 added. Of four codes the word has, from the low end, the first,
-// the third, the second, the fourth: so that a mask gives two neighbours as numbers of 16 bits.
+// A row of streaming memory, in halves: codes of the key, codes of the value, scales of the key,
+// scales of the value. A code is kept with 128 added. Of four codes the word has, from the low end,
+// the first, the third, the second, the fourth: so that a mask gives two neighbours as numbers of
+// 16 bits.
 //
 // One text for codelets and for the host, which has no type for fp16: both give and take float.
 #pragma once

@@ -24,8 +24,8 @@ template <> struct type_caster<sparq::Attention> {
   bool load(handle source, bool);
 };
 
-// sparq_ipu.device_options.DeviceOptions. Where a cache is, which it says too, follows from the kernels;
-// the device has its own name.
+// sparq_ipu.device_options.DeviceOptions. Where a cache is, which it says too, follows from the
+// kernels; the device has its own name.
 template <> struct type_caster<sparq::DeviceOptions> {
   PYBIND11_TYPE_CASTER(sparq::DeviceOptions, const_name("sparq_ipu.device_options.DeviceOptions"));
   bool load(handle source, bool);
@@ -36,8 +36,8 @@ template <> struct type_caster<sparq::DeviceOptions> {
 
 namespace sparq {
 
-// Arrays and their bit patterns (core.cpp): fp16 has no type of its own in pybind11. They throw Error where an
-// array has another dtype or shape.
+// Arrays and their bit patterns (core.cpp): fp16 has no type of its own in pybind11. They throw
+// Error where an array has another dtype or shape.
 std::uint16_t *halves(const pybind11::array &array, const std::string &op, const char *argument,
                       bool writeable = false);
 void expectShape(const pybind11::array &array, const std::vector<pybind11::ssize_t> &shape,
@@ -60,7 +60,8 @@ public:
 // take turns.
 class PySession : public EngineOwner {
 public:
-  // Of a step of window attention, by position; and of each batch element those that are remembered.
+  // Of a step of window attention, by position; and of each batch element those that are
+  // remembered.
   using Shares =
       pybind11::array_t<std::uint32_t, pybind11::array::c_style | pybind11::array::forcecast>;
   PySession(const Shape &shape, const Programs &programs, const DeviceOptions &options, bool timed,
@@ -85,8 +86,8 @@ public:
   poplar::Engine &engine() override { return session_->engine(); }
 
 private:
-  // Runs `call` on the session with keys and values {batch, nKvHeads, nTokens, headDim}; nTokens below 0: any
-  // number. It gets that too.
+  // Runs `call` on the session with keys and values {batch, nKvHeads, nTokens, headDim}; nTokens
+  // below 0: any number. It gets that too.
   template <class Call>
   void withTokens(const char *op, const pybind11::array &key, const pybind11::array &value,
                   pybind11::ssize_t nTokens, const Call &call);

@@ -130,8 +130,9 @@ py::dict toDict(const Plan &plan, const Waves &waves) {
   return result;
 }
 
-// Counts one attention call over a cache of these lengths, without memory for it or arithmetic: of one layer
-// or, stacked, of all layers in one launch. onlyBetween: what passes between IPUs, and a branch in each layer.
+// Counts one attention call over a cache of these lengths, without its memory or arithmetic: of one
+// layer or, stacked, of all layers in one launch. onlyBetween: only what passes between IPUs, and
+// one branch in each layer.
 NamedValues plan(const CacheSpec &cache, unsigned nHeads, const Attention &attention,
                  const std::vector<std::uint32_t> &lengths,
                  const std::optional<DeviceOptions> &given, const NamedValues &parameters,

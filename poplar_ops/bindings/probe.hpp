@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Small programs that each do one thing of which the device model has a rule, often, between two readings of
-// a tile's cycle counter. What a device takes for it is then set beside the rule.
+// Small programs that each do one thing of which the device model has a rule, often, between two
+// readings of a tile's cycle counter. What a device takes for it is then set beside the rule.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +26,8 @@ struct ProbeGraph {
   unsigned nTiles() const { return graph.getTarget().getNumTiles(); }
 };
 
-// Adds the probe of that name; see probes.cpp for names and sizes. Throws Error for another name, and for
-// sizes that are not its own or out of range.
+// Adds the probe of that name; see probes.cpp for names and sizes. Throws Error for another name,
+// and for sizes that are not its own or out of range.
 void addProbe(const std::string &kind, ProbeGraph &to);
 
 } // namespace sparq

@@ -95,8 +95,8 @@ void loops(ProbeGraph &to) {
       RepeatWhileTrue(Sequence({Execute(cs, {"next"})}), more, Sequence(), {"repeat_while_true"}));
 }
 
-// Every tile gets `bytes`, in so many pieces that neither lie side by side where they come from nor may be
-// joined on their way; from the next tile, or from as many as there are pieces.
+// Every tile gets `bytes`, in so many pieces that neither lie side by side where they come from nor
+// may be joined on their way; from the next tile, or from as many as there are pieces.
 void exchanges(ProbeGraph &to) {
   const unsigned pieces = to.size("pieces"), senders = to.size("senders");
   const std::size_t words = to.size("bytes") / wordBytes, width = words / pieces;
@@ -149,8 +149,8 @@ void linkCopies(ProbeGraph &to) {
   to.body.add(often(to, Copy(source, target, false, {"link"})));
 }
 
-// Rows of a remote buffer of each IPU, in no order, to or from its first `tiles` tiles (0: all). The copies
-// of several IPUs follow each other.
+// Rows of a remote buffer of each IPU, in no order, to or from its first `tiles` tiles (0: all).
+// The copies of several IPUs follow each other.
 void remoteCopies(ProbeGraph &to, bool read) {
   const unsigned nIpus = to.graph.getTarget().getNumIPUs(),
                  tilesPerIpu = to.graph.getTarget().getTilesPerIPU(), nRows = to.size("rows");

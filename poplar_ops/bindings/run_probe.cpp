@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One thing alone on a device, and the cycles that it takes: a probe, or a vertex of this library. How tests
-// look at a codelet without a program around it, and how a device is measured.
+// Runs one probe, or one vertex of this library, alone on a device and counts its cycles. Tests
+// check codelets with it, and benchmarks measure a device.
 #include "core.hpp"
 #include "probe.hpp"
 #include <chrono>

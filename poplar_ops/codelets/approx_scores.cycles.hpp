@@ -6,8 +6,8 @@
 namespace sparq {
 namespace cycles {
 
-// Four positions, two components to a pass: of four pairs widen, multiply, add; of each component the
-// keys, the query, the address.
+// Four positions, two components to a pass: of four pairs widen, multiply, add; of each component
+// the keys, the query, the address.
 inline double scoreFour(double rank, double addressSlots) {
   return rank / 2 * sidePass(4 * 3, 2 * (2 + addressSlots), computed) + 2 + 2 +
          computed; // scale, store

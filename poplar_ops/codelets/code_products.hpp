@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Scores of full blocks from codes of 4 or 2 bits for several query heads at once (contract E9). A code is taken out
-// of its word once for all of them. Codes of two positions are then multiplied by coefficients of two heads in
-// one instruction of an IPU, which adds the four products to four sums. All are integers below 2^24, so fp32
-// holds them exactly, in any order.
+// Scores of full blocks from codes of 4 or 2 bits, for several query heads at once (contract E9). A
+// code is extracted once for all heads. One instruction then multiplies the codes of two positions
+// by coefficients of two heads, and adds the four products to four sums. All are integers below
+// 2^24, so fp32 holds them exactly, in any order.
 #pragma once
 
 #include "halves.hpp"
@@ -32,10 +32,11 @@ inline void storeWord(float *to, unsigned word) {
   __builtin_memcpy(aligned<sizeof(word)>(to), &word, sizeof(word));
 }
 
-// The eight codes of a piece (see Pieces) of each of n words, codesOfPiece numbers a word: of 4 bits those of
-// positions 0, 4, 2, 6 as they are, those of 1, 5, 3, 7 times 16; of 2 bits, in words that are shifted to the piece,
-// those of 0, 8, 2, 10, and those of 1, 9, 3, 11 times 4. Codes become low bits of fp16 numbers of [1024, 2048),
-// whose bits count ones or parts of what they are.
+// Expands the eight codes of a piece (see Pieces) of each of n words to codesOfPiece numbers a
+// word. With 4 bits: the codes of positions 0, 4, 2, 6, then those of 1, 5, 3, 7 times 16. With 2
+// bits, from words that are shifted to the piece: those of 0, 8, 2, 10, then those of 1, 9, 3, 11
+// times 4. A code becomes the low bits of an fp16 number in [1024, 2048), whose last bit is worth
+// 1.
 constexpr unsigned codesOfPiece = 8;
 constexpr float timesOdd(unsigned indexBits) { return 1.0f / (1u << indexBits); }
 template <unsigned indexBits, unsigned n>
@@ -89,8 +90,8 @@ private:
 };
 #endif
 
-// Adds the products over the components: codes of a component are codesOfPiece from those before, coefficients of
-// two heads follow one another.
+// Adds the products over the components: codes of a component are codesOfPiece from those before,
+// coefficients of two heads follow one another.
 inline void addProducts(OuterSums &sums, const float *codes, const float *coefficients,
                         unsigned rank) {
   const auto add = [&](unsigned n) {
@@ -105,8 +106,9 @@ inline void addProducts(OuterSums &sums, const float *codes, const float *coeffi
     add(1);
 }
 
-// Scores from a piece of each component, word(j), for all heads: finish(h, p, sums) of the positions p and those
-// apart from it. coefficients: [(groupSize + 1) / 2][rank][2]; codes: room for [rank][8].
+// Scores from a piece of each component, word(j), for all heads: finish(h, p, sums) of the
+// positions p and those apart from it. coefficients: [(groupSize + 1) / 2][rank][2]; codes: room
+// for [rank][8].
 template <unsigned indexBits, class Word, class Finish>
 inline void scorePiece(const Word &word, const float *coefficients, unsigned rank,
                        unsigned groupSize, float *codes, OuterSums &sums, const Finish &finish) {
@@ -140,7 +142,8 @@ struct ScoresOfSums {
   }
 };
 
-// As blockCoefficients of two heads side by side, whose parameters are looked up and widened once: [rank][2].
+// As blockCoefficients of two heads side by side, whose parameters are looked up and widened once:
+// [rank][2].
 template <class Parameters>
 static inline void coefficientsOfTwo(const Parameters &parameters, const float *query,
                                      const float *other, unsigned rank, float limit,

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the compiler of an IPU makes of a codelet, in issue slots: the rules by which each <concept>.cycles.hpp
-// estimates the vertices of the codelets beside it, from what their inner loops load, compute and store. The
-// prices of instructions are read off the public back end of that compiler; what a pass of a loop costs beside
-// them was chosen on loops that others measured. docs/on_chip.md has these beside the rules.
+// Rules that estimate a codelet in issue slots, as the compiler of an IPU would translate it. Each
+// <concept>.cycles.hpp applies them to the codelets beside it: to what their inner loops load,
+// compute and store. Prices of instructions are taken from the public back end of that compiler;
+// the overhead of a loop was fitted to published measurements. docs/on_chip.md lists both.
 //
 // A worker issues one bundle every six tile cycles: an instruction of the main side (a load, store,
-// branch or integer instruction) beside one of floating point. Six workers fill the tile's slots. Below
-// `arithmetic` is floating point, `main` all else.
+// branch or integer instruction) beside one of floating point. Six workers fill the tile's slots.
+// Below `arithmetic` is floating point, `main` all else.
 //
-// Where the work depends on the data, an estimate is for a full part, with the selected positions spread
-// evenly; ties in top-k are counted as rare. Widths are multiples of 8, lengths of parts multiples of 64.
+// Where the work depends on the data, an estimate is for a full part whose selected positions are
+// spread evenly, and ties in top-k are rare. Widths are multiples of 8, lengths of parts multiples
+// of 64.
 #pragma once
 
 #include <algorithm>
@@ -23,29 +24,32 @@ constexpr unsigned nWorkers = 6;
 // A worker's start, its vertex's fields, its end (PopLibs' estimators of comparable vertices).
 constexpr double callSlots = 20;
 // ---- the loop itself, in slots a pass, by what the compiler knows of its end
-// It stores nothing, and goes by ones to an end that is known before: `rpt`, which counts for nothing.
+// Stores nothing, and counts by ones to an end that is known before the loop: `rpt`, which is free.
 constexpr double repeated = 0;
 // It goes by ones to an end in a local copy: counter and branch in one.
 constexpr double counted = 1;
 // Another step, or another end: step, compare, branch.
 constexpr double computed = 3;
-// The end is a field of the vertex, which a store in the loop may have changed: it is loaded, and shifted, too.
+// The end is a field of the vertex, which a store in the loop may have changed, so each pass loads
+// and shifts it.
 constexpr double reloaded = 5;
 
 // ---- a pass of a loop: what issues together
 // One instruction waits for another: nothing does.
 inline double pass(double arithmetic, double main, double loop) { return arithmetic + main + loop; }
-// Several sums side by side, or other work that does not wait: of the side with fewer instructions half does.
+// Several sums side by side, or other work that does not wait: of the side with fewer instructions
+// half does.
 inline double sidePass(double arithmetic, double main, double loop) {
   return arithmetic + main - std::min(arithmetic, main) * 0.5 + loop;
 }
-// Numbers in pairs of fp32 that a pass needs at once: four are in registers, others are stored and loaded.
+// Numbers in pairs of fp32 that a pass needs at once: four are in registers, others are stored and
+// loaded.
 inline double spilled(double pairs) { return 2 * std::max(0.0, pairs - 4); }
 
 // ---- floating point: one instruction a pair of fp32, one slot each, but for these
 constexpr double floatDivide = 3; // of one number; 1 or 3 by the data
-// Four products, each added to an accumulator (an outer product of two pairs), are one instruction too, and so is to
-// read two accumulators.
+// Four products, each added to an accumulator (an outer product of two pairs), are one instruction
+// too, and so is to read two accumulators.
 constexpr double scalarSelect = 4; // compare, fetch the flag, branch, copy: no conditional move
 constexpr double pairSelect = 5;   // compare, then both sides masked and joined, the mask inverted
 

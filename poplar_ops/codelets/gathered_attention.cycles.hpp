@@ -10,7 +10,8 @@ namespace cycles {
 inline std::uint64_t rowScores(double n, double g, double d) {
   return shared(n * g, d / 8 * dotEight() + treeSum + 5 + reloaded);
 }
-// One number at a time, for there are few; load, test, store. Of heads without a row of the worker only the test.
+// One number at a time, for there are few; load, test, store. Of heads without a row of the worker
+// only the test.
 inline std::uint64_t rowWeights(double n, double g) {
   const double rows = share(n * g), heads = std::min(g, rows);
   return multi(heads * largestOfSix + (g - heads) * computed + rows * (weightPair + 4 + reloaded));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Moving fp16 numbers as they are. An IPU stores no less than 32 bits: to store one half by itself is
-// a call. Here words are moved, and a single half is put into its word in integer registers.
+// Moving fp16 numbers as they are. An IPU stores no less than 32 bits: to store one half by itself
+// is a call. Here words are moved, and a single half is put into its word in integer registers.
 #pragma once
 
 #include "lanes.hpp"
@@ -18,8 +18,8 @@ inline void storeWord(half *to, unsigned word) {
   __builtin_memcpy(aligned<sizeof(word)>(to), &word, sizeof(word));
 }
 
-// array[index] = the half at `from`; nobody else may write its word at the same time. `array` begins
-// at a whole word.
+// array[index] = the half at `from`; nobody else may write its word at the same time. `array`
+// begins at a whole word.
 inline void copyHalf(half *array, unsigned index, const half *from) {
   unsigned short bits;
   __builtin_memcpy(&bits, from, sizeof(bits));

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // SparQ: exact attention over the selected rows where they are, in the buffer of hot rows (contract
-// E6.4). Keys are spread by pairs of lanes of the lane sum, and by place: set s % 2^setShift. Values are
-// spread by components. So every sum is added up in its order, wherever a row happens to be.
+// E6.4). Keys are spread by pairs of lanes of the lane sum, and by place: set s % 2^setShift.
+// Values are spread by components. So every sum is added up in its order, wherever a row happens to
+// be.
 #include "hot_rows.hpp"
 
 namespace sparq {
@@ -98,8 +99,8 @@ public:
   }
 };
 
-// Weighted sums of the values of entries from firstEntry on, whole blocks, of `width` components: the partial
-// sums of blocks of 64 entries, each ascending from +0 (contract E3).
+// Weighted sums of the values of entries from firstEntry on, whole blocks, of `width` components:
+// the partial sums of blocks of 64 entries, each ascending from +0 (contract E3).
 class HotValues : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
@@ -125,8 +126,8 @@ public:
   }
 
 private:
-  // Of nHeads heads at once, for which a value is looked up and widened once. Pairs of components of all blocks
-  // are shared out, from c on.
+  // Of nHeads heads at once, for which a value is looked up and widened once. Pairs of components
+  // of all blocks are shared out, from c on.
   template <unsigned nHeads> void ofHeads(unsigned firstHead, unsigned &c) {
     const unsigned n = *filled > firstEntry ? minimum(*filled - firstEntry, topK) : 0,
                    nBlocks = (topK + blockSize - 1) / blockSize;

@@ -65,7 +65,7 @@ public:
   }
 };
 
-// How many of its ways an owner may give away: all but its hits. Beside it what it deals is cleared.
+// How many of its ways an owner may give away: all but its hits. Clears what it will deal, too.
 class FreeWays : public poplar::MultiVertex {
 public:
   WordsIn nFound; // [6]
@@ -104,7 +104,8 @@ public:
   }
 };
 
-// What owners have found, or dealt, for some entries of the list: one of them has it, the others have 0.
+// Merges the places that owners found, or dealt, for some entries of the list. One owner has a
+// place, the others 0.
 class MergePlaces : public poplar::MultiVertex {
 public:
   WordsIn found;   // [nOwners][nEntries]
@@ -132,8 +133,8 @@ public:
   }
 };
 
-// The entries that are not hot, ascending: the misses of a KV head, the rows to fetch for them, and how
-// many there are. Each worker has its entries.
+// The entries that are not hot, ascending: the misses of a KV head, the rows to fetch for them, and
+// how many there are. Each worker has its entries.
 class ListMisses : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;

@@ -6,10 +6,11 @@
 namespace sparq {
 namespace cycles {
 
-// An entry is cleared. A way is loaded, its number kept and compared with both ends. Ways are spread evenly
-// over the workers that have a position near theirs: the search halves what is left (shift, add, load,
-// compare and branch, add, subtract), then load, compare, branch. Of hits, twice an even share and spread in
-// the same way: the place (3), the step (2), two stores, an address, count.
+// An entry is cleared. A way is loaded, its number kept and compared with both ends. Ways are
+// spread evenly over the workers that have a position near theirs: the search halves what is left
+// (shift, add, load, compare and branch, add, subtract), then load, compare, branch. Of hits, twice
+// an even share and spread in the same way: the place (3), the step (2), two stores, an address,
+// count.
 inline std::uint64_t findHot(double topK, double nWays, double nOwners) {
   const auto ofWorker = [](double n) {
     return static_cast<double>(static_cast<unsigned>(n / nWorkers + 1));

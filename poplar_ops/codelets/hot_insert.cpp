@@ -5,8 +5,8 @@
 
 namespace sparq {
 
-// Rows of keys and values as they arrive, to pieces: of the keys a pair of lanes each (components 2p and
-// 2p + 1 of every eight), of the values `width` components, which divides headDim.
+// Rows of keys and values as they arrive, to pieces: of the keys a pair of lanes each (components
+// 2p and 2p + 1 of every eight), of the values `width` components, which divides headDim.
 class CutRows : public poplar::MultiVertex {
 public:
   HalvesIn rows;    // [n][2][headDim]: of keys, of values

@@ -5,15 +5,16 @@
 
 namespace sparq {
 
-// Where every head fetches its own rows: as if no wave of lists were the last. So the greatest number of
-// several IPUs is this one.
+// Where every head fetches its own rows: a number above all others, so that it is the greatest of
+// several IPUs.
 static constexpr int noSharedWaves = 0x7fffffff;
 
-// How the misses of all KV heads are fetched. Slots are in lists of listSlots. A wave of lists takes
-// waveRows of each list and reads as many for all lists, in units, as one of them has left; a wave of all
-// takes waveRows, whose ever they are. A wave costs as much as reading waveCost rows, a last one of at most
-// fewRows as reading fewCost. So waves of lists come first, as long as reading what no list needs costs less
-// than more waves do. Where every head fetches its own rows, all of that costs wideCost.
+// Decides how the misses of all KV heads are fetched. A list holds the misses of listSlots slots. A
+// wave of lists takes up to waveRows of each list; it reads the same number of rows of every list,
+// in units. A wave of all takes waveRows rows of any list. A wave costs as much as reading waveCost
+// rows; the last one, of at most fewRows, costs fewCost. Waves of lists come first, while the rows
+// they read in vain cost less than more waves would. Where every head fetches its own rows the
+// total cost is wideCost.
 class PlanMisses : public poplar::Vertex {
 public:
   WordsIn nMisses;            // [nSlots]
@@ -69,8 +70,8 @@ private:
   }
 };
 
-// The wave that is next, behind number `wave`: whether there is one, of lists or of all, and how much of it is
-// read: so many times `unit` rows, or 0 where all that is left are fewRows.
+// The wave after number `wave`: whether there is one, of lists or of all, and how many times `unit`
+// rows it reads. 0 units: at most fewRows are left, which come in a smaller wave.
 class MoreMisses : public poplar::Vertex {
 public:
   WordsIn left;              // [nLists]
@@ -106,9 +107,8 @@ public:
   }
 };
 
-// Where the misses of one KV head begin: in its list behind those of the heads before, and behind all that
-// waves of all fetch for heads before, as if these waves had begun with row 0. The second number is how many
-// of the head's own waves of lists have fetched.
+// Where the misses of one KV head begin: in its list, and in what waves of all fetch, as if these
+// began with row 0. The second number is how many of its misses came earlier, in waves of lists.
 class FirstMiss : public poplar::Vertex {
 public:
   WordsIn nMisses; // [nBefore]
@@ -137,7 +137,8 @@ public:
   }
 };
 
-// A head's own rows of a wave, 0 where the wave has others. Each worker has a piece of the wave.
+// A head's own rows in a wave; 0 where the wave has rows of others. Each worker has a piece of the
+// wave.
 static inline void placeRows(const OfWave &own, const unsigned *rows, unsigned *waveRow,
                              unsigned waveRows, unsigned worker, unsigned nWorkers) {
   const unsigned each = (waveRows + 2 * nWorkers - 1) / (2 * nWorkers) * 2;
@@ -150,8 +151,8 @@ static inline void placeRows(const OfWave &own, const unsigned *rows, unsigned *
     waveRow[at] = rows[at - offset];
 }
 
-// Of the first wave, of a list or of all: behind the misses of the heads before. Beside other work, before it is known
-// which wave that is.
+// The first wave's rows. They are made beside other work, before it is known whether the wave is of
+// lists or of all.
 class PlaceFirst : public poplar::MultiVertex {
 public:
   WordsIn before; // [nBefore]: misses of these heads
@@ -170,7 +171,7 @@ public:
   }
 };
 
-// Of the wave behind this one.
+// The rows of the wave after this one.
 class PlaceMisses : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> wave;
@@ -187,7 +188,8 @@ public:
   }
 };
 
-// The rows that a wave fetches: of the heads of a group one has it; row 0 where none does.
+// The rows that a wave fetches. At most one head of a group has a row here; without any it is row
+// 0.
 class WaveRows : public poplar::MultiVertex {
 public:
   WordsIn ofSlots;  // [nSlots][n]
@@ -205,8 +207,8 @@ public:
   }
 };
 
-// The rows that a wave fetches of one KV head, which has waveRows of every wave: n of these, from number
-// `row` on; row 0 behind its last miss.
+// The rows of one KV head in a wave of which every head has waveRows: n of these, from number `row`
+// on. Behind the last miss it is row 0.
 class HeadRows : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> wave;

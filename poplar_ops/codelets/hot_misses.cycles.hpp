@@ -6,8 +6,8 @@
 namespace sparq {
 namespace cycles {
 
-// Sums of lists; then for each wave of lists, and the first that is none, 8 of each list and 1 of each wave of
-// all; of each unit 1, but for the last, which has few or none.
+// Sums of lists; then for each wave of lists, and the first that is none, 8 of each list and 1 of
+// each wave of all; of each unit 1, but for the last, which has few or none.
 inline std::uint64_t planMisses(double nSlots, double nLists, double nUnits, double nPasses) {
   const double ofPass = nLists * (8 + counted + 1 + computed) + 12,
                units = std::max(1.0, nPasses - 1) * nUnits * (1 + computed);
@@ -19,8 +19,8 @@ inline std::uint64_t moreMisses(double nLists, double nUnits) {
 inline std::uint64_t firstMiss(double nBefore, double nLists) {
   return single(nBefore * (2 + repeated) + nLists * (5 + computed) + 14);
 }
-// Cleared two at a time. Of a worker's piece those that are the head's, which may be all that it has: a load and
-// a store.
+// Cleared two at a time. Of a worker's piece those that are the head's, which may be all that it
+// has: a load and a store.
 inline std::uint64_t placeMisses(double nRows, double nOwn) {
   const double pairs = share(nRows / 2);
   return multi(32 + pairs * (1 + computed) + std::min(2 * pairs, nOwn) * (2 + counted));

@@ -11,8 +11,8 @@ namespace cycles {
 inline std::uint64_t rankWays(double nWays) {
   return multi(14 + share(nWays) * (nWays * (3 + counted) + 10 + computed));
 }
-// Of an owner load, minimum (2), add, two to a pass, in four runs. Of each miss that it takes, an even share: three
-// loads and four stores.
+// Of an owner load, minimum (2), add, two to a pass, in four runs. Of each miss that it takes, an
+// even share: three loads and four stores.
 inline std::uint64_t dealPlaces(double topK, double nOwners) {
   const double mine = static_cast<double>(static_cast<unsigned>((topK + nOwners - 1) / nOwners));
   return single(20 + nOwners * (4 + repeated / 2) + 40 + mine * (15 + computed));

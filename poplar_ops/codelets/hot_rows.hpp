@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The buffer of hot rows of a KV head: which selected positions are in it (hot_find.cpp), which rows are
-// fetched for the others (hot_misses.cpp), which places these get (hot_places.cpp), and how they come in
-// (hot_insert.cpp). Results never depend on what was in it.
+// The buffer of hot rows of a KV head. hot_find.cpp finds the selected positions that are in it,
+// hot_misses.cpp decides which rows are fetched for the others, hot_places.cpp deals places to
+// them, and hot_insert.cpp copies the rows in. Results never depend on what was in the buffer.
 //
-// A place of the buffer belongs to an owner: place p to owner p % nOwners, whose way p / nOwners it is.
-// Owners and ways are looked at side by side. A miss takes, of the owner it is dealt to, the way that
-// was selected least recently, never one that is selected now. Misses are dealt evenly, beginning with
-// another owner at each step.
+// A place of the buffer belongs to an owner: place p to owner p % nOwners, as its way p / nOwners.
+// Owners and ways are searched side by side. A miss takes the way of its owner that was selected
+// least recently, never one that is selected now. Misses are dealt evenly; each step begins with
+// another owner.
 //
-// Lists have topK entries, one a selected position, ascending; of these min(filled, topK) are in use.
-// A place is written as place + 1, 0 where there is none; so is a position in `held`, and a row to fetch.
+// A list has topK entries, one for each selected position, ascending; min(filled, topK) of them are
+// used. Places, positions in `held` and rows to fetch are written plus 1; 0 means none.
 //
-// Two owners of two ways, so four places. Held: position 3 in place 0, 8 in place 1, 5 in place 2, none in
-// place 3. A step that begins with owner 0 selects the positions 3, 6, 8 and 9:
+// Example: two owners of two ways, so four places. Place 0 holds position 3, place 1 holds 8, place
+// 2 holds 5, place 3 is empty. A step that begins with owner 0 selects the positions 3, 6, 8, 9:
 //
 //   entry               0  1  2  3
 //   position            3  6  8  9
@@ -33,9 +33,9 @@ namespace sparq {
 // Keys of hot rows are spread over 2^setShift sets, by the low bits of the place.
 inline unsigned setOf(unsigned place, unsigned setShift) { return place & ((1u << setShift) - 1); }
 
-// Wave w takes the misses [w * waveRows, (w + 1) * waveRows) of a list of several heads. This is the part of
-// them that one KV head owns, by numbers in that head's own list. The head's misses begin at first[0] in
-// the list; its first first[1] misses came before.
+// Wave w takes the misses [w * waveRows, (w + 1) * waveRows) of a list of several heads. This is
+// the part of them that one KV head owns, by numbers in that head's own list. The head's misses
+// begin at first[0] in the list; its first first[1] misses came before.
 struct OfWave {
   unsigned begin, stop; // of the head's own list
   int offset;           // of its miss 0 in the wave

@@ -2,8 +2,8 @@
 //
 // Scores of full blocks from a key index of 8, 4 or 2 bits (contract E9), wherever its records are.
 //   score[p] = (unit * (sum over j of coefficient[j] * code[j, p]) + offset) * inv_tau
-// The sum is of integers, exact in any order. Codes of 4 or 2 bits are multiplied two at a time: with
-// one in each half of a word, a product with a coefficient is that of both.
+// The sum is of integers, exact in any order. Codes of 4 or 2 bits are multiplied two at a time:
+// with one in each half of a word, a product with a coefficient is that of both.
 #pragma once
 
 #include "arith/key_index.hpp"
@@ -14,8 +14,8 @@ namespace sparq {
 using IntsIn = poplar::Input<poplar::Vector<int, ONE_PTR, 8>>;
 using IntsOut = poplar::Output<poplar::Vector<int, ONE_PTR, 8>>;
 
-// Where the scores of a block are made: a piece is four positions of codes of 8 bits, whole words; of fewer bits
-// eight, of 2 bits from half of each half of a word.
+// Where the scores of a block are made: a piece is four positions of codes of 8 bits, whole words;
+// of fewer bits eight, of 2 bits from half of each half of a word.
 struct Pieces {
   unsigned perBlock, quads; // pieces; in each, fours of positions
   unsigned apart;           // from a piece's first four positions to its others
@@ -24,7 +24,8 @@ struct Pieces {
   explicit Pieces(unsigned indexBits)
       : perBlock(indexBits == 8 ? 16 : 8), quads(indexBits == 8 ? 1 : 2),
         apart(indexBits == 2 ? 8 : quadSize), half(indexBits == 2 ? 1 : 0) {}
-  // Of a piece of a block its word, how far its codes are from the word's low end, and its first position.
+  // Of a piece of a block its word, how far its codes are from the word's low end, and its first
+  // position.
   unsigned word(unsigned piece) const { return piece >> half; }
   unsigned shift(unsigned piece) const { return (piece & half) * 8; }
   unsigned position(unsigned piece) const {
@@ -73,9 +74,9 @@ coefficientsOfBlocks(const Column &column, const float *query, unsigned groupSiz
   }
 }
 
-// Sums over the components for eight positions of codes of 4 or 2 bits, whose words are shifted already: four of
-// the lower half of a word and four of the upper. Two sums share a
-// word, the lower one with its sign: after `together` components at most they are taken apart.
+// Sums over the components for eight positions of codes of 4 or 2 bits, whose words are shifted
+// already: four of the lower half of a word and four of the upper. Two sums share a word, the lower
+// one with its sign: after `together` components at most they are taken apart.
 template <unsigned bits, class Word>
 static inline void sumOfPairs(const Word &word, const int *coefficients, unsigned rank,
                               int *total) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the vertices of the selection share: where the topK-th key is known to lie, and marks of positions.
+// What the vertices of the selection share: where the topK-th key is known to lie, and marks of
+// positions.
 #pragma once
 
 #include "arith/selection.hpp"
@@ -8,12 +9,12 @@
 
 namespace sparq {
 
-// What a block with more than two doubtful keys has for one, and every block where the topK-th key lies
-// outside of the window. Keys are below 2.
+// Stands for the doubtful keys of a block that has more than two, and of every block where the
+// topK-th key lies outside the window. Keys are below 2.
 static constexpr float clash = 0x1p30f;
 
-// The bin of patterns in which the topK-th key lies, as far as it is settled. Each worker keeps its own
-// from one compute set to the next.
+// The bin of patterns in which the topK-th key lies, as far as it is settled. Each worker keeps its
+// own from one compute set to the next.
 struct Selection {
   enum Pass : unsigned {
     none,   // nothing is counted yet
@@ -98,12 +99,12 @@ private:
   }
 };
 
-// Says of eight keys whether any is as large as a pattern: most have none. Wide keys, integers of 31 bits,
-// may look like NaN, and are looked at one by one.
+// Whether any of eight keys is as large as a pattern; most often none is. Wide keys, integers of 31
+// bits, may look like NaN and are compared one by one.
 class KeyFilter {
 public:
-  // No key is as large as infinity: where nothing is looked for, it is what the keys are compared with, for a
-  // comparison with NaN may be a floating-point exception.
+  // No key is as large as infinity, which is the limit where nothing is searched: comparing with
+  // NaN may be a floating-point exception.
   KeyFilter(unsigned begin, bool wideIn)
       : least(bitcast<float>(minimum(begin, 0x7f800000u))), wide(wideIn) {}
   bool mayHave(const float *keys) const {

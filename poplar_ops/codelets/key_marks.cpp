@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// SparQ, selection of positions: from marks to a list. Each part decides which of its doubtful positions
-// are selected, then makes its entries of the list from the marks of all parts.
+// SparQ, selection of positions: from marks to a list. Each part decides which of its doubtful
+// positions are selected, then makes its entries of the list from the marks of all parts.
 //
-// Blocks of 64 positions are ordered by (segment, part, block), of those parts that have the segment:
-// ascending by position.
+// Blocks of 64 positions are ordered by (segment, part, block), of those parts that have the
+// segment: ascending by position.
 #include "key_bin.hpp"
 
 namespace sparq {
@@ -15,8 +15,9 @@ static inline float largestOfSixteen(const float *of) {
   return largestOf(larger(two, more));
 }
 
-// How many doubtful keys of the slot come before each of this part's: larger ones, and equal ones at lower
-// positions. Those of its own block are left to TakeKeys. Each worker looks at some of all.
+// How many doubtful keys of the slot come before each of this part's: larger ones, and equal ones
+// at lower positions. Those of its own block are left to TakeKeys. Each worker looks at some of
+// all.
 class RankKeys : public poplar::MultiVertex {
 public:
   WordsIn states;    // [6][4], a Selection for each worker
@@ -83,8 +84,8 @@ private:
   }
 };
 
-// Of the doubtful positions those that are selected: those that fewer come before than are wanted. And how
-// many of each block are selected.
+// Of the doubtful positions those that are selected: those that fewer come before than are wanted.
+// And how many of each block are selected.
 class TakeKeys : public poplar::MultiVertex {
 public:
   WordsIn states;    // [6][4], a Selection for each worker

@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// SparQ, selection of positions (contract E6.3): the last nLocal positions and the best of the others
-// by group-summed weight, equal keys by lower index.
+// SparQ, selection of positions (contract E6.3): the last nLocal positions and the best of the
+// others by group-summed weight, equal keys by lower index.
 //
-// Keys are non-negative floats, so their bit patterns order them. The parts of a slot find the bin of
-// patterns in which the topK-th key lies: each counts its candidates by 64 digits, the counts are added
-// up over the parts, and the next pass settles the digit of the topK-th key and divides that bin. There
-// are two ways.
+// Keys are non-negative floats, so their bit patterns order them. The parts of a slot search for
+// the bin of patterns that holds the topK-th key. In each pass every part counts its candidates by
+// 64 digits, the counts are added up over the parts, and the next pass divides the bin of the digit
+// that holds the topK-th key. There are two ways.
 //
-// Usually: keys add up to the group size, so the topK-th is no larger than a topK-th part of that, and
-// seldom much smaller. The first pass counts in a window below that bound, four (or two) digits to a power
-// of two; the second divides the digit by 64. What lies above that bin is selected. In it there are hardly
-// more keys than the topK-th, the *doubtful* ones: at most two in each block of 64 positions. These are
-// sent to all parts, and each finds out how many come before its own (key_marks.cpp).
+// Usually: keys add up to the group size, so the topK-th is at most group size / topK, and seldom
+// much smaller. The first pass counts in a window below that bound, four (or two) digits to a power
+// of two; the second divides a digit by 64. Keys above the bin are selected. The bin holds few keys
+// beside the topK-th, the *doubtful* ones: at most two in each block of 64 positions. All parts get
+// these, and each counts how many come before its own (key_marks.cpp).
 //
-// Whatever comes: a slot where the topK-th key lies outside of the window, or where a block has three
-// doubtful keys, cannot go on like that (a *clash*). Then all slots begin again. Five passes of six bits
-// settle all of the pattern: doubtful keys are equal then, and as many as are wanted are taken from the
-// lowest positions on. Keys that are integers always go this way.
+// Where the topK-th key of a slot lies outside the window, or a block has three doubtful keys (a
+// *clash*), all slots begin again. Five passes of six bits settle the whole pattern. Doubtful keys
+// are equal then, and those at the lowest positions are taken. Integer keys always go this way.
 //
 //   keys 9 7 7 7 3, two wanted: the threshold is 7, one key lies above it, so one of the three
 //   sevens is taken: the first.
@@ -44,8 +43,8 @@ private:
 };
 
 // key[p] = sum over the group of weight[h, p] / Z[h], ascending by head; scaled. And the first
-// pass: this part's candidates counted by the digits of the window. Keys below count as its first digit,
-// those above as its last.
+// pass: this part's candidates counted by the digits of the window. Keys below count as its first
+// digit, those above as its last.
 class GroupKeys : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
@@ -88,8 +87,8 @@ public:
   }
 };
 
-// A later pass: settle the last pass's digit, count this part's candidates by the digits of its bin. Or
-// the first pass of all bits.
+// A later pass: settle the last pass's digit, count this part's candidates by the digits of its
+// bin. Or the first pass of all bits.
 class KeyHistogram : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
@@ -159,7 +158,8 @@ public:
   }
 };
 
-// The same of some of the parts, by each worker of `each` of their rows: what SumCounts adds up then.
+// The same of some of the parts, by each worker of `each` of their rows: what SumCounts adds up
+// then.
 class SumRows : public poplar::MultiVertex {
 public:
   FloatsIn counts; // [nItems][nRows][2][6]
@@ -188,8 +188,9 @@ public:
   }
 };
 
-// After the last pass: which of this part's positions are selected for sure, and which are doubtful. The
-// last nLocal are selected, and so are all positions where there are no more than topK.
+// After the last pass: which of this part's positions are selected for sure, and which are
+// doubtful. The last nLocal are selected, and so are all positions where there are no more than
+// topK.
 class MarkKeys : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;

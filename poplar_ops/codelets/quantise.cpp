@@ -41,8 +41,8 @@ public:
   }
 };
 
-// Many tokens at once: the full blocks of a piece of a chunk. The others keep what they hold; nobody
-// reads them.
+// Many tokens at once: the full blocks of a piece of a chunk. The others keep what they hold;
+// nobody reads them.
 class FillIndex : public poplar::MultiVertex {
 public:
   HalvesIn columns; // [headDim][tailLength], the first n positions of each

@@ -12,8 +12,8 @@ namespace sparq {
 // magnitude, or 0 where it is not selected.
 static constexpr unsigned magnitudeMask = 0x7fffffffu;
 
-// a[c], components shared out over the workers. NaN and infinity, which are nobody's inputs, count as
-// the largest number: numbers can be ranked, and `rank` of them are selected whatever comes in.
+// a[c], components shared out over the workers. NaN and infinity, which are nobody's inputs, count
+// as the largest number: numbers can be ranked, and `rank` of them are selected whatever comes in.
 class GroupMagnitude : public poplar::MultiVertex {
 public:
   HalvesIn query;       // [groupSize][headDim]

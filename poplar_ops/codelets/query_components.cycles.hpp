@@ -6,8 +6,8 @@
 namespace sparq {
 namespace cycles {
 
-// Eight components of a head: of each pair widen, mask, add; two loads of the query, four of masks. Eight
-// lanes are all registers, so three of the four pairs go out and in.
+// Eight components of a head: of each pair widen, mask, add; two loads of the query, four of masks.
+// Eight lanes are all registers, so three of the four pairs go out and in.
 inline double magnitudeEight() { return sidePass(4 * 3, 2 + 4, repeated) + spilled(4 + 3); }
 // And of each pair a limit and a store.
 inline std::uint64_t groupMagnitude(double d, double g) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // SparQ over a key index in SRAM: the components of the query and the inverse temperature, as in
-// query_components.cpp. There is no column to wait for, so this is a part of a step's time, and spread wider: a tile
-// has a piece of the magnitudes, the list is made by all workers, and a temperature by a tile that makes no
-// coefficients.
+// query_components.cpp. There is no column to wait for, so this is a part of a step's time, and
+// spread wider: a tile has a piece of the magnitudes, the list is made by all workers, and a
+// temperature by a tile that makes no coefficients.
 #include "lanes.hpp"
 
 namespace sparq {
@@ -29,9 +29,9 @@ public:
   }
 };
 
-// From the masks: the components ascending, where each has its records, and each head's query along them. A worker
-// lists a range of components, behind those of the workers before: it counts these, or, if there are fewer, its own
-// and those after it. Beside it the length comes to this part.
+// From the masks: the components ascending, where each has its records, and each head's query along
+// them. A worker lists a range of components, behind those of the workers before: it counts these,
+// or, if there are fewer, its own and those after it. Beside it the length comes to this part.
 class ListComponents : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> length; // of the task

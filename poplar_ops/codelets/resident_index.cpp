@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A key index that stays in SRAM: each part has the records of its own positions, of all components and
-// all layers. Scores as from columns that were streamed (contract E9).
+// A key index that stays in SRAM: each part has the records of its own positions, of all components
+// and all layers. Scores as from columns that were streamed (contract E9).
 #include "code_products.hpp"
 #include "index_scores.hpp"
 #include "quantise.hpp"
@@ -62,8 +62,8 @@ public:
   }
 };
 
-// The same of codes of 4 or 2 bits for several heads: see code_products.hpp. Of an odd number the last one is twice in
-// its pair.
+// The same of codes of 4 or 2 bits for several heads: see code_products.hpp. Of an odd number the
+// last one is twice in its pair.
 class GroupCoefficients : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
@@ -166,8 +166,8 @@ private:
   static constexpr unsigned perBlock = blockSize / codesOfPiece;
 };
 
-// The same of words of codes of 4 bits that other parts have lent: a piece of each, their last ones of their last block. Pieces follow
-// one another.
+// The same of words of codes of 4 bits that other parts have lent: a piece of each, their last ones
+// of their last block. Pieces follow one another.
 class LentScores : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;

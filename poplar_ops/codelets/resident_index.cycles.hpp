@@ -16,9 +16,10 @@ inline std::uint64_t residentScores(double nBlocks, double g, double rank, unsig
 }
 // Pairs of heads, of an odd number the last one twice.
 inline double headPairs(unsigned g) { return (g + 1) / 2; }
-// Of two heads side by side, two components to a pass. Of each first address (2), parameters, two loads, widen,
-// multiply, magnitude, maximum, multiply, add, store; then load, multiply, round by two additions, store.
-// Workers with a pair less lend words: of each component four for where they are and go, of each word two.
+// Of two heads side by side, two components to a pass. Of each first address (2), parameters, two
+// loads, widen, multiply, magnitude, maximum, multiply, add, store; then load, multiply, round by
+// two additions, store. Workers with a pair less lend words: of each component four for where they
+// are and go, of each word two.
 inline std::uint64_t groupCoefficients(unsigned nBlocks, unsigned g, unsigned rank,
                                        unsigned nLent) {
   const double second = (sidePass(2 * 3, 2 * 2, counted) + spilled(4)) / 2,
@@ -29,14 +30,15 @@ inline std::uint64_t groupCoefficients(unsigned nBlocks, unsigned g, unsigned ra
                lent = nLent == 0 ? 0 : components * (4 + computed + nLent * (2 + counted));
   return multi(std::max(share(n) * ofPair, n / nWorkers * ofPair + lent));
 }
-// Sums of the products of two codes and two coefficients: of each component two loads and an outer product, four to a
-// pass.
+// Sums of the products of two codes and two coefficients: of each component two loads and an outer
+// product, four to a pass.
 inline double addProducts(unsigned rank) {
   return rank / 4 * sidePass(4, 4 * 2, repeated) + rank % 4 * pass(1, 2, repeated);
 }
-// A piece of a component: its place, an address, load (of 2 bits shift), OR, shift, OR; two stores, a load and four stores around masks,
-// differences and conversions, two to a pass. Of each pair of heads and of codes their sums, read by two; of each
-// head a scale, three of arithmetic, three numbers loaded, two stored, two addresses.
+// A piece of a component: its place, an address, load (of 2 bits shift), OR, shift, OR; two stores,
+// a load and four stores around masks, differences and conversions, two to a pass. Of each pair of
+// heads and of codes their sums, read by two; of each head a scale, three of arithmetic, three
+// numbers loaded, two stored, two addresses.
 inline std::uint64_t groupScores(double nPieces, unsigned g, unsigned rank, unsigned bits = 4) {
   const unsigned shift = bits == 2; // to the piece
   const double codes = rank / 2 * sidePass(2 * 8, 2 * (3 + shift + 3 + 7), counted) +

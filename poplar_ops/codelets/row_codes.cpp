@@ -9,7 +9,8 @@ namespace sparq {
 
 using WholeWordsOut = poplar::Output<poplar::Vector<half, poplar::VectorLayout::ONE_PTR, 4>>;
 
-// Four codes, without their offset, as fp16 numbers times 1 / 1024 above 1024: two neighbours at a mask.
+// Four codes, without their offset, as fp16 numbers times 1 / 1024 above 1024: two neighbours at a
+// mask.
 static inline Quad decodeFour(unsigned word, float scale) {
   constexpr unsigned bytes = 0x00FF00FFu, of1024 = 0x64006400u;
   const unsigned words[2] = {(word & bytes) | of1024, ((word >> 8) & bytes) | of1024};

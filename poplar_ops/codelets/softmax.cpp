@@ -6,9 +6,9 @@
 
 namespace sparq {
 
-// Largest score of each head among this part's positions. The fours of a head are dealt to nPieces partial
-// results; these, of all heads, are shared out over the workers. More make the work even, fewer leave less to
-// whoever takes the largest of all.
+// Largest score of each head among this part's positions. The fours of a head are dealt to nPieces
+// partial results; these, of all heads, are shared out over the workers. More make the work even,
+// fewer leave less to whoever takes the largest of all.
 class PartialMax : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
@@ -85,7 +85,8 @@ private:
   }
 };
 
-// The same where every worker has a run of `each` partial results, an even number: loops that go by ones cost nothing.
+// The same where every worker has a run of `each` partial results, an even number: loops that go by
+// ones cost nothing.
 class ReduceRuns : public poplar::MultiVertex {
 public:
   FloatsIn maxima;   // [nPartials][groupSize]
@@ -148,7 +149,8 @@ public:
 
   bool compute(unsigned worker) {
     const Segments segments(part, stride, length, nWaves, tailLength, tailFirst, chunk, *filled);
-    // Fours of all heads shared out: of each segment a worker goes on where it is after the last one.
+    // Fours of all heads shared out: of each segment a worker goes on where it is after the last
+    // one.
     unsigned p = worker * quadSize;
     for (unsigned h = 0; h != groupSize; ++h) {
       const float m = largestOfSix(&maximum[h], groupSize);

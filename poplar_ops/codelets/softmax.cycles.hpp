@@ -19,8 +19,8 @@ inline std::uint64_t reduceMax(double nPartials, unsigned g) {
   return g % 2 == 0 ? shared(nPartials, g / 2 * pass(1, 1, computed))
                     : shared(nPartials, g * pass(1, 2, computed));
 }
-// A worker's run. Of one head two pairs to a pass, of four heads two of their rows; of others a pair (or a number) of
-// each row, with an address.
+// A worker's run. Of one head two pairs to a pass, of four heads two of their rows; of others a
+// pair (or a number) of each row, with an address.
 inline double ofRuns(double nPartials) {
   return static_cast<double>((static_cast<unsigned>(share(nPartials)) + 1) / 2);
 }

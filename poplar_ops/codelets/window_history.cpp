@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Window attention (contract E11): how much of the attention of the last steps each position got, and the
-// positions that need no history.
+// Window attention (contract E11): how much of the attention of the last steps each position got,
+// and the positions that need no history.
 //
-// A history has, by position, a row of shares for each of the last nRecent steps, and their sum. Rows are
-// a ring: a step takes the place of the oldest one. A row that no step has taken is 0, so that it can be
-// taken away like any other.
+// A history has, by position, a row of shares for each of the last nRecent steps, and their sum.
+// Rows are a ring: a step takes the place of the oldest one. A row that no step has taken is 0, so
+// that it can be taken away like any other.
 #include "arith/window_history.hpp"
 #include "lanes.hpp"
 
@@ -106,8 +106,8 @@ public:
   }
 };
 
-// The positions that are taken without a history: the last nLocal, and of those before every `stride`-th,
-// back from the last of them.
+// The positions that are taken without a history: the last nLocal, and of those before every
+// `stride`-th, back from the last of them.
 struct StridedPositions {
   unsigned firstLocal, nOthers, stride, count;
   StridedPositions(unsigned filled, unsigned topK, unsigned nLocal) {
@@ -136,7 +136,8 @@ public:
   }
 };
 
-// Some entries of the ascending list of cache rows to fetch; where there are fewer, the first row fills up.
+// Some entries of the ascending list of cache rows to fetch; where there are fewer, the first row
+// fills up.
 class StridedRows : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;

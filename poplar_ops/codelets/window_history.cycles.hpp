@@ -6,7 +6,8 @@
 namespace sparq {
 namespace cycles {
 
-// Of each head two loads, an address, divide, multiply, round, to an integer, subtract, add; a store.
+// Of each head two loads, an address, divide, multiply, round, to an integer, subtract, add; a
+// store.
 inline std::uint64_t listShares(double n, double g) {
   return shared(n, g * (3 + floatDivide + 2 + toInteger + 2 + repeated) + 2 + reloaded);
 }
@@ -15,9 +16,10 @@ inline std::uint64_t sumShares(double n, double nKvHeads) {
   return shared(n, nKvHeads * (3 + repeated) + 2 + reloaded);
 }
 inline std::uint64_t nextStep() { return single(8); }
-// A position of the oldest step: two loads, subtract, two stores. The search halves the list (shift, add,
-// load, compare and branch, two to go on). Each of a worker's positions may be selected: load, subtract,
-// compare and branch, the share, its store, a load, add, store, two addresses.
+// A position of the oldest step: two loads, subtract, two stores. The search halves the list
+// (shift, add, load, compare and branch, two to go on). Each of a worker's positions may be
+// selected: load, subtract, compare and branch, the share, its store, a load, add, store, two
+// addresses.
 inline std::uint64_t addStep(double length, double topK) {
   double halvings = 0;
   for (double n = topK; n >= 1; n /= 2)

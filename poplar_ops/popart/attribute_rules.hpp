@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What PopART does not check of an operator's attributes: it passes over names that an operator does not
-// know, and reads a value of another type as 0 or as missing.
+// What PopART does not check of an operator's attributes: it passes over names that an operator
+// does not know, and reads a value of another type as 0 or as missing.
 #pragma once
 
 #include "popart_headers.hpp"
@@ -9,8 +9,9 @@
 
 namespace sparq_popart {
 
-// Throws sparq::Error unless the attributes given are among those of the definition, and of their types.
-// PopART's own names begin with "__". Of another type, 0, "" and an empty list can not be told from 0.
+// Throws sparq::Error unless the attributes given are among those of the definition, and of their
+// types. PopART's own names begin with "__". Of another type, 0, "" and an empty list can not be
+// told from 0.
 void checkAttributes(const popart::OpCreatorInfo &info,
                      const popart::OpDefinition::Attributes &known);
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What all operators on a KV cache have in common. Operators of one cache_name share one cache,
-// which no tensor of the model stands for: PopART must not drop them, and must keep their order. Each
-// gives the positions held afterwards, and takes those of the one before as `held`: its values are
-// not read, but they order the operators by data, in whatever graphs they are.
+// which no tensor of the model stands for: PopART must not drop them, and must keep their order.
+// Each gives the positions held afterwards, and takes those of the one before as `held`: its values
+// are not read, but they order the operators by data, in whatever graphs they are.
 #pragma once
 
 #include "cache_options.hpp"
@@ -16,7 +16,8 @@ namespace sparq_popart {
 
 constexpr const char *domain = "ai.sparq"; // version 1 of every operator, as in Python's contract
 
-// What an operator's definition says of its cache, and `more`. Python's contract has the same names.
+// What an operator's definition says of its cache, and `more`. Python's contract has the same
+// names.
 popart::OpDefinition::Attributes cacheAttributes(std::initializer_list<const char *> more = {});
 
 class CacheOp : public popart::Op {

@@ -11,7 +11,8 @@ struct Option {
   std::uint32_t most = std::numeric_limits<std::uint32_t>::max(); // of a number
 };
 
-// Calls f(option, field) for each of them. A new field of CacheSpec or TierOptions gets its line here.
+// Calls f(option, field) for each of them. A new field of CacheSpec or TierOptions gets its line
+// here.
 template <class Options, class F> void forEachOption(Options &&all, const F &f) {
   f(Option{"capacity", false}, all.spec.capacity);
   f(Option{"index_bits"}, all.spec.indexBits);

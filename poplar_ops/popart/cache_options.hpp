@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What attributes say of a cache, beside its name. Operators of one cache agree on it. In Python it is
-// the table of python/sparq_ipu/poptorch/contract.py, with the same messages.
+// What attributes say of a cache, beside its name. Operators of one cache agree on it. In Python it
+// is the table of python/sparq_ipu/poptorch/contract.py, with the same messages.
 #pragma once
 
 #include "popart_headers.hpp"

@@ -2,9 +2,9 @@
 //
 // DenseDecode, SparqDecode: where active[b] is not 0 and there is room, append key[b], value[b] to
 // row b of the cache; then attend to what every row holds.
-//   query {batch, n_heads, head_dim}, key, value {batch, n_kv_heads, head_dim} FLOAT16, active
-//   {batch} INT32; held {batch} INT32 may be missing -> output, as query, and, where the model takes
-//   it, lengths_out {batch} INT32: positions held afterwards
+// query {batch, n_heads, head_dim}, key and value {batch, n_kv_heads, head_dim} FLOAT16, active
+// {batch} INT32; held {batch} INT32 may be missing -> output, as query, and, where the model takes
+// it, lengths_out {batch} INT32: positions held afterwards.
 #include "attribute_rules.hpp"
 #include "layer_cache.hpp"
 #include "sparq/cache_fill.hpp"

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The KV caches of a model while it is lowered to Poplar. Operators of one cache_name share one;
-// caches that are alike, and on one IPU, are the layers of one sparq::Cache, and share its programs.
+// caches that are alike, and on one IPU, are the layers of one sparq::Cache, and share its
+// programs.
 #pragma once
 
 #include "cache_op.hpp"
@@ -55,8 +56,8 @@ public:
   static std::shared_ptr<LayerCache> find(const popart::popx::Devicex *device,
                                           const std::string &name);
 
-  // Its group, allocated when it is first asked for. Throws sparq::Error where the operators of this
-  // name are not all on one IPU.
+  // Its group, allocated when it is first asked for. Throws sparq::Error where the operators of
+  // this name are not all on one IPU.
   CacheGroup &get(const popart::popx::Devicex *device, const popart::popx::Opx &opx);
 
 private:
@@ -68,8 +69,8 @@ class CacheOpx : public popart::popx::Opx {
 public:
   CacheOpx(popart::Op *op, popart::popx::Devicex *device);
 
-  // With the session's enableFloatingPointChecks, exceptions are off meanwhile: kernels also compute
-  // with what rows hold that nobody has written, and use nothing of it.
+  // With the session's enableFloatingPointChecks, exceptions are off meanwhile: kernels also
+  // compute with what rows hold that nobody has written, and use nothing of it.
   void grow(poplar::program::Sequence &program) const final;
 
 protected:

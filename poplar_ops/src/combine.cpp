@@ -10,8 +10,8 @@ using namespace poplar::program;
 
 namespace {
 
-// The step that writes the output: add(cs, slot, slice, first, end) for each slice of the components,
-// [first, end), on its tile.
+// The step that writes the output: add(cs, slot, slice, first, end) for each slice of the
+// components, [first, end), on its tile.
 template <class Add> void onSlices(const Context &context, const Add &add) {
   const Placement &p = context.placement();
   const ComputeSet cs = context.execute("combine");

@@ -123,8 +123,8 @@ void checkTensor(const std::string &op, const char *argument, const Tensor &tens
                 text(tensor.shape()));
 }
 
-// {6} UNSIGNED_INT on tile 0: positions of the round's longest row in full chunks, found once, by the
-// first loop of the round.
+// {6} UNSIGNED_INT on tile 0: positions of the round's longest row in full chunks, found once, by
+// the first loop of the round.
 static Tensor longestRow(const Context &context, const Waves &waves) {
   return context.once("longest_row_" + std::to_string(context.round), [&] {
     const unsigned nSlots = context.nSlots(), first = context.task(0);

@@ -113,8 +113,8 @@ poplar::Tensor addSliced(poplar::Graph &graph, const Placement &placement, const
                          unsigned nOuter, std::size_t extent, std::size_t piece, std::size_t inner,
                          const poplar::DebugContext &dc);
 
-// A variable {nTasks, n, shape...} with element [task][i] on part firstPart + i of the task's slot, or on
-// the parts from the first on where there are too few.
+// A variable {nTasks, n, shape...} with element [task][i] on part firstPart + i of the task's slot,
+// or on the parts from the first on where there are too few.
 poplar::Tensor addOnParts(poplar::Graph &graph, const Placement &placement,
                           const poplar::Type &type, unsigned n,
                           const std::vector<std::size_t> &shape, const poplar::DebugContext &dc,

@@ -5,8 +5,8 @@
 
 namespace sparq {
 
-// Attention over rows in these places {slots, topK} of the buffer, plus 1; `selected` as selectPositions
-// gives it.
+// Attention over rows in these places {slots, topK} of the buffer, plus 1; `selected` as
+// selectPositions gives it.
 Gathered hotAttention(const Context &context, const HotBuffer &buffer, const Waves &waves,
                       const QueryComponents &q, const Selected &selected,
                       const poplar::Tensor &slots);

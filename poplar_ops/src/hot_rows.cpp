@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The selected positions into the buffer of hot rows: which are there, which places the others get, and
-// waves of rows for them from streaming memory.
+// The selected positions into the buffer of hot rows: which are there, which places the others get,
+// and waves of rows for them from streaming memory.
 #include "hot_rows.hpp"
 #include "codelets/cycles.hpp"
 #include "codelets/hot_find.cycles.hpp"
@@ -85,8 +85,8 @@ private:
     return t[context.task(slot)][owner].flatten();
   }
 
-  // Adds the vertices that merge what owners {slots, nOwners, topK} say of each entry with what is known.
-  // The results are on the parts from firstPart on.
+  // Adds the vertices that merge what owners {slots, nOwners, topK} say of each entry with what is
+  // known. The results are on the parts from firstPart on.
   void addMerge(const ComputeSet &cs, const Tensor &found, const Tensor &before,
                 const Tensor &merged, unsigned firstPart) const {
     for (unsigned slot = 0; slot != context.nSlots(); ++slot)
@@ -283,8 +283,8 @@ private:
     });
   }
 
-  // What says which wave comes next is on one of the last tiles, which have the least to do, where no head has its
-  // rows of a wave.
+  // What says which wave comes next is on one of the last tiles, which have the least to do, where
+  // no head has its rows of a wave.
   unsigned controlTile() const { return graph.getTarget().getNumTiles() - 1 - behindControl(); }
   unsigned behindControl() const { return graph.getTarget().getNumTiles() < 3 ? 0 : 2; }
   Tensor control(const Type &type, const char *name,
@@ -364,8 +364,8 @@ private:
               cycles::moreMisses(hot.nLists, ceilDiv(hot.listRows(), hot.readUnit())));
   }
 
-  // The rows of each head in the next wave of lists, and in that of all: on two parts, for they are made side by side,
-  // where it is not known yet which one it is.
+  // The rows of each head in the next wave of lists, and in that of all: on two parts, for they are
+  // made side by side, where it is not known yet which one it is.
   struct Placed {
     Tensor rows; // {slots, listRows}
     unsigned part;
@@ -493,9 +493,9 @@ private:
     });
   }
 
-  // Reads the rows, and brings each to the parts of the tasks that may have it, which take theirs: firstMiss
-  // {slots, 2}, see the codelet FirstMiss. addNext: what the wave after this one needs. inUnits: only as much
-  // is read as `units` says.
+  // Reads the rows, and brings each to the parts of the tasks that may have it, which take theirs:
+  // firstMiss {slots, 2}, see the codelet FirstMiss. addNext: what the wave after this one needs.
+  // inUnits: only as much is read as `units` says.
   template <class AddNext>
   void readAndInsert(const Context &inner, const MissWave &w, const Tensor &offsets,
                      const Tensor &firstMiss, bool inUnits, const AddNext &addNext) const {
@@ -592,8 +592,8 @@ private:
   const HotBuffer &buffer;
   const JoinedRows &source;
   const Tensor positions; // {slots, topK}
-  // Entries of the list on one part, on how many, and from which one on: what is found hot, and what is dealt to
-  // misses. Not on the owners' where there are enough, and apart.
+  // Entries of the list on one part, on how many, and from which one on: what is found hot, and
+  // what is dealt to misses. Not on the owners' where there are enough, and apart.
   const unsigned topK, rowsPerPart, nEntryParts, hitsFirst, missesFirst;
   const unsigned home = p.parts - 1; // has less to do than the first parts
   Tensor hits, nHits, byEntry, byMiss, nFree, order;
@@ -601,7 +601,8 @@ private:
   Tensor inList, inAll;          // {slots, 2}: of waves of lists, and of all
   Tensor hotPlaces, missPlaces;  // {slots, topK}
   Tensor toFetch;                // {slots}: misses, or how many are taken to be
-  // What PlanMisses says; the wave, the one after it, whether there is one, and of what that is read.
+  // What PlanMisses says; the wave, the one after it, whether there is one, and of what that is
+  // read.
   Tensor left, nListWaves, way;
   Tensor wave, nextWave, moreOfLists, more, units;
 };

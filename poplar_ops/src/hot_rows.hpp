@@ -5,8 +5,8 @@
 
 namespace sparq {
 
-// Brings the selected positions {slots, topK} into the buffer; where they are there, plus 1, {slots, topK}
-// UNSIGNED_INT.
+// Brings the selected positions {slots, topK} into the buffer; where they are there, plus 1,
+// {slots, topK} UNSIGNED_INT.
 poplar::Tensor makeHot(const Context &context, const HotBuffer &buffer,
                        const poplar::Tensor &positions);
 

@@ -55,8 +55,8 @@ void IndexScores::addTailCoefficients(const ComputeSet &cs, const ScoredTail &ta
     }
 }
 
-// A full piece has no open block; one that is not full has a block less to decode, which costs about as much
-// as the open block in its place.
+// A full piece has no open block; one that is not full has a block less to decode, which costs
+// about as much as the open block in its place.
 void IndexScores::addTailScores(const ComputeSet &cs, const ScoredTail &tail) const {
   for (unsigned slot = 0; slot != context.nSlots(); ++slot)
     for (unsigned i = 0; i != layout.nTailParts(); ++i) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The vertices that score positions from a key index of 8, 4 or 2 bits (docs/exactness.md E9): for each
-// block the coefficients of the query, then sums of products with its codes.
+// The vertices that score positions from a key index of 8, 4 or 2 bits (docs/exactness.md E9): for
+// each block the coefficients of the query, then sums of products with its codes.
 #pragma once
 
 #include "query_components.hpp"
@@ -36,7 +36,8 @@ private:
   };
   Coefficients createCoefficients(unsigned length, const std::string &name) const;
   unsigned columnWords(unsigned positions) const;
-  // Adds one vertex for so many positions, of which there is room for `length`, with what all such have.
+  // Adds one vertex for so many positions, of which there is room for `length`, with what all such
+  // have.
   void coefficientVertex(const poplar::ComputeSet &cs, const char *type, unsigned slot,
                          unsigned part, const Coefficients &of, unsigned length, unsigned positions,
                          std::vector<Edge> edges, std::vector<Setting> settings) const;

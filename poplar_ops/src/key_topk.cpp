@@ -21,8 +21,8 @@ std::vector<Setting> with(std::vector<Setting> settings, std::initializer_list<S
 }
 
 // The counts of a digit come from every part that holds positions. In how many sums are they added
-// up, if each costs the next pass more: in as many as take the fewest slots on the way to one total.
-// Divides these parts, so that all sums have as many numbers.
+// up, if each costs the next pass more: in as many as take the fewest slots on the way to one
+// total. Divides these parts, so that all sums have as many numbers.
 unsigned nPartialSums(unsigned nHolding, unsigned nParts) {
   const auto slots = [&](unsigned n) {
     const unsigned items = (n * nDigits / 2 + nParts - 1) / nParts; // of one part
@@ -35,9 +35,10 @@ unsigned nPartialSums(unsigned nHolding, unsigned nParts) {
   return best;
 }
 
-// Where a slot has parts for it (three tiers) counts are added up twice: by all workers of a tile those of a group of
-// the parts, two digits ("item") or some more at a time; then those of the groups. So the next pass reads one sum, and no
-// worker adds up long rows. As many groups as take the fewest cycles.
+// In three tiers, where a slot has parts for it, counts are added up twice: first by all workers of
+// a tile, for a group of parts and one or more items (two digits); then over the groups. The next
+// pass then reads one sum, and no worker adds up long rows. Takes the number of groups that needs
+// the fewest cycles.
 struct GroupSums {
   unsigned nGroups = 1, nItems = nDigits / 2; // groups of parts; items of one tile
   GroupSums(unsigned nHolding, unsigned nParts) {
@@ -48,7 +49,7 @@ struct GroupSums {
         if ((groups * (nDigits / 2 / items) > nParts && items != nDigits / 2) ||
             (groups - 1) * rows >= nHolding)
           continue;
-        // A word of a tile arrives in a cycle, and a piece takes three more. What is on the tile itself has to be copied.
+        // A word arrives each cycle, and a piece takes three more. Data of the same tile is copied.
         const std::uint64_t time = std::uint64_t(12) * items * rows + 3 * rows +
                                    cycles::sumRows(items, rows) + (groups == 1 ? 256 * items : 0) +
                                    15 * groups + cycles::sumCounts(1, groups);
@@ -62,8 +63,8 @@ struct GroupSums {
   unsigned perGroup() const { return nDigits / 2 / nItems; } // tiles
 };
 
-// The window of the first pass (codelets/key_topk.cpp): of its digits the first has all keys below, the last
-// all above what the wanted-th largest can be.
+// The window of the first pass (codelets/key_topk.cpp). Its first digit takes all keys below, its
+// last one all keys above the largest value that the wanted-th key can have.
 struct Window {
   unsigned begin, shift;
   // Of keys that add up to the group size.
@@ -138,8 +139,8 @@ public:
   }
 
 private:
-  // Sums of counts on parts whose counts are in others, where there are enough: a part does not receive its
-  // own, but would have to copy them.
+  // Sums of counts on parts whose counts are in others, where there are enough: a part does not
+  // receive its own, but would have to copy them.
   void placeSums(const std::vector<unsigned> &holdingParts) {
     const unsigned ofPartial = nDigits / 2, each = ceilDiv(nPartials * ofPartial, parts);
     const bool elsewhere = nPartials != 1 && ceilDiv(ofPartial, each) <= partsPerSum;
@@ -259,8 +260,8 @@ private:
   struct Steps {
     ComputeSet group, rows, sum, histogram, mark, rank, take, expand;
   };
-  // The compute sets, and the order in which they run: keys that come from scores are counted in the window
-  // first, and by all bits only where that is not enough.
+  // The compute sets, and the order in which they run: keys that come from scores are counted in
+  // the window first, and by all bits only where that is not enough.
   Steps createSteps() const {
     const auto create = [&](const char *name) {
       return context.cache.lockstep->addComputeSet(graph, {context.dc, name});
@@ -318,7 +319,8 @@ private:
                       {cs.take, "take_keys"},
                       {cs.expand, "expand_marks"}});
   }
-  // Of each slot what says whether it has to begin again. A plan takes it that none has: it knows no keys.
+  // Of each slot what says whether it has to begin again. A plan takes it that none has: it knows
+  // no keys.
   Tensor largestToLookAt() const {
     if (context.plan().assumedHitRate < 0)
       return context.active(largest).flatten();
@@ -333,7 +335,8 @@ private:
     const std::vector<unsigned> &items = itemsOfPart[part];
     return totalsOfSlot.slice(items.front() * 2, (items.back() + 1) * 2);
   }
-  // Sums of a group of parts: items from `first` on, the parts [begin, end) of those that hold positions.
+  // Sums of a group of parts: items from `first` on, the parts [begin, end) of those that hold
+  // positions.
   struct Piece {
     unsigned group, begin, end, first, nItems, part;
     // Of {groups, digits, workers}.
@@ -481,8 +484,8 @@ private:
   const double density; // of selected positions
   const unsigned n = waves.partPositions(), parts = context.parts();
   const unsigned rowsPerPart = entriesPerPart(context.plan(), topK);
-  // In three tiers some parts hold no positions, and so have less to do. Rows that are streamed go where their
-  // entries are.
+  // In three tiers some parts hold no positions, and so have less to do. Rows that are streamed go
+  // where their entries are.
   const bool apart = context.plan().hot.nPlaces != 0;
   const unsigned nIdle = apart ? parts - std::min(parts, waves.nWaveParts() + 1) : 0,
                  firstEntryPart = nIdle > ceilDiv(topK, rowsPerPart) ? waves.nWaveParts() : 0,

@@ -44,8 +44,8 @@ void ListWeights::weigh(const std::function<void(const ComputeSet &, const Piece
   const Tensor maximum = context.perPart(FLOAT, {6 * std::size_t(g)}, "row_maximum");
   const ComputeSet score = context.execute("row_scores");
   forEachPiece(maxima, [&](const Piece &piece) { addScores(score, piece); });
-  // With few rows, only the first workers had exact scores to take the largest of; or there are no more
-  // scores than maxima.
+  // With few rows, only the first workers had exact scores to take the largest of; or there are no
+  // more scores than maxima.
   const std::size_t nMaxima = std::min(6u, rowsPerPart * g) * std::size_t(g);
   const bool fewScores = std::size_t(topK) * g < nScoring * nMaxima;
   std::vector<Tensor> ofSlots;

@@ -21,16 +21,16 @@ public:
   };
   // Makes weights of scores: `addScores` adds the vertex of one part that makes these.
   void weigh(const std::function<void(const poplar::ComputeSet &, const Piece &)> &addScores);
-  // Adds the vertices, on that part or on those of partOfHead, that make approxSums: of the approximate weights
-  // that were selected, selectedSums {groupSize, blocks} of each slot.
+  // Adds the vertices, on that part or on those of partOfHead, that make approxSums: of the
+  // approximate weights that were selected, selectedSums {groupSize, blocks} of each slot.
   void addApproxSums(const poplar::ComputeSet &cs, const std::vector<poplar::Tensor> &selectedSums,
                      unsigned part) const;
   // The weights of a slot, {groupSize, topK}.
   poplar::Tensor all(unsigned slot) const;
   // Adds the vertices that make sums {slots, groupSize} of them.
   void addSums(const poplar::ComputeSet &cs, const poplar::Tensor &sums) const;
-  // Adds the vertices that make shares of attention of them (contract E11): shares {slots, topK}, each on
-  // the part that has its weights.
+  // Adds the vertices that make shares of attention of them (contract E11): shares {slots, topK},
+  // each on the part that has its weights.
   void addShares(const poplar::ComputeSet &cs, const poplar::Tensor &sums,
                  const std::vector<poplar::Tensor> &shares) const;
 

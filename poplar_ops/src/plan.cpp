@@ -120,8 +120,9 @@ Plan makePlan(const poplar::Target &target, const Shape &shape, const Programs &
     store->check(request);
   const CacheLayout layout = makeLayout(request, stores);
   checkRows(shape, layout);
-  // As few rounds as memory allows: every round has fixed costs. And no more than make it less: a slot has so many parts
-  // at most, and what these keep of a cache is more where there are fewer slots.
+  // As few rounds as memory allows: every round has fixed costs. And no more than make it less: a
+  // slot has so many parts at most, and what these keep of a cache is more where there are fewer
+  // slots.
   std::optional<Plan> smallest;
   std::uint64_t least = 0;
   const unsigned fewest = ceilDiv(shape.nTasks(), std::min(request.nTiles, shape.nTasks()));

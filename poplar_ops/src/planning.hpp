@@ -25,8 +25,8 @@ inline unsigned partLength(unsigned positions, unsigned parts) {
   return ceilDiv(ceilDiv(positions, block), parts) * block;
 }
 
-// Entries of a list of selected positions that a part makes. Where their rows are spread otherwise as many as it has
-// workers: fewer pieces to bring together.
+// Entries of a list of selected positions that a part makes. In three tiers at least one for each
+// worker: fewer pieces to bring together.
 inline unsigned entriesPerPart(const Plan &plan, unsigned topK) {
   const unsigned even = ceilDiv(topK, plan.placement.parts);
   return plan.hot.nPlaces == 0 ? even : std::max(even, cycles::nWorkers);

@@ -32,8 +32,8 @@ void loadQuery(const Context &context, const Tensor &query, const Tensor &perPar
   context.copy(queryOfParts(context, query), context.active(perPart), {context.dc, "query"});
 }
 
-// Of n numbers, those that one part ranks: no fewer than it has workers, so that parts are left for the
-// sums.
+// Of n numbers, those that one part ranks: no fewer than it has workers, so that parts are left for
+// the sums.
 static unsigned ranksPerPart(const Context &context, unsigned n) {
   return std::max((n + context.parts() - 1) / context.parts(), cycles::nWorkers);
 }

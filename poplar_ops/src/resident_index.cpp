@@ -13,8 +13,8 @@ using namespace poplar::program;
 
 namespace {
 
-// The block that is being filled: its scores are the last part's, but other parts that hold no full blocks help
-// to make them. The keys of a block are a lot for one tile to receive.
+// The block that is being filled: its scores are the last part's, but other parts that hold no full
+// blocks help to make them. The keys of a block are a lot for one tile to receive.
 class OpenBlock {
 public:
   OpenBlock(const Context &contextIn, const Tensor &tailIn, const Waves &wavesIn,
@@ -46,7 +46,8 @@ public:
     }
   }
 
-  // Whether it is scored before full blocks, and not beside them: where a part has both, which write to one tensor.
+  // Whether it is scored before full blocks, and not beside them: where a part has both, which
+  // write to one tensor.
   bool isBefore() const { return !helped; }
   // Adds the vertices that score it.
   void score(const ComputeSet &cs, unsigned slot, const QueryComponents &q, const Tensor &scores) {

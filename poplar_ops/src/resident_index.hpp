@@ -5,11 +5,12 @@
 
 namespace sparq {
 
-// Whether codes are taken out of their words once for all heads of a group (codelets/code_products.hpp).
+// Whether codes are taken out of their words once for all heads of a group
+// (codelets/code_products.hpp).
 bool scoredByGroup(const Plan &plan);
 
-// Six workers have as many words of codes each: what a part has beyond that it lends to a part without positions,
-// which scores it and makes weights of it.
+// Six workers have as many words of codes each: what a part has beyond that it lends to a part
+// without positions, which scores it and makes weights of it.
 struct Lending {
   unsigned nWords = 0;             // that a part lends, the last ones of its last block: 0, 2 or 4
   unsigned nPieces = 0;            // of other parts, on one that helps, at most

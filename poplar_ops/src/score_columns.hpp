@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Brings key columns to the parts that compute approximate scores: rows of streaming memory, wave by
-// wave, and the tail.
+// Brings key columns to the parts that compute approximate scores: rows of streaming memory, wave
+// by wave, and the tail.
 #pragma once
 
 #include "key_index.hpp"

@@ -171,8 +171,8 @@ Program Session::attend(const Entry &entry, std::size_t index) const {
       entry.shards.front()->graph.addFunction(onAll)); // of all layers: its exchanges are long
 }
 
-// The cycles between two points at which all IPUs meet: with a sync inside an IPU alone, what streaming memory
-// has still to do would not be in them.
+// The cycles between two points at which all IPUs meet: with a sync inside an IPU alone, what
+// streaming memory has still to do would not be in them.
 Program Session::timed(Entry &entry, std::size_t index) const {
   Sequence program;
   program.add(entry.attend[index]);

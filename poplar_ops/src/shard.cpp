@@ -14,8 +14,8 @@ using namespace poplar::program;
 
 namespace {
 
-// Of each attention, in a profile. One that a single program has alone is numbered among those of its
-// kernel, and not where it takes no settings and is the only one.
+// Of each attention, in a profile. One that a single program has alone is numbered among those of
+// its kernel, and not where it takes no settings and is the only one.
 std::vector<std::string> stepNames(const Plan &plan, bool shared) {
   std::vector<std::string> names;
   std::map<const Kernel *, std::size_t> count;

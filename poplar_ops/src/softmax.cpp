@@ -66,8 +66,8 @@ std::vector<Setting> positionSettings(const Waves &waves, unsigned part) {
 // In three tiers a step's time is work on chip.
 static bool inRuns(const Context &context) { return context.plan().hot.nPlaces != 0; }
 
-// Partial maxima of a part's scores of one head: as many as take the fewest cycles until every part has the
-// largest of all.
+// Partial maxima of a part's scores of one head: as many as take the fewest cycles until every part
+// has the largest of all.
 static unsigned nMaxPieces(const Context &context, const Waves &waves) {
   const unsigned g = context.groupSize();
   unsigned nHolding = Lending(context.plan(), waves).nHelper, nOwn = 0;
@@ -124,7 +124,8 @@ void reduceMax(const Context &context, const std::vector<Tensor> &maxima, const 
 void softmax(const Context &context, const Waves &waves, const Scores &scores) {
   const unsigned g = context.groupSize(), n = waves.partPositions();
   const Lending lending(context.plan(), waves);
-  // The positions of a part whose scores it has: not those that it has lent, but those that others have.
+  // The positions of a part whose scores it has: not those that it has lent, but those that others
+  // have.
   const auto own = [&](unsigned part) {
     Waves of = waves;
     if (lending.helps(part)) {

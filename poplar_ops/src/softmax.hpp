@@ -16,9 +16,9 @@ struct Scores {
 };
 Scores createScores(const Context &context, const Waves &waves);
 void softmax(const Context &context, const Waves &waves, const Scores &scores);
-// Whether what is added up over all parts is brought together head by head, each on a part of its own, and not where
-// it is used: less to receive, for one more exchange. Then {slots, groupSize} FLOAT of these parts, of which there
-// may be several: the heads of one begin at firstHead.
+// Whether what is added up over all parts is brought together head by head, each on a part of its
+// own, and not where it is used: less to receive, for one more exchange. Then {slots, groupSize}
+// FLOAT of these parts, of which there may be several: the heads of one begin at firstHead.
 bool headsApart(const Context &context);
 unsigned partOfHead(const Context &context, unsigned head);
 poplar::Tensor perHead(const Context &context, unsigned firstHead, const char *name);

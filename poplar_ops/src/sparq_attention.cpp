@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// SparQ decode attention (arXiv:2312.04985, Algorithm 1; docs/exactness.md E6): the steps in order, over
-// whatever stores the cache has. All give the same bits.
+// SparQ decode attention (arXiv:2312.04985, Algorithm 1; docs/exactness.md E6): the steps in order,
+// over whatever stores the cache has. All give the same bits.
 #include "combine.hpp"
 #include "resident_index.hpp"
 #include "stores/index.hpp"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Window attention (arXiv:2403.17312, Algorithm 1; docs/exactness.md E11): the steps in order. Every KV
-// head selects for itself, at the same time and the same positions: a list made once would have to be
-// sent to all of them.
+// Window attention (arXiv:2403.17312, Algorithm 1; docs/exactness.md E11): the steps in order.
+// Every KV head selects for itself, at the same time and the same positions: a list made once would
+// have to be sent to all of them.
 #include "codelets/window_history.cycles.hpp"
 #include "combine.hpp"
 #include "stores/rows.hpp"

@@ -16,7 +16,8 @@ public:
               poplar::program::Sequence &program, const poplar::DebugContext &dc);
   // The sums by position, on the parts of each slot: {slots, parts, partPositions}.
   poplar::Tensor keys(const Context &context, const Waves &waves) const;
-  // Of a round: how much attention each entry of the list got. `list`: the context of what attends to it.
+  // Of a round: how much attention each entry of the list got. `list`: the context of what attends
+  // to it.
   void take(const Context &list, const Selected &selected, const Gathered &gathered);
   // The step of all rounds into the history.
   void addStep();

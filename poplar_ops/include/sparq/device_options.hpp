@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a caller chooses of the caches of a model on a device: sparq_ipu.device_options in Python. No result
-// depends on it.
+// What a caller chooses of the caches of a model on a device: sparq_ipu.device_options in Python.
+// No result depends on it.
 #pragma once
 
 #include "sparq/plan.hpp"

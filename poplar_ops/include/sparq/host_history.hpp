@@ -31,7 +31,8 @@ public:
   void advance(unsigned layer, const std::vector<std::uint32_t> &lengths);
   // Of each batch element.
   std::vector<Steps> read(poplar::Engine &engine, unsigned layer) const;
-  // Throws Error unless there are at most nRecent steps of at most so many positions as the cache has.
+  // Throws Error unless there are at most nRecent steps of at most so many positions as the cache
+  // has.
   void check(const std::vector<Steps> &steps) const;
   // Throws as that does.
   void write(poplar::Engine &engine, unsigned layer, const std::vector<Steps> &steps);
@@ -48,7 +49,8 @@ private:
   HostTensor readRows_, writeRows_, writeSums_, writeStep_;
   poplar::program::Sequence load_, store_; // with several layers
   unsigned firstProgram_ = 0;
-  // Of each layer and batch element: the lengths at its steps, the oldest first; and the row of the newest.
+  // Of each layer and batch element: the lengths at its steps, the oldest first; and the row of the
+  // newest.
   std::vector<std::vector<std::deque<std::uint32_t>>> lengths_;
   std::vector<std::vector<std::uint32_t>> newest_;
 };

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Several layers of one shape share their programs: a program works on the state of one layer, which
-// it loads first, and stores again where it has altered it. So vertices and code do not grow with the
-// layers; what does is the memory that holds them. With one layer both do nothing.
+// Several layers of one shape share their programs: a program works on the state of one layer,
+// which it loads first, and stores again where it has altered it. So vertices and code do not grow
+// with the layers; what does is the memory that holds them. With one layer both do nothing.
 #pragma once
 
 #include "sparq/cache.hpp"
@@ -13,7 +13,8 @@ namespace sparq {
 void loadLayer(const Cache &cache, poplar::program::Sequence &program,
                const poplar::DebugContext &dc = {});
 
-// Makes cache.layerNumber a number that the program is built with; `together`: in step with other caches.
+// Makes cache.layerNumber a number that the program is built with; `together`: in step with other
+// caches.
 void selectLayer(poplar::Graph &graph, const Cache &cache, unsigned layer,
                  poplar::program::Sequence &program, const poplar::DebugContext &dc = {},
                  Lockstep *together = nullptr);

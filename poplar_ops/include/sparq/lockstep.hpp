@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The same program on several IPUs, step by step: its builders run once for each IPU, in the same order, and
-// each of their steps becomes one step of all IPUs. A compute set has the vertices of all, a copy the tensors
-// of all, and copies of streaming memory follow one another directly. So nothing rests on Poplar finding that
-// parts of IPUs, one written behind the other, do not depend on one another.
+// One program for several IPUs, step by step. Builders run once for each IPU, in the same order,
+// and each of their steps becomes one step of all IPUs: a compute set holds the vertices of all, a
+// copy the tensors of all, and copies of streaming memory follow one another directly. Steps of
+// different IPUs so go on at once without Poplar having to find that they are independent.
 //
-// The first runs only collect; that for the last IPU makes the program, and those of the others are empty or
-// thrown away. With one IPU every call does what Poplar's of that name does.
+// All runs but the last only collect; the last one makes the program, and the sequences of the
+// others are empty or unused. With one IPU every call is that of Poplar.
 #pragma once
 
 #include <poplar/Graph.hpp>
@@ -19,7 +19,7 @@ namespace sparq {
 class Lockstep {
 public:
   explicit Lockstep(unsigned nIpus = 1) : nIpus_(nIpus) {}
-  // What is built next is for the IPU behind this one, from the first step on.
+  // Begins the program of the next IPU, from the first step on.
   void nextIpu();
   unsigned nIpus() const { return nIpus_; }
 
@@ -38,13 +38,13 @@ public:
   void write(const poplar::RemoteBuffer &buffer, const poplar::Tensor &tensor,
              const poplar::Tensor &rows, poplar::program::Sequence &program,
              const poplar::DebugContext &dc);
-  // What all IPUs branch by, {} BOOL or INT: the greatest of theirs, so true where it is true of any. What a
-  // branch or another pass does where an IPU did not ask for it must do no harm there. `behind`: tiles behind the one
-  // that it is on.
+  // {} BOOL or INT that all IPUs branch by: the greatest of their predicates, so true where it is
+  // true on any. A branch must do no harm on an IPU that did not ask for it. The result is on the
+  // last tile but `behind`.
   poplar::Tensor greatest(poplar::Graph &graph, const poplar::Tensor &predicate,
                           poplar::program::Sequence &program, const poplar::DebugContext &dc,
                           unsigned behind = 0);
-  // The greatest of a number {} of each, which vertices of all read: on such a tile of each.
+  // The greatest of a number {} of each IPU, for vertices: a copy on that tile of each.
   poplar::Tensor agreed(poplar::Graph &graph, const poplar::Tensor &number,
                         poplar::program::Sequence &program, const poplar::DebugContext &dc,
                         unsigned behind = 0);

@@ -32,8 +32,8 @@ struct Placement {
   }
 };
 
-// Where a cache keeps what. Streaming memory has two buffers, which hold one layer's rows behind the
-// other's, and behind the last some rows more than are in use (RemoteRows):
+// Where a cache keeps what. Streaming memory has two buffers, which hold one layer's rows behind
+// the other's, and behind the last some rows more than are in use (RemoteRows):
 //
 //   rows         one row is positionsPerRow * headDim numbers: all keys, task by task, then one
 //                scratch row for each task; behind them the values in the same order
@@ -43,8 +43,8 @@ struct Placement {
 //                (arith/key_index.hpp)
 //
 // The positions since the last full chunk are the tail: their columns stay in SRAM, those of
-// tailComponents components on each part of the task's slot, so that no tile has much of it. With an
-// index of few bits these are the records of full blocks, and fp16 columns of one block, the one
+// tailComponents components on each part of the task's slot, so that no tile has much of it. With
+// an index of few bits these are the records of full blocks, and fp16 columns of one block, the one
 // that is being filled. To be scored, they are brought together by position: pieces of tailLength
 // positions, on the last parts of the slot.
 struct CacheLayout {
@@ -62,7 +62,8 @@ struct CacheLayout {
   std::size_t rowElements;  // numbers of a row
 
   bool quantised() const { return indexBits != 16; }
-  // Of what SRAM keeps of a layer: all layers', and where there are several the one being worked on.
+  // Of what SRAM keeps of a layer: all layers', and where there are several the one being worked
+  // on.
   unsigned nCopies() const { return nLayers == 1 ? 1 : nLayers + 1; }
   // What so many positions of a component take in key columns, a multiple of 64: numbers of fp16,
   // or words. And in bytes.
@@ -129,9 +130,9 @@ struct Waves {
   }
 };
 
-// The buffer of hot rows that every task has where a cache is in three tiers. Place i of it belongs to owner
-// i % nOwners, which is that part of the task's slot. Of the rows in it the keys are spread over parts by
-// pairs of lanes and by i % nSets, the values by components.
+// The buffer of hot rows of a task, in a cache in three tiers. Place i belongs to owner i %
+// nOwners, a part of the task's slot. Keys are spread over parts by pairs of lanes and by i %
+// nSets, values by components.
 struct HotRows {
   unsigned nPlaces = 0;            // a multiple of nOwners; 0: there is no such buffer
   unsigned nOwners = 1, nSets = 1; // powers of two, nSets not above nOwners
@@ -160,8 +161,8 @@ struct HotRows {
     const auto most = [parts](unsigned pieces) { return (pieces + parts - 1) / parts; };
     return 2 * (most(nPairs * nSets) * headDim / nPairs + most(headDim / width) * width);
   }
-  // Parts that have the values of the buffer: all components once, or twice where there are parts for it, for
-  // either half of the list.
+  // How often the parts of a slot hold the values: twice where there are parts for it, one copy for
+  // each half of the list; else once.
   unsigned valueCopies(unsigned headDim, unsigned parts) const {
     return 2 * (headDim / width) <= parts ? 2 : 1;
   }
@@ -178,9 +179,9 @@ struct HotRows {
   }
 };
 
-// What window attention remembers of each batch element (docs/exactness.md E11): shares of the last
-// nRecent steps and their sum, by position, in pieces of `length` positions that are spread over all parts
-// of all slots.
+// The history of window attention of a batch element (docs/exactness.md E11): shares of the last
+// nRecent steps and their sum, by position, in pieces of `length` positions that are spread over
+// all parts of all slots.
 struct History {
   unsigned nRecent = 0; // 0: nothing
   unsigned length = 0, nPieces = 0;
@@ -215,8 +216,8 @@ struct Attention {
 struct TierOptions {
   static constexpr unsigned maxRows = 1u << 16;
 
-  // Hot rows of a KV head, rounded up; 0: four times the largest topK of the programs, or the capacity
-  // where that is less.
+  // Hot rows of a KV head, rounded up; 0: four times the largest topK of the programs, at most the
+  // capacity.
   unsigned hotRows = 0;
   // For planning: the share of selected rows that is taken to be hot, instead of looking. Below 0:
   // looks.
@@ -232,8 +233,8 @@ struct Programs {
                            // sequence
   unsigned fillTokens = 0; // of one call of the prefill program; 0: there is none
   TierOptions tiers{};     // where the cache is in three tiers
-  // For a plan of several IPUs: nothing but what passes between them. There is no cache, and attention is one
-  // branch that nobody asks for.
+  // For a plan of several IPUs: only what passes between them. There is no cache, and attention is
+  // a branch that is never taken.
   bool onlyBetween = false;
 };
 
@@ -253,8 +254,8 @@ struct Plan {
   std::vector<PlannedAttention> attention; // one for each entry of Programs::attention
 };
 
-// Throw Error unless a cache of this spec can be in three tiers with these options, and programs over it can
-// attend to topK positions. `op` is the name that the message begins with.
+// Throw Error unless a cache of this spec can be in three tiers with these options, and, with topK,
+// programs over it can attend to that many positions. Messages begin with `op`.
 void checkTiers(const char *op, const CacheSpec &spec, const TierOptions &tiers);
 void checkTiers(const char *op, const CacheSpec &spec, const TierOptions &tiers, unsigned topK);
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A compiled graph with caches and attention programs, loaded on one IPU or several: what the Python package
-// and the benchmarks drive.
+// A compiled graph with caches and attention programs, loaded on one IPU or several. The Python
+// package and the benchmarks drive it.
 //
-// Over several IPUs there is one graph, one engine, one executable, and a cache on each IPU: its own remote
-// buffers, its own programs, on a virtual graph of its tiles. Bit for bit as on one IPU, since every task is
-// computed by one IPU as there. Where heads are split the host's tensors are on IPU 0: what a token brings
-// goes to all IPUs, and their outputs come back.
+// Several IPUs share one graph, engine and executable. Each has a cache, remote buffers and
+// programs of its own, on a virtual graph of its tiles. Every task is computed by one IPU, so
+// results are bit for bit those of one IPU. Where heads are split the tensors of the host are on
+// IPU 0: a token goes from there to all IPUs, and their outputs come back.
 #pragma once
 
 #include "sparq/kernels.hpp"
@@ -30,10 +30,10 @@ std::string deviceUnavailable(const std::string &device);
 
 class Session {
 public:
-  // Builds, compiles and loads. `programs.nLayers` counts the layers of all IPUs; `programs.tiers` is not
-  // looked at, but that of the options. `timed`: the device counts the cycles of each attention call;
-  // `stacked`: there is, for each attention, the program that attendAll runs. Throws DoesNotFit where the
-  // tiles can not hold it.
+  // Builds, compiles and loads. `programs.nLayers` counts the layers of all IPUs; the options
+  // replace `programs.tiers`. `timed`: the device counts the cycles of each attention call.
+  // `stacked`: each attention also has the program that attendAll runs. Throws DoesNotFit where the
+  // tiles have no room.
   Session(const Shape &shape, const Programs &programs, const DeviceOptions &options,
           bool timed = false, bool stacked = false);
   Session(const Session &) = delete;
@@ -44,8 +44,8 @@ public:
   unsigned nIpus() const { return static_cast<unsigned>(shards_.size()); }
   // Every call below works on one layer, and throws Error where there is no such layer.
   std::vector<std::uint32_t> lengths(unsigned layer = 0) const;
-  // What the cache takes of an IPU's streaming memory, and whether that makes the engine run with
-  // `target.extendedMemory`.
+  // Bytes of an IPU's streaming memory that the cache takes, and whether they make the engine run
+  // with `target.extendedMemory`.
   std::uint64_t streamingBytes(unsigned ipu = 0) const { return shards_[ipu].streamingBytes(); }
   bool extendedMemory() const;
   poplar::Engine &engine() { return *engine_; }
@@ -77,19 +77,20 @@ public:
   // attention takes, without the rest of the model.
   void attendAll(std::size_t index, const std::uint16_t *query, std::uint16_t *output);
 
-  // What window attention remembers of a layer, of each batch element; nRecent() steps at most, 0 where no
-  // program remembers any. setHistory throws Error where there are more, or of more positions than capacity.
+  // The history of window attention of a layer, for each batch element: at most nRecent() steps,
+  // which is 0 where no program remembers any. setHistory throws Error where there are more steps,
+  // or positions beyond the capacity.
   unsigned nRecent() const { return plan().history.nRecent; }
   std::vector<HostHistory::Steps> history(unsigned layer = 0);
   void setHistory(const std::vector<HostHistory::Steps> &steps, unsigned layer = 0);
 
-  // Tile cycles of the last attention call (not of attendAll), as tile 0 of its first IPU counted them; and how
-  // many there are in a second. Throws Error where the session is not timed.
+  // Tile cycles of the last attention call (not of attendAll), counted by tile 0 of its first IPU,
+  // and cycles in a second. Throws Error where the session is not timed.
   std::uint64_t cycles();
   double clock() const;
 
-  // Of a cache in three tiers: how many rows of each task the last attention call had to fetch; and nothing
-  // is hot any more, of all layers. Both throw Error where there are no tiers.
+  // For a cache in three tiers: rows of each task that the last attention call fetched; and a call
+  // after which no row of any layer is hot. Both throw Error for another cache.
   std::vector<std::uint32_t> misses();
   void forgetHot();
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a session has on one IPU: a cache, the programs over it, and the tensors by which the host and these
-// talk.
+// A session on one IPU: a cache, the programs over it, and the tensors that pass data between the
+// host and the programs.
 #pragma once
 
 #include "sparq/host_cache.hpp"
@@ -61,9 +61,10 @@ struct Shard {
   // The cache, in step with those that `lockstep` has.
   Shard(const Share &share, poplar::Graph graph, const Programs &programs,
         const std::string &prefix, bool shared, const std::shared_ptr<Lockstep> &lockstep);
-  // And its programs, which go in step in the same way: those of the last IPU are of all, the others' are
-  // empty. `shared`: several programs call each of these, which are functions then. `fillsTogether`: a prefill
-  // too goes in step, since it replaces the same batch elements on all IPUs.
+  // Its programs, in lockstep too: those that the last IPU returns are of all IPUs, those of the
+  // others are empty. `shared`: several programs call each of them, so they become functions.
+  // `fillsTogether`: prefill runs in lockstep as well, because it replaces the same batch elements
+  // on all IPUs.
   void addPrograms(const Programs &programs, bool shared, bool fillsTogether,
                    const std::shared_ptr<Lockstep> &lockstep);
 

@@ -26,11 +26,12 @@ struct Share {
   }
 };
 
-// Throws Error unless nIpus is a power of two up to maxIpus, and layers are at least as many, or KV heads,
-// then the batch, split evenly.
+// Throws Error unless nIpus is a power of two up to maxIpus, and layers are at least as many, or KV
+// heads, then the batch, split evenly.
 std::vector<Share> shareOut(const Shape &shape, unsigned nLayers, unsigned nIpus, Split split);
 
-// The part of an array {batch, nKvHeads, each} that a share has, `whole` being the shape of all; and back.
+// The part of an array {batch, nKvHeads, each} that a share has, `whole` being the shape of all;
+// and back.
 template <class T>
 std::vector<T> partOf(const Shape &whole, const Share &share, const T *array, std::size_t each) {
   std::vector<T> part;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Joined rows of 8 bits (docs/exactness.md E10): rounded as they are appended, so that all other stores
-// have what they hold.
+// Joined rows of 8 bits (docs/exactness.md E10): rounded as they are appended, so that all other
+// stores have what they hold.
 #include "arith/row_codes.hpp"
 #include "arith/row_groups.hpp"
 #include "codelets/row_codes.cycles.hpp"

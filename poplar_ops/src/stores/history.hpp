@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What window attention remembers (docs/exactness.md E11), in pieces by position: History (sparq/plan.hpp).
+// What window attention remembers (docs/exactness.md E11), in pieces by position: History
+// (sparq/plan.hpp).
 #pragma once
 
 #include "store.hpp"
@@ -33,8 +34,8 @@ poplar::Tensor addPieces(poplar::Graph &graph, const Plan &plan,
                          const std::vector<std::size_t> &shape, const std::string &name);
 // The number of the layer, on a tile that has a piece.
 poplar::Tensor layerOn(const Cache &cache, unsigned tile);
-// Adds, for each piece, the load of a layer from `stored` {batch, nPieces, nLayers...} into `state`, or its
-// store.
+// Adds, for each piece, the load of a layer from `stored` {batch, nPieces, nLayers...} into
+// `state`, or its store.
 void addPieceMoves(poplar::Graph &graph, const poplar::ComputeSet &cs, const Cache &cache,
                    bool loads, const poplar::Tensor &stored, const poplar::Tensor &state);
 

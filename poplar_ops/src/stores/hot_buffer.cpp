@@ -22,17 +22,19 @@ unsigned powerOfTwo(unsigned n) {
   return power;
 }
 
-// Owners beyond these save nothing, and what all of them have to say grows.
+// More owners save nothing, and every part reads what all of them found.
 constexpr unsigned maxOwners = 32;
-// Rows of a wave of misses: this share of all that are selected, for about so many are missing, within
-// limits. More come on chip for nothing where few are missing, fewer cost more waves where many are.
+// Rows of a wave of misses: an eighth of all selected rows, within limits. Larger waves read rows
+// in vain where few are missing; smaller ones need more waves where many are.
 constexpr unsigned waveShare = 8, leastWaveRows = 64, mostWaveRows = 512;
 // A wave for the last few rows has so many, at most.
 constexpr unsigned mostFewRows = 8;
-// Slots whose misses are fetched together. Each of their parts gets a piece of every such row, so more are
-// more exchange; the misses of fewer differ more, and rows come on chip for nothing.
+// Slots whose misses are fetched together. Each of their parts gets a piece of every such row, so
+// more slots need more exchange; with fewer slots lists differ more in length, and rows are read in
+// vain.
 constexpr unsigned groupSlots = 8;
-// Rows of a wave in which every head has as many of its own: of all heads, and in bytes on a part.
+// Limits of a wave in which every head fetches its own rows: rows of all heads, and bytes on a
+// part.
 constexpr unsigned mostWideRows = 8192, mostWideBytes = 24 * 1024;
 // A list of selected positions in bytes is a part of a tile's memory, as are their rows.
 constexpr unsigned maxHotRows = TierOptions::maxRows;

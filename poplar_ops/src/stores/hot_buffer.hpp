@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Hot rows: those that were selected last, and the newest, in SRAM. Which of them, and where they are:
-// HotRows (sparq/plan.hpp).
+// Hot rows: those that were selected last, and the newest, in SRAM. Which of them, and where they
+// are: HotRows (sparq/plan.hpp).
 #pragma once
 
 #include "rows.hpp"

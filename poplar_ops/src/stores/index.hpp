@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Stores of keys by component, from which approximate scores are made. All of them keep the positions
-// since the last full chunk, the tail, in SRAM.
+// Stores of keys by component, from which approximate scores are made. All of them keep the
+// positions since the last full chunk, the tail, in SRAM.
 #pragma once
 
 #include "host_store.hpp"
@@ -16,13 +16,13 @@ public:
   static constexpr const char *what = "a key index";
   Index(poplar::Graph &graph, const Cache &cache);
 
-  // {nTasks, indexDim, tailWidth} HALF: columns of the unfilled chunk. With an index of few bits, of its
-  // unfilled block, and {nTasks, indexDim, ...} UNSIGNED_INT: records of its full blocks.
+  // {nTasks, indexDim, tailWidth} HALF: columns of the unfilled chunk. With an index of few bits,
+  // of its unfilled block, and {nTasks, indexDim, ...} UNSIGNED_INT: records of its full blocks.
   const poplar::Tensor &tail() const { return tail_.state; }
   const poplar::Tensor &records() const { return tail_.words; }
 
-  // The query and the lengths to the parts, the components of the query that it goes by (E6.1), then approximate
-  // scores of all positions (docs/exactness.md E6.2).
+  // The query and the lengths to the parts, the components of the query that it goes by (E6.1),
+  // then approximate scores of all positions (docs/exactness.md E6.2).
   virtual QueryComponents components(const Context &context, const SparqSettings &settings) const {
     return createQueryComponents(context, settings);
   }
@@ -102,8 +102,8 @@ protected:
                                   const poplar::Tensor &full) const;
   RemoteRows hostRows(poplar::Graph &graph, const Cache &cache) const;
 
-  // Of a prefill step: working tensors {slots, nTailParts, headDim * size}, on the parts that score the tail;
-  // and one slot's as {headDim, chunk}.
+  // Of a prefill step: working tensors {slots, nTailParts, headDim * size}, on the parts that score
+  // the tail; and one slot's as {headDim, chunk}.
   static poplar::Tensor fillPieces(FillStep &step, const poplar::Type &type, std::size_t size,
                                    const char *name);
   static poplar::Tensor fillColumns(FillStep &step) {
@@ -115,7 +115,8 @@ protected:
   virtual poplar::Tensor chunk(FillStep &, unsigned, const poplar::Tensor &columns) const {
     return columns;
   }
-  // Keeps components of columns and chunk as the tail of task i, where the element ends in this chunk.
+  // Keeps components of columns and chunk as the tail of task i, where the element ends in this
+  // chunk.
   virtual void addTail(const FillStep &step, unsigned i, const TailSlice &own, unsigned tile,
                        const poplar::Tensor &columns, const poplar::Tensor &chunk) const;
 
@@ -129,7 +130,8 @@ public:
   void layOut(const Request &request, CacheLayout &layout) const final;
 };
 
-// The host's side: the chunks that tokens complete go to streaming memory, the rest of them to the tail.
+// The host's side: the chunks that tokens complete go to streaming memory, the rest of them to the
+// tail.
 class HostKeyColumns : public HostRemoteStore {
 public:
   HostKeyColumns(RemoteRows rows, const HostTail &tail, const CacheLayout &layout,

@@ -12,9 +12,9 @@ using namespace poplar::program;
 
 namespace {
 
-// Positions of a row of key columns: one packet of fp16. A packet costs as much as 36 bytes more, so
-// that the shorter rows of an index are worth twice the positions with 4 bits, and four times with 2;
-// more would come on chip for nothing where a length ends within them.
+// Positions of a row of key columns: one packet of fp16. A packet costs as much as 36 bytes more,
+// so that the shorter rows of an index are worth twice the positions with 4 bits, and four times
+// with 2; more would come on chip for nothing where a length ends within them.
 unsigned maxChunk(unsigned indexBits) {
   return indexBits == 2 ? 2048 : indexBits == 4 ? 1024 : 512;
 }
@@ -125,8 +125,8 @@ Tensor KeyColumns::byComponent(const FillStep &step, const Tensor &pieces) {
       .slice(0, size * layout.chunk / layout.tailLength, 1);
 }
 
-// Transposed piece by piece, kept as the tail where the element ends here, and written where the chunk is
-// full. A chunk beyond the length is written too; it is never read.
+// Transposed piece by piece, kept as the tail where the element ends here, and written where the
+// chunk is full. A chunk beyond the length is written too; it is never read.
 void KeyColumns::fill(FillStep &step) const {
   const CacheLayout &layout = step.layout();
   const Placement &p = step.placement();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Key columns of few bits (docs/exactness.md E9): of each block of 64 positions of a component a record.
+// Key columns of few bits (docs/exactness.md E9): of each block of 64 positions of a component a
+// record.
 #include "arith/half_bits.hpp"
 #include "arith/key_index.hpp"
 #include "codelets/quantise.cycles.hpp"

@@ -14,8 +14,8 @@ using namespace poplar::program;
 
 namespace {
 
-// Parts beyond those that others can have, most of which are left for other work than positions: sixteen share the
-// scores of the open block, four positions each, and one brings them together.
+// Parts beyond those that others can have, most of which are left for other work than positions:
+// sixteen share the scores of the open block, four positions each, and one brings them together.
 constexpr unsigned openParts = 56;
 
 unsigned nIndexParts(const Plan &plan) {
@@ -39,7 +39,8 @@ public:
 
 const KindOf<ResidentRecords, ResidentRecordsKind> residentRecordsKind;
 
-// The records of blocks that an append has filled, from the tail to the parts that keep them; full {nTasks}.
+// The records of blocks that an append has filled, from the tail to the parts that keep them; full
+// {nTasks}.
 Sequence storeRecords(const Append &step, const ResidentRecords &store, const Tensor &full) {
   const Cache &cache = step.cache;
   const Plan &plan = cache.plan;

@@ -12,8 +12,8 @@ public:
   static constexpr const char *what = "a key index in SRAM";
   ResidentRecords(poplar::Graph &graph, const Cache &cache, bool);
 
-  // {nTasks, parts, nLayers, indexDim, ...} UNSIGNED_INT: of the full blocks among the positions of each
-  // part. The parts of a slot take positions in order, so many.
+  // {nTasks, parts, nLayers, indexDim, ...} UNSIGNED_INT: of the full blocks among the positions of
+  // each part. The parts of a slot take positions in order, so many.
   const poplar::Tensor &index() const { return index_; }
   static unsigned partPositions(const Plan &plan) {
     return partLength(plan.layout.capacity, plan.placement.parts);
@@ -22,7 +22,8 @@ public:
   QueryComponents components(const Context &context, const SparqSettings &settings) const override;
   void selectComponents(const Context &context, const SparqSettings &settings,
                         const QueryComponents &q) const override;
-  // resident_index.cpp: with the query the block that is being filled; lengths come with the components
+  // resident_index.cpp: with the query the block that is being filled; lengths come with the
+  // components
   void loadQuery(const Context &context, const Waves &waves, const poplar::Tensor &query,
                  const QueryComponents &q) const override;
   // Scores of full blocks from the index, of the others from the tail.
@@ -34,7 +35,8 @@ public:
   void filled(const Steps &steps, const poplar::Tensor &replaced) const override;
   std::unique_ptr<HostStore> host(poplar::Graph &graph, const Cache &cache) const override;
 
-  // Adds what makes the index anew, of the layer that is being worked on, from its rows and lengths.
+  // Adds what makes the index anew, of the layer that is being worked on, from its rows and
+  // lengths.
   void addRebuild(const Steps &steps) const;
 
 private:

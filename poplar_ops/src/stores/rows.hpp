@@ -84,8 +84,9 @@ public:
   void fill(FillStep &step) const final;
   std::unique_ptr<HostStore> host(poplar::Graph &graph, const Cache &cache) const override;
 
-  // Adds the vertices that cut n rows into `pieces`, by pairs of lanes and by `width` components of the
-  // value; and that turn the keys of a block of rows into columns, of the components that are indexed.
+  // Adds the vertices that cut n rows into `pieces`, by pairs of lanes and by `width` components of
+  // the value; and that turn the keys of a block of rows into columns, of the components that are
+  // indexed.
   virtual void addCut(poplar::Graph &graph, const poplar::ComputeSet &cs, unsigned tile,
                       const poplar::Tensor &rows, const poplar::Tensor &pieces, unsigned n,
                       unsigned headDim, unsigned width) const;
@@ -94,8 +95,8 @@ public:
                           const CacheLayout &layout) const;
 
 protected:
-  // Which tile works on component `component` of the row at a place; components of a value follow those of
-  // its key.
+  // Which tile works on component `component` of the row at a place; components of a value follow
+  // those of its key.
   using TileOfRow = std::function<unsigned(unsigned place, unsigned component)>;
   struct Places {
     unsigned n;                                      // of all rows that there may be
@@ -103,8 +104,8 @@ protected:
     unsigned width;                                  // components of a piece of work
     TileOfRow tileOf;
   };
-  // Rows {n, row} HALF of keys, values {n, headDim}, which become what these rows hold. `variables` as
-  // FillStep has them.
+  // Rows {n, row} HALF of keys, values {n, headDim}, which become what these rows hold. `variables`
+  // as FillStep has them.
   virtual poplar::Tensor code(const Steps &steps, const Places &places,
                               std::map<std::string, poplar::Tensor> &variables,
                               poplar::Tensor &keys, poplar::Tensor &values) const;

@@ -128,8 +128,8 @@ void SplitRows::append(Append &step) const {
               rows.dimShuffle({1, 0}).flatten(), step.program, {step.dc, "write_rows"});
 }
 
-// Every row goes to its place, those beyond the length too: nobody reads a row there before append has
-// written it.
+// Every row goes to its place, those beyond the length too: nobody reads a row there before append
+// has written it.
 void SplitRows::fill(FillStep &step) const {
   const CacheLayout &layout = step.layout();
   const Tensor ofKeys = fillRows(step, "fill_key_rows"),

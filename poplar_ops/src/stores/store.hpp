@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a cache is made of: a store keeps one thing of all positions, such as rows or an index, and says
-// itself what that needs, how it grows, and how a host writes it. The rest of a cache is lengths. All
-// loops over stores go in the order of makeStores: rows first, for other stores follow from what rows
-// hold; then the index, and what is made of both.
+// A cache consists of lengths and stores. A store keeps one kind of data for all positions, such as
+// rows or an index; it knows what memory that needs, how it grows, and how a host writes it. All
+// loops over stores go in the order of makeStores: rows first, because other stores follow from
+// what rows hold; then the index, then what is made of both.
 #pragma once
 
 #include "context.hpp"
@@ -126,8 +126,8 @@ public:
   // Why no program can append to it; empty if one can.
   virtual std::string refusal(const Cache &) const { return {}; }
   virtual std::vector<Layered> layered() const { return {}; }
-  // Whether what is layered can have come from streaming memory. Then lengths are moved by themselves:
-  // control flow depends on them, and must not depend on that.
+  // Whether layered data may come from streaming memory. Lengths are then moved separately, because
+  // control flow depends on them and must not depend on streaming memory.
   virtual bool lengthsApart() const { return false; }
 
   // ---- one position: rows go first, then vertices of all stores in one compute set, task by task
