@@ -64,17 +64,8 @@ class KVCache(HasSpec):
         self._value.fill(np.nan)
         self._value_sum.fill(0)
         self._lengths.fill(0)
-        #: of window attention; None before its first step
-        self._history: window.WindowHistory | None = None
-
-    @property
-    def history(self) -> window.WindowHistory | None:
-        """The steps of window attention so far; None if there were none that are remembered."""
-        return self._history
-
-    @history.setter
-    def history(self, history: window.WindowHistory | None) -> None:
-        self._history = history
+        #: the steps of window attention so far; None before the first one that is remembered
+        self.history: window.WindowHistory | None = None
 
     def append(
         self,
@@ -125,8 +116,8 @@ class KVCache(HasSpec):
             self._key[b, :, kept[b] :] = np.nan
             self._value[b, :, kept[b] :] = np.nan
         self._lengths = kept
-        if self._history is not None:
-            self._history.truncate(kept)
+        if self.history is not None:
+            self.history.truncate(kept)
         self._value_sum = exact.sum_values(self.value, lengths=kept)
 
     def reorder(self, index: np.ndarray) -> None:
@@ -140,8 +131,8 @@ class KVCache(HasSpec):
         self._value = self._value[index]
         self._value_sum = self._value_sum[index]
         self._lengths = self._lengths[index]
-        if self._history is not None:
-            self._history.reorder(index)
+        if self.history is not None:
+            self.history.reorder(index)
 
     def attention(
         self,
@@ -183,21 +174,21 @@ class KVCache(HasSpec):
         ).output
 
     def _window_attention(self, op: str, query: np.ndarray, settings: WindowSettings) -> np.ndarray:
-        window.check_history(op, self._history, settings, query.shape[1])
+        window.check_history(op, self.history, settings, query.shape[1])
         seq_len = int(self._lengths.max())
         sums = np.zeros((self.spec.batch, seq_len), np.uint32)
-        if settings.remembers and self._history is not None:
-            sums = self._history.sums(seq_len)
+        if settings.remembers and self.history is not None:
+            sums = self.history.sums(seq_len)
         steps = exact.window_steps(query, self.key, self.value, sums, settings, lengths=self._lengths)
         if settings.remembers:
             self._remember(settings, steps.shares, self._lengths)
         return steps.output
 
     def _remember(self, settings: WindowSettings, shares: np.ndarray, lengths: np.ndarray) -> None:
-        if self._history is None:
-            self._history = window.WindowHistory(self.spec.batch, settings.n_recent)
+        if self.history is None:
+            self.history = window.WindowHistory(self.spec.batch, settings.n_recent)
         for b, length in enumerate(lengths):
-            self._history.add(b, shares[b, :length])
+            self.history.add(b, shares[b, :length])
 
     def observe(self, query: np.ndarray, settings: WindowSettings, *, check_finite: bool = True) -> None:
         """Put the dense attention of the last tokens held into the history, each to the positions up to its
@@ -211,7 +202,7 @@ class KVCache(HasSpec):
         """
         op = "observe"
         n_tokens = checks.check_tokens(op, query, self.spec, self._lengths, check_finite=check_finite)
-        window.check_history(op, self._history, settings, query.shape[1])
+        window.check_history(op, self.history, settings, query.shape[1])
         for index in range(n_tokens if settings.remembers else 0):
             lengths = self._lengths - (n_tokens - 1 - index)
             shares = exact.dense_shares(query[:, :, index], self.key, self.value, lengths)

@@ -17,9 +17,10 @@ from typing import Any, Callable
 
 import torch
 
-from .engine import Evaluator, Prefix
+from .engine import Evaluator
 from .methods import METHODS, Dense, Method, parse_method
 from .plan import Contender, Plan
+from .prefix import Prefix
 from .tasks import TASKS, Item, Probe, Task, Tokenizer, Words
 from .text import TEXTS, excerpts
 
