@@ -203,9 +203,21 @@ def test_attention_sinks():
         enable(model, **SETTINGS)
 
 
-def test_disable_needs_enable(model):
-    with pytest.raises(ValueError, match=r"^disable: model must be enabled, got one that is not"):
-        disable(model)
+def test_disable_twice_is_no_error(model):
+    enable(model, **SETTINGS)
+    disable(model)
+    disable(model)
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_heads_of_several_sizes_are_refused_by_name():
+    """Gemma 4: transformers has no one head_dim for it."""
+    if not hasattr(transformers, "Gemma4TextConfig"):
+        pytest.skip("this version of transformers has no Gemma 4")
+    sizes = dict(global_head_dim=32, vocab_size_per_layer_input=101, hidden_size_per_layer_input=8)
+    model = transformers.AutoModelForCausalLM.from_config(tiny_config("Gemma4Text", **sizes)).eval()
+    with pytest.raises(ValueError, match=r"^enable: model must have one head_dim in all layers, got Gemma4"):
+        enable(model)
 
 
 def test_training_mode(model):

@@ -29,6 +29,7 @@ _HARMLESS = frozenset(
         "num_items_in_batch",
         *NAMES,
         "output_hidden_states",
+        "tokenizer",  # of `generate(stop_strings=...)`
     }
 )
 

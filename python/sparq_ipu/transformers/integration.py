@@ -208,14 +208,13 @@ def enable_window(
 
 
 def disable(model: PreTrainedModel) -> None:
-    """Restore the model as it was before `enable`. Its SparQ caches can then not be used until it is enabled
-    again. A copy (`copy.deepcopy`) of an enabled model is enabled too, and is disabled by itself.
+    """Restore the model as it was before `enable`. A model that is not enabled stays as it is.
 
-    Raises:
-        ValueError: the model is not enabled.
+    Its SparQ caches can then not be used until it is enabled again. A copy (`copy.deepcopy`) of an enabled
+    model is enabled too, and is disabled by itself.
     """
     if not is_enabled(model):
-        checks.fail("disable", "model", "be enabled", "one that is not")
+        return
     decoder = decoder_of(model)
     state = getattr(decoder, _STATE)
     delattr(decoder, _STATE)

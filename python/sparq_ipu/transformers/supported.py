@@ -92,10 +92,19 @@ def n_layers_of(model: PreTrainedModel) -> int:
     return int(text_config(model).num_hidden_layers)
 
 
-def head_dim_of(model: PreTrainedModel) -> int:
-    """Components of a head."""
+def head_dim_of(model: PreTrainedModel, op: str = "enable") -> int:
+    """Components of a head.
+
+    Raises:
+        ValueError: layers have heads of several sizes.
+    """
     config = text_config(model)
-    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+    try:
+        return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+    except Exception as error:  # of no class that is public
+        if "PerLayerAttribute" not in type(error).__name__:
+            raise
+    checks.fail(op, "model", "have one head_dim in all layers", f"{type(model).__name__} with several")
 
 
 def attention_modules(model: PreTrainedModel) -> list[torch.nn.Module]:
@@ -130,7 +139,7 @@ def check_model(op: str, model: PreTrainedModel) -> None:
     if not all(getattr(module, "is_causal", True) for module in modules):
         checks.fail(op, "model", "attend causally", name)
     _check_layers(op, name, config, modules)
-    head_dim = head_dim_of(model)
+    head_dim = head_dim_of(model, op)
     if head_dim % checks.HEAD_DIM_MULTIPLE:
         checks.fail(op, "head_dim", f"be a multiple of {checks.HEAD_DIM_MULTIPLE}", head_dim)
     devices = {parameter.device.type for parameter in model.parameters()}

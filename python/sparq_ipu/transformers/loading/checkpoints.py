@@ -190,7 +190,7 @@ class Checkpoint:
         from sparq_ipu.transformers.supported import head_dim_of, n_layers_of
 
         try:
-            return n_layers_of(config), head_dim_of(config)
+            return n_layers_of(config), head_dim_of(config, "load_model")
         except AttributeError:
             raise ValueError(
                 "load_model: config must say the layers and heads of a decoder, "

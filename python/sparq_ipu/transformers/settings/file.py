@@ -16,6 +16,9 @@ from sparq_reference import checks
 
 FORMAT = "sparq-ipu settings 1"
 
+#: far more than a model has: settings are made for each
+_MOST_LAYERS = 10_000
+
 PathLike = Union[str, "os.PathLike[str]"]
 
 
@@ -63,7 +66,7 @@ def read_settings(op: str, path: PathLike) -> dict[str, Any]:
 
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # a number of 5,000 digits is a ValueError
         refuse(f"{path} ({getattr(error, 'strerror', None) or 'not JSON'})")
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         refuse(f"{path}, which is none")
@@ -73,10 +76,12 @@ def read_settings(op: str, path: PathLike) -> dict[str, Any]:
     n_layers = content.get("n_layers")
     names = [field.name for field in dataclasses.fields(LayerSettings)]
     wrong = set(arguments) - {*names, "layers"}
-    if wrong or not isinstance(n_layers, int):
+    if wrong or type(n_layers) is not int or not 1 <= n_layers <= _MOST_LAYERS:
         refuse(f"{path} with {sorted(wrong) or f'n_layers={n_layers!r}'}")
     given = {name: value for name, value in arguments.items() if name != "layers"}
-    layers = {int(k) if k.isdigit() else k: v for k, v in arguments["layers"].items()}
+    if odd := [name for name in arguments["layers"] if not (name.isascii() and name.isdigit())]:
+        refuse(f"{path} with layers {odd[0][:40]!r}")
+    layers = {int(name): layer for name, layer in arguments["layers"].items()}
     LayerSettings.of(op, None, given)
     settings_of_layers(op, given, layers, n_layers, checks.MAX_INDEX_HEAD_DIM)  # of any head_dim
     return {**given, "layers": layers, "n_layers": n_layers}
