@@ -26,8 +26,16 @@ LINES = {"plain": "transformers alone, its best", "dense": "dense, our cache", "
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Those that --json wrote."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    """Those that --json wrote. Raises: ValueError: a line is not JSON."""
+    rows = []
+    for at, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            rows.append(json.loads(line))
+        except (ValueError, RecursionError):
+            raise ValueError(
+                f"decode: --read must be lines of JSON, got {path} with another line {at}"
+            ) from None
+    return rows
 
 
 def best_plain(rows: Iterable[Row], of: Row) -> float | None:

@@ -49,7 +49,7 @@ class JsonLines:
             end += len(line)
             try:
                 row = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 if line.endswith(b"\n") or not self._cut_off(line):
                     raise ValueError(f"line {number} is not JSON") from None
                 return

@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import shlex
 import sys
 import time
@@ -142,7 +143,10 @@ def _check_alone(arguments: argparse.Namespace) -> None:
 def _text(arguments: argparse.Namespace) -> str:
     """The prompt, read before the model is loaded."""
     if arguments.prompt is not None:
-        return str(arguments.prompt)
+        try:  # the bytes that were typed, whatever the locale
+            return os.fsencode(arguments.prompt).decode("utf-8")
+        except (UnicodeDecodeError, UnicodeEncodeError):
+            raise ValueError(f"generate: --prompt must be UTF-8 text, got {arguments.prompt!r}") from None
     return read_text("generate", "--prompt-file", arguments.prompt_file)
 
 

@@ -127,3 +127,49 @@ def test_a_sweep_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     with pytest.raises(SystemExit):
         report.main(["--out", str(tmp_path / "out"), "--sweep", str(path), "--no-pictures"])
     assert f"--sweep must be JSON lines of bench/sweep.py, got {path}\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("closed", ["stdout", "stderr"])
+def test_what_the_shell_has_closed(closed: str) -> None:
+    code = STUB + "sys.exit(guarded(lambda: print('on') or print('on', file=sys.stderr) or 0))"
+    number = {"stdout": 1, "stderr": 2}[closed]
+    command = ["sh", "-c", f'exec "$0" -c "$1" {number}>&-', sys.executable, code]
+    run = subprocess.run(command, capture_output=True, text=True)
+    if closed == "stdout":
+        assert run.returncode == 1
+        assert run.stderr.strip() == "-c: standard output must be open, got a closed one"
+    else:
+        assert (run.returncode, run.stdout) == (0, "on\n")
+
+
+def test_a_closed_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(
+        ValueError, match=r"^generate: --prompt-file must be .* can be read, got - \(it is closed\)"
+    ):
+        read_text("generate", "--prompt-file", Path("-"))
+
+
+def test_a_prompt_is_what_was_typed(capsys: pytest.CaptureFixture[str]) -> None:
+    """Bytes that are no UTF-8; and UTF-8 where the locale is another one."""
+    from sparq_ipu import generate
+
+    arguments = argparse.Namespace(prompt=os.fsdecode(b"a\xff"))
+    with pytest.raises(ValueError, match=r"^generate: --prompt must be UTF-8 text, got 'a\\udcff'"):
+        generate._text(arguments)
+    assert generate._text(argparse.Namespace(prompt="\u00e9")) == "\u00e9"
+    assert (
+        generate._text(argparse.Namespace(prompt="\u00e9".encode().decode("ascii", "surrogateescape")))
+        == "\u00e9"
+    )
+
+
+def test_a_model_that_plan_does_not_read(tmp_path: Path) -> None:
+    from sparq_ipu.planning.model_shape import shape_of
+
+    (tmp_path / "model.gguf").write_bytes(b"GGUF\xff\xff")
+    (tmp_path / "config.json").write_text("[" * 100_000)
+    for name in ("model.gguf", "config.json"):
+        with pytest.raises(ValueError, match=r"^plan: model must be a config.json") as caught:
+            shape_of("plan", str(tmp_path / name))
+        assert "\n" not in str(caught.value)

@@ -20,6 +20,11 @@ def guarded(command: Callable[..., int], *arguments: object) -> int:
     """The exit status of a command. Where it is interrupted, its output is closed, or a file can not be read
     or written, it ends with at most one line and no traceback."""
     name = Path(sys.argv[0]).stem
+    if sys.stderr is None:  # closed by the shell
+        sys.stderr = open(os.devnull, "w")
+    if sys.stdout is None:
+        print(f"{name}: standard output must be open, got a closed one", file=sys.stderr)
+        return 1
     try:
         status = command(*arguments)
         sys.stdout.flush()  # what fails at the end of the process is a traceback
@@ -154,6 +159,8 @@ def read_text(op: str, option: str, path: Path) -> str:
     """
     try:
         if str(path) == "-":
+            if sys.stdin is None:
+                raise OSError(errno.EBADF, "it is closed")
             return sys.stdin.buffer.read().decode("utf-8")
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

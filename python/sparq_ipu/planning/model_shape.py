@@ -98,9 +98,11 @@ def shape_of(op: str, model: str) -> ModelShape:
     path = path / "config.json" if path.is_dir() else path
     if not path.is_file():
         checks.fail(op, "model", f"be one of {', '.join(MODELS)}, or a config.json", repr(model))
+    if path.suffix == ".gguf":
+        checks.fail(op, "model", "be a config.json, for plans do not read .gguf files", repr(model))
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         checks.fail(op, "model", f"be a config.json that can be read ({error})", repr(model))
     if not isinstance(config, dict):
         checks.fail(op, "model", "be a config.json that holds an object", repr(model))
