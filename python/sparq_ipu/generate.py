@@ -6,7 +6,7 @@
 Prints the text as it comes, then how fast, how many bytes of the KV cache each token moved against dense
 attention, and, with --compare-dense, where a dense run's text departs, and how often SparQ agrees with dense
 attention about the next token. The prompt is read densely; every new token is decoded with SparQ, with the
-recommended settings where no option says others.
+recommended settings where none are given.
 
 Speed is the wall time of one run, model included. Runs that are compared are made one after the other: on a
 machine that does other work too, repeat them before you conclude anything.
@@ -65,7 +65,7 @@ from sparq_ipu.transformers.settings.layers import ModelSettings, pays_from
 
 __all__ = ["Run", "first_difference", "forced_predictions", "generate", "main", "prefill"]
 
-#: a prompt of so many tokens takes its time
+#: reading a prompt of this length takes a while
 _LONG_PROMPT = 1024
 
 
@@ -123,7 +123,7 @@ def _add_sampling_and_output(parser: argparse.ArgumentParser) -> None:
     )
     output = parser.add_argument_group("output")
     output.add_argument(
-        "--compare-dense", action="store_true", help="run densely too, and say where the texts part"
+        "--compare-dense", action="store_true", help="run densely too, and print where the texts part"
     )
     output.add_argument("--json", type=output_path, help="append one JSON line with the figures")
 
@@ -201,7 +201,7 @@ def _speed(run: Run) -> str:
 
 
 def _step_milliseconds(run: Run) -> list[float]:
-    """Of a decode step: 10th percentile, median, 90th percentile."""
+    """Time of a decode step: 10th percentile, median, 90th percentile."""
     return [float(x) for x in np.percentile(np.array(run.step_seconds) * 1e3, (10, 50, 90))]
 
 
@@ -225,10 +225,10 @@ def _describe(run: Run, n_prompt: int, settings: ModelSettings | None, head_dim:
 
 
 def _most_likely(model: Any, prompt: Any, text: list[int], cache: Any) -> np.ndarray:
-    """What the model, as it is enabled, holds for most likely at each token of `text` after the first, given
-    all tokens before it. `cache` holds the prompt, and is used up; None: the prompt is read once more.
+    """The most likely token of the enabled model at each token of `text` after the first, given all tokens
+    before it. `cache` holds the prompt, and is used up; None: the prompt is read once more.
 
-    As in `generate`, the whole prompt is prefill, and the first token is what prefill says. So where the text
+    As in `generate`, the whole prompt is prefill, and the first token comes from prefill. So where the text
     is that of a greedy run, these are its tokens.
     """
     import torch
@@ -390,7 +390,7 @@ def _lossless(
     prompt: Any,
     stops: list[int],
 ) -> int:
-    """What dense attention says, drafted by SparQ; and how many drafts were right."""
+    """Print the text of dense attention, drafted by SparQ, and how many drafts were right."""
     from sparq_ipu.transformers import generate_lossless
 
     with _reading(model, prompt.shape[1]):
@@ -431,7 +431,7 @@ def _asked(
     device: str,
     argv: list[str] | None,
 ) -> dict[str, Any]:
-    """What was run, by name."""
+    """The settings of a run, by name."""
     sampled = arguments.temperature is not None
     return {
         "model": arguments.model,

@@ -40,7 +40,7 @@ with needed("sparq_ipu.lm_eval", is_command=__name__ == "__main__"):
 
 #: how a model may attend: SparQ, dense over the same cache, or as it is without this package
 ATTENTION = ("sparq", "dense", "own")
-#: what lm_eval knows it by, the context's tokens, the continuation's tokens
+#: the key of a request in lm_eval, its context's tokens, its continuation's tokens
 Request = Tuple[Any, List[int], List[int]]
 
 

@@ -82,7 +82,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Put in what is not said of rows, and refuse settings that no model can have.
+    """Add the default top_k, and refuse settings that no model can have.
 
     Raises:
         ValueError: as `candidates`.

@@ -18,7 +18,7 @@ def error(message: str, kind: str, code: str | None = None, param: str | None = 
 
 
 def usage(ends: Sequence[Done], n_prompts: int) -> dict[str, Any]:
-    """What a request took. `ends`: of all choices; as many for each prompt, in order."""
+    """Tokens of a request. `ends`: of all choices, the same number for each prompt, in order."""
     each = max(len(ends) // max(n_prompts, 1), 1)
     n_prompt = sum(end.n_prompt for end in ends[::each])
     n_held = sum(end.n_held for end in ends[::each])
@@ -78,7 +78,7 @@ class Answer:
         return {**self._envelope(choices, False), "usage": usage(ends, n_prompts)}
 
     def first(self, index: int) -> dict[str, Any] | None:
-        """What a stream begins with, for each choice."""
+        """The first part of a stream, for each choice."""
         if not self._is_chat:
             return None
         delta = {"role": "assistant", "content": ""}

@@ -159,7 +159,7 @@ async def _events(
     queue: asyncio.Queue[tuple[int, serving.Event]],
     http: Request,
 ) -> AsyncIterator[tuple[int, serving.Event]]:
-    """What comes of requests, until each has ended. Whatever ends this cancels those that have not.
+    """The events of requests, until each has ended. Leaving early cancels those that have not.
 
     Raises:
         _Gone: the client is.

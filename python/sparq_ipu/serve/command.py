@@ -9,8 +9,8 @@ Then ask it with any client of that API:
         -d '{"messages": [{"role": "user", "content": "Why is the sky blue?"}]}'
 
 Prompts are read densely, a piece at a time between the steps of other answers; every new token is decoded
-with SparQ, with the settings of `sparq-ipu generate`. What a prompt begins with is not read again where an
-earlier one began with it too. docs/serve.md says more.
+with SparQ, with the settings of `sparq-ipu generate`. The beginning of a prompt is not read again where an
+earlier prompt began in the same way. More in docs/serve.md.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
 
 
 def parsed(argv: list[str] | None = None, prog: str = "sparq-ipu serve") -> argparse.Namespace:
-    """What a command line says; wrong words end the process."""
+    """The options of a command line; wrong ones end the process."""
     return _parser(prog).parse_args(argv)
 
 

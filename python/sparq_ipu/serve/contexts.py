@@ -61,7 +61,7 @@ class Contexts:
         self._products = FixedRows(model)
         self._step_rows = STEP_ROWS.get(model.dtype, _USUAL_STEP_ROWS)
         self._cache = Places(hooks.settings, n_places, context, options)
-        # Makes the cache, or says that there is no room. The system gives memory now, where it is in huge
+        # Makes the cache, or fails because there is no room. The system gives memory now, where it is in huge
         # pages nearly all of a place: that takes up to a second, which nobody should wait for.
         for place in range(n_places):
             self.read(place, [0], 0)
@@ -128,7 +128,7 @@ class Contexts:
 
     @contextlib.contextmanager
     def _rows(self, n_rows: int | None) -> Iterator[None]:
-        """Products have so many rows meanwhile."""
+        """Meanwhile products have this number of rows."""
         before, self._products.n_rows = self._products.n_rows, n_rows
         try:
             yield

@@ -2,7 +2,7 @@
 """The thread that serves requests together.
 
 In turns: requests that wait get places that are free, in the order they came. One piece of one prompt is
-read, of each prompt in turn. Then every text that is read gets its next token, in one forward pass. A long
+read, one prompt after another. Then every text that is read gets its next token, in one forward pass. A long
 piece is interrupted between two layers for a step of the others. So nobody waits for another's prompt.
 """
 
@@ -28,9 +28,9 @@ _log = logging.getLogger("sparq_ipu.serve")
 
 #: most tokens of a piece: larger ones are read little sooner
 PIECE = 1024
-#: between two steps of others, a piece takes so many times as long as a step
+#: time of a piece between two steps of others, in steps
 PIECE_STEPS = 1.5
-#: so many times longer where more texts are read than written: these then write more tokens together
+#: most times longer where more texts are read than written: more tokens then share a step
 MOST_READERS = 4.0
 
 
@@ -146,9 +146,9 @@ class Engine:
         self._texts: dict[Request, TextStream] = {}
         self._n_used = 0
         self._step_seconds = self._token_seconds = 0.0
-        #: of the last steps; one that was slow by chance makes no piece longer
+        #: times of the last steps; one that was slow by chance makes no piece longer
         self._lately: collections.deque[float] = collections.deque(maxlen=3)
-        #: of a piece that is read: when its layer began, its longest layer so far, when the last step ended
+        #: the piece that is being read: when its layer began and its longest layer; when the last step ended
         self._layer_at = self._layer_seconds = self._step_at = 0.0
         self._thread = threading.Thread(target=self._run, name="sparq-ipu-serve", daemon=True)
         self._thread.start()
@@ -199,7 +199,7 @@ class Engine:
             self._emit(request, Failed("the server is shutting down", is_refused=True))
 
     def stop(self, seconds: float = 0.0) -> None:
-        """Close, and wait for what runs; what is not done after so many seconds fails."""
+        """Close, and wait for running requests; those that are not done in time fail."""
         self.close()
         self._thread.join(seconds)
         self._is_stopping = True
@@ -303,7 +303,7 @@ class Engine:
             self._fail(request, error)
 
     def _copy_prefix(self, request: Request, place: Place) -> None:
-        """What another place holds of the prompt is copied."""
+        """Copy the part of the prompt that another place holds."""
         source, n = longest(self._places, request.tokens, ALIGNMENT)
         if source is not None and source is not place and n > request.n_read:
             self.contexts.copy(source.index, place.index, n)
@@ -359,7 +359,7 @@ class Engine:
             self._take_or_fail(request, [row])
 
     def _round(self, requests: list[Request]) -> None:
-        """Draft some tokens of each, and take those that dense attention says too."""
+        """Draft some tokens of each, and take those that dense attention predicts too."""
         places, held = _indices(requests), [request.n_stored for request in requests]
         n = min(self.draft_tokens, *(request.max_new - len(request.new) for request in requests))
         drafts = [[request.new[-1]] for request in requests]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every request over HTTP passes first: its key, its size; and an error that nobody expected."""
+"""The first check of every request over HTTP: its key and its size. It answers unexpected errors too."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a server counts, for Prometheus. docs/serve.md has the table."""
+"""Counters and times of a server, for Prometheus: docs/serve.md has the table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 6
 
 
 class Metrics:
-    """Of one engine, in a registry of its own."""
+    """The metrics of one engine, in a registry of its own."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()

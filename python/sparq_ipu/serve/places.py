@@ -58,7 +58,7 @@ class _Layer:
 
     @property
     def cache(self) -> KVCache:
-        """Of all places; there is one as soon as tokens came."""
+        """The cache of all places; it exists as soon as tokens came."""
         assert self._cache is not None
         return self._cache
 
@@ -90,7 +90,7 @@ class _LayerPass(StepLayer):
     is_sliding = False
     is_croppable = False
     supports_early_init = False
-    #: what the attention function asks of a layer
+    #: the attention function asks this of a layer
     is_beyond_window = False
 
     def __init__(
@@ -150,7 +150,7 @@ class _LayerPass(StepLayer):
     def _joined(
         self, name: str, past: np.ndarray | None, new: torch.Tensor, dtype: torch.dtype
     ) -> torch.Tensor:
-        """What is held and a piece behind it."""
+        """The tokens that the place holds, and a piece behind them."""
         if past is None:
             return new.to(dtype)
         shape = (*new.shape[:2], self._n_held + new.shape[2], new.shape[3])
@@ -167,7 +167,7 @@ class _LayerPass(StepLayer):
         return self._waiting is not None or self._piece is not None
 
     def check_mask(self, mask: torch.Tensor | None, n_tokens: int) -> None:
-        """Tokens see what their places hold up to them, whatever a mask says: no mask is given."""
+        """No mask is given: tokens see all earlier tokens of their place."""
 
     @outside_graphs
     def attend(
@@ -245,7 +245,7 @@ class _LayerPass(StepLayer):
 
 
 class PlacesPass(PreparedCache):
-    """What a model is given as its cache in one forward pass: see `Places.tokens`."""
+    """The cache of one forward pass: see `Places.tokens`."""
 
 
 class Places:
@@ -270,7 +270,7 @@ class Places:
         is_dense: bool = False,
         between: Callable[[], None] | None = None,
     ) -> PlacesPass:
-        """What to give the model as its cache, for tokens of these places.
+        """The cache for one forward pass with tokens of these places.
 
         Args:
             places: whose tokens they are, in order; one for a piece.

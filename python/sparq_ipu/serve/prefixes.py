@@ -16,7 +16,7 @@ from typing import Sequence
 
 import numpy as np
 
-#: of characters or tokens that a request begins with, those that choose its machine
+#: characters or tokens at the beginning of a request that choose its machine
 _BEGINNING = 1024
 
 

@@ -44,7 +44,7 @@ class _Server(uvicorn.Server):
 
 
 def run(app: Any, engine: Engine, host: str, port: int, grace: float, proxies: str | None = None) -> int:
-    """Serve until a signal says to end; then for `grace` seconds what has begun. Returns the exit status.
+    """Serve until a signal comes, then finish answers for `grace` seconds. Returns the exit status.
 
     Args:
         proxies: addresses, with commas, whose headers of forwarding are believed; None: of nobody.

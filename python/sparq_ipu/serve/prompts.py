@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what a request says to what the engine takes: tokens, settings, stops."""
+"""From the fields of a request to the arguments of the engine: tokens, settings, stops."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparq_ipu.serve.sampling import Sampling
 from sparq_ipu.serve.schemas import ChatRequest, CompletionRequest, Invalid
 from sparq_ipu.transformers.generation.chats import chat_tokens
 
-#: a completion has so many tokens where nothing is said, as in OpenAI's API
+#: most tokens of a completion by default, as in OpenAI's API
 _USUAL_TOKENS = 16
 #: most characters of a text for each token of the context; a longer text is refused before it is tokenised
 CHARACTERS_PER_TOKEN = 64
@@ -22,7 +22,7 @@ CHARACTERS_PER_TOKEN = 64
 
 @dataclasses.dataclass
 class Prompts:
-    """What all requests need to know of the model.
+    """Facts about the model that all requests need.
 
     Args:
         tokenizer: of transformers.

@@ -18,7 +18,7 @@ from sparq_ipu.serve.prefixes import beginning
 
 _ROUTER = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
 _STRICTLY = {"request_router_class": _ROUTER, "request_router_kwargs": {"num_fallback_replicas": 0}}
-#: Ray hands on all requests: a machine that is full says so itself, with status 429
+#: Ray hands on all requests: a machine that is full answers with status 429
 _ALL: dict[str, Any] = {"max_ongoing_requests": 1 << 16}
 
 
@@ -54,7 +54,7 @@ class Machine:
 
 @serve.deployment(**_ALL)
 class Front:
-    """What clients talk to: it hands each request to its machine."""
+    """The entry for clients: it hands each request to its machine."""
 
     def __init__(self, machines: Any):
         self._machines = machines
@@ -73,7 +73,7 @@ class Front:
 def deploy(arguments: dict[str, str]) -> Any:
     """The application. machines: how many. options: those of `sparq-ipu serve` but for its network."""
     words = shlex.split(arguments.get("options", ""))
-    parsed(words)  # what is wrong is said here
+    parsed(words)  # errors are reported here
     front: Any = Front  # what decorators make of classes
     machine: Any = Machine
     return front.bind(machine.options(num_replicas=int(arguments["machines"])).bind(words))

@@ -28,7 +28,7 @@ class Sampling:
 
 
 class LogProbability(NamedTuple):
-    """Of a token, by the model, before temperature and top_p; and the most likely tokens with theirs."""
+    """The log-probability of a token before temperature and top_p, and the most likely tokens with theirs."""
 
     token: int
     value: float
@@ -62,7 +62,7 @@ class Sampler:
         return int(order[min(int(at), len(order) - 1)])
 
     def log_probability(self, logits: np.ndarray, token: int) -> LogProbability | None:
-        """What is to be reported of a token."""
+        """The log-probability that is reported for a token."""
         n_top = self.sampling.n_top
         if n_top is None:
             return None

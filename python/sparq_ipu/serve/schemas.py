@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a request over HTTP may say: OpenAI's completions and chat completions.
+"""Fields of a request over HTTP: OpenAI's completions and chat completions.
 
-A field that would change the answer and that this server does not have is refused, unless it says what holds
-anyway; so is a field that nobody knows.
+A field that would change the answer and that this server does not support is refused, unless its value
+changes nothing. An unknown field is refused.
 """
 
 # ruff: noqa: UP006, pydantic reads annotations, and Python 3.8 has no list[int]
@@ -21,7 +21,7 @@ _MOST = 1 << 53
 _HARMLESS = frozenset(
     {"user", "metadata", "store", "safety_identifier", "prompt_cache_key", "service_tier", "verbosity"}
 )
-#: fields that may only say what holds anyway
+#: fields that take only the value that holds anyway
 _FIXED: dict[str, Any] = {
     "presence_penalty": (0,),
     "frequency_penalty": (0,),
@@ -64,7 +64,7 @@ class _Strict(BaseModel):
 
 
 class _Sampled(_Strict):
-    """What both kinds of requests have."""
+    """Fields of both kinds of requests."""
 
     model: Optional[str] = None
     temperature: Optional[float] = Field(None, ge=0, le=2)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from typing import Any, Sequence
 
-#: what a tokenizer says of bytes that are no character yet
+#: the text of a tokenizer for bytes that are no character yet
 _NO_CHARACTER = "\ufffd"
 
 

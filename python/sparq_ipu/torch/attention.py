@@ -27,7 +27,7 @@ STATES = ("device", "tensors")
 class _StreamingAttention(HasSpec, torch.nn.Module):
     """A KV cache, how it is fed, and attention over it. Arguments: as `DenseAttention`."""
 
-    #: of SparQ or window attention; None: dense attention
+    #: settings of SparQ or window attention; None: dense attention
     settings: Settings
 
     # the buffers of state="tensors"
@@ -61,7 +61,7 @@ class _StreamingAttention(HasSpec, torch.nn.Module):
         self.state = state
         self.spec = spec
         self.settings = settings
-        #: what messages call the attention
+        #: the name of the attention in messages
         self._op = op_of(settings)
         # Plain tuples, because torch.compile may not be able to trace the methods of dataclasses.
         self._row = (spec.batch, spec.n_kv_heads, spec.head_dim)

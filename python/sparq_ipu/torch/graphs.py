@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch.compile must not trace."""
+"""Functions that torch.compile must not trace."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def outside_graphs(function: _Function) -> _Function:
-    """Decorator of functions that use NumPy: torch.compile breaks its graph there, or says it may not."""
+    """Decorator of functions that use NumPy: torch.compile breaks its graph there, or fails."""
     disable = getattr(getattr(torch, "compiler", None), "disable", None)  # torch 2.0 has no torch.compiler
     if disable is None:
         return function

@@ -7,7 +7,7 @@ The cache of one attention layer is four tensors:
     value_sum                (batch, n_kv_heads, head_dim) float32     running sum of the value rows
     lengths                  (batch,) int64                            positions held by each row
 
-`cache_append` mutates them, and says so in its schema; the attention operators are functions. All have a meta
+`cache_append` mutates them, as its schema declares; the attention operators are functions. All have a meta
 implementation, so torch.compile and torch.export trace them. Results are bit for bit those of
 `sparq_reference.exact`.
 

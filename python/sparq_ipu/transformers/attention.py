@@ -51,11 +51,11 @@ class PassState(threading.local):
 
 @dataclasses.dataclass
 class ForwardPass:
-    """What attention must know of the forward pass that it is called in."""
+    """Facts about a forward pass that its attention needs."""
 
     #: layers that keep the model's own attention
     own: frozenset[int] = frozenset()
-    #: of the others, those that see a window of positions, and how many
+    #: windows of the other layers, in positions, where they have one
     windows: dict[int, int] = dataclasses.field(default_factory=dict)
     state: PassState = dataclasses.field(default_factory=PassState)
 
@@ -158,12 +158,12 @@ def _is_causal(layer: Any) -> bool:
 
 
 def _factor(scaling: float | None, query: torch.Tensor) -> float:
-    """Of the scores, beside 1/sqrt(head_dim)."""
+    """The factor of the scores, beside 1/sqrt(head_dim)."""
     return 1.0 if scaling is None else scaling * float(query.shape[-1]) ** 0.5
 
 
 def _check_arguments(arguments: dict[str, Any], dropout: float, window: int | None) -> None:
-    """Refuse what would change the result. `window`: that of the layer, which its attention must have too."""
+    """Refuse arguments that would change the result. `window`: of the layer, which must be given too."""
     for name, argument in arguments.items():
         if name == "sliding_window" and argument is not None and argument == window:
             window = None

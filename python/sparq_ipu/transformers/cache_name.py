@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What transformers calls the argument with the KV cache: `cache` from 5.24 on, `past_key_values` before.
+"""The name of the argument with the KV cache in transformers: `cache` from 5.24 on, `past_key_values` before.
 Models of its newer releases take the older name too, and warn."""
 
 from __future__ import annotations

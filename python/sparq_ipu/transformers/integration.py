@@ -84,20 +84,20 @@ def enable(
     Args:
         model: a causal decoder (Llama, Mistral, Gemma, Qwen, Pythia, OPT, ...: docs/models.md has a table) on
             the CPU, in eval mode. Layers that see a window of positions may keep their own attention: the
-            logger "sparq_ipu" says so in a line.
+            logger "sparq_ipu" reports them in a line.
         options: the settings of all layers: rank, top_k, index_bits and so on, see `LayerSettings`; and
             options of `sparq_ipu.KVCache`.
-        published: settings that are not given are as in arXiv:2312.04985: alike in all layers, a key index of
-            16 bits unless the cache says another, at any length.
+        published: settings that are not given are those of arXiv:2312.04985: the same in all layers, a key
+            index of 16 bits unless the cache has another, SparQ at any length.
         settings: a file that `python -m sparq_ipu.tune` wrote, in place of the settings and `layers`.
         layers: what differs in some layers, by index: None is dense, a mapping replaces settings, e.g.
             `{0: None, 1: {"mean_value": False}, 2: {"index_bits": 8}}`.
         device: of the KV cache; "auto" is the CPU kernels where they are built, else the NumPy reference.
         check_finite: as `sparq_ipu.KVCache`.
         capacity: most positions of one batch row; None grows as needed.
-        tokens_per_step: a forward pass of up to so many tokens, at most 32, on top of a filled cache is
-            decode steps in one: each token attends as if it came alone. With 1, several tokens are prefill.
-            Assisted generation and prompt lookup need more than 1, as `generate_lossless` does.
+        tokens_per_step: a forward pass of up to this number of tokens (at most 32) on a filled cache is
+            several decode steps in one: each token attends as if it came alone. With 1, several tokens are
+            prefill. Assisted generation and prompt lookup need more than 1, as `generate_lossless` does.
         lean: steps of one token through Llama and Qwen 2 take fewer operations than transformers does, with
             the same bits. False: the model's own forward pass, always.
         weights: "int8" or "int4": round the weights of linear layers to so few bits, of a model in bfloat16;
@@ -105,7 +105,7 @@ def enable(
 
     Raises:
         ValueError: `enable: <argument> must <rule>, got <value>`; also for a model that is not supported; and
-            what `sparq_ipu.KVCache` says of its options. The model is then unchanged.
+            what `sparq_ipu.KVCache` raises for its options. The model is then unchanged.
     """
     check_model("enable", model)
     published = checks.check_bool("enable", "published", published)
@@ -228,7 +228,7 @@ def disable(model: PreTrainedModel) -> None:
 
 
 def is_enabled(model: PreTrainedModel) -> bool:
-    """Whether `enable` or `enable_dense` is in force, for a model and its decoder alike."""
+    """Whether a model, or the model of this decoder, is enabled."""
     return hasattr(model, "base_model") and hasattr(decoder_of(model), _STATE)
 
 
@@ -291,14 +291,14 @@ def _own_config(model: PreTrainedModel) -> None:
 
 
 def _set_attention(model: PreTrainedModel, name: str) -> None:
-    """Of the model and its decoder, whose configs are two where the decoder alone was enabled."""
+    """Set the attention of the model and of its decoder: two configs where only the decoder was enabled."""
     parts: tuple[Any, ...] = (decoder_of(model), model.base_model, model)
     for part in {id(part): part for part in parts}.values():
         part.set_attn_implementation(name)
 
 
 class _Hooks:
-    """What is done around each forward pass of the decoder: it gets a SparQ cache, which is told what comes.
+    """Hooks around each forward pass of the decoder: it gets a SparQ cache, which learns which tokens come.
 
     transformers gives a cache layer keys and values, but no attention mask. So padding is announced here.
     """
@@ -308,7 +308,7 @@ class _Hooks:
     ):
         self.settings = settings
         self.tokens_per_step = tokens_per_step
-        #: of the caches that it makes
+        #: options of the caches that the hooks make
         self.cache_options = options
         self._kinds = kinds
         windows = {index: window for index, window in enumerate(kinds.windows) if window is not None}

@@ -20,7 +20,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from sparq_reference import checks
 
 _KNOWN_TYPES = ("full_attention", "sliding_attention")
-#: what changes attention, by the name that configs give it
+#: features that change attention, by their names in configs
 _REFUSED = (
     "attn_logit_softcapping",
     "attention_sink",

@@ -13,7 +13,7 @@ import torch
 from sparq_ipu.transformers.settings.layers import AnyLayerSettings
 from sparq_reference import checks
 
-#: what the attention of a model must do: anything else would be silently wrong
+#: the rule for the attention of a model: anything else would be silently wrong
 ATTEND_ONCE = "attend once in every layer, to the keys and values that its cache returned"
 
 
@@ -43,14 +43,14 @@ class Handover:
     def announce(self, announced: Announcement | None) -> None:
         """Tokens that come; None: nothing comes, whatever was announced."""
         self.announced = announced
-        #: what `update` returned for them
+        #: the tensors that `update` returned for them
         self._returned: tuple[torch.Tensor, ...] = ()
         self._versions: tuple[int | None, ...] = ()
         #: several tokens of one step, which are appended when their queries come: keys and values
         self.waiting: tuple[np.ndarray, np.ndarray] | None = None
 
     def expected(self) -> Announcement:
-        """What was announced, of tokens that have not been stored.
+        """The announcement of tokens that have not been stored.
 
         Raises:
             RuntimeError: the model is not enabled; ValueError: tokens came already in this forward pass.
@@ -66,7 +66,7 @@ class Handover:
         return self.announced
 
     def give(self, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """What `update` returns to the model."""
+        """Remember the tensors that `update` returns to the model."""
         self._returned, self._versions = (keys, values), (_version(keys), _version(values))
 
     def take(self, key: torch.Tensor, value: torch.Tensor) -> AnyLayerSettings | None:

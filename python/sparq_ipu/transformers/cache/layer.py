@@ -49,7 +49,7 @@ class SparqLayer(StepLayer):
 
     is_compileable = False
     is_sliding = False
-    #: from 5.24 on asked before assisted generation: `crop` says what to change where it cannot be done
+    #: from 5.24 on asked before assisted generation: the error of `crop` tells what to change
     is_croppable = True
     supports_early_init = False
 
@@ -85,7 +85,7 @@ class SparqLayer(StepLayer):
         self._fitting: AnyLayerSettings | None = None
         #: tokens may be taken back
         self._is_croppable = False
-        #: what the decode steps so far moved
+        #: the bytes of the decode steps so far
         self.traffic = Traffic()
 
     @property
@@ -174,7 +174,7 @@ class SparqLayer(StepLayer):
 
     def set_real(self, real: torch.Tensor) -> None:
         """Change which of the columns are real, (batch, n_columns) bool. The others leave the KVCache.
-        `check_real` says whether this can be done."""
+        Call `check_real` before."""
         key, value = self._by_column()
         self._storage.replace(key, value, real)
         self._columns.replace(real)
@@ -290,8 +290,8 @@ class SparqLayer(StepLayer):
             self._select(self, indices)
 
     def crop(self, n_columns: int) -> None:
-        """Take the last columns back: -n of them; a positive number says how many to keep, as transformers 4
-        does.
+        """Take the last columns back: -n of them. A positive number is the number to keep, as in
+        transformers 4.
 
         Raises:
             NotImplementedError: the model is enabled for one token a step. Assisted generation and prompt

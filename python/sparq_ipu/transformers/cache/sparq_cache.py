@@ -48,7 +48,7 @@ class SparqCache(Cache):
 
     @classmethod
     def of_checked(cls, config: PretrainedConfig, options: dict[str, Any]) -> SparqCache:
-        """With options that `check_options` gave: of an enabled model, whose layers say what these do not."""
+        """With options from `check_options`. Settings of the enabled model's layers add the rest."""
         cache = cls.__new__(cls)
         cache._make(config, options)
         return cache
@@ -76,7 +76,7 @@ def kinds_of(cache: Any) -> LayerKinds:
 
 
 def sparq_layers(cache: Any) -> list[SparqLayer]:
-    """Of a cache, the layers that are not left to the model; none of None."""
+    """The layers of a cache that are not left to the model; none without a cache."""
     return [layer for layer in getattr(cache, "layers", []) if isinstance(layer, SparqLayer)]
 
 
@@ -92,7 +92,7 @@ def record_past(cache: Any) -> None:
 
 
 def cache_traffic(cache: Cache) -> dict[str, int]:
-    """What the decode steps of a run moved.
+    """The bytes that the decode steps of a run moved.
 
     Returns:
         n_steps: decode steps; bytes_read: bytes of the KV cache, queries and outputs that they moved, over

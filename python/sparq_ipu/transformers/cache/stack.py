@@ -30,7 +30,7 @@ class LayerStack:
 
     @property
     def cache(self) -> KVCache:
-        """That of all layers."""
+        """The KVCache of all layers."""
         assert self._cache is not None  # a storage exists, so somebody has joined
         return self._cache
 
@@ -52,14 +52,14 @@ class LayerStack:
         self._users.discard(index)
 
     def reserve(self, n_positions: int) -> None:
-        """Room for so many positions of every layer."""
+        """Make room for `n_positions` in every layer."""
         if n_positions > self.cache.capacity:
             capacity = min(max(n_positions, 2 * self.cache.capacity), checks.MAX_CAPACITY)
             self._cache = self._moved(np.arange(self.cache.batch), capacity, self._users)
 
     def select(self, index: int, rows: np.ndarray) -> LayerStack:
-        """What layer `index` holds in these rows, in a stack that other layers join when they are asked for
-        the same rows."""
+        """A stack with these rows of layer `index`. Other layers join it when they are asked for the same
+        rows."""
         wanted = rows.tolist()
         if self._selected is None or self._selected[0] != wanted or index in self._selected[1]._users:
             stack = LayerStack(self.n_layers)

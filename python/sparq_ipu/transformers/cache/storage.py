@@ -86,7 +86,7 @@ def check_options(
 
 def _check_layers(op: str, options: dict[str, Any], layers: Sequence[AnyLayerSettings | None]) -> None:
     """Whether layers that are attended to with these can have caches with these options; none: any."""
-    # What has as many layers and rows as there are IPUs at most can be split over any of them.
+    # As many layers and rows as there can be IPUs split evenly over any number of them.
     n = MAX_IPUS if is_stacked(options) else 1
     checks.check_bool("KVCache", "check_finite", options["check_finite"])
     any_settings = next((of_layer for of_layer in layers if of_layer is not None), None)
@@ -128,7 +128,7 @@ class Storage:
 
     @property
     def cache(self) -> KVCache:
-        """What attention reads."""
+        """The KVCache that attention reads."""
         return self._cache
 
     @classmethod
@@ -136,7 +136,7 @@ class Storage:
         """An empty one, for tokens of that shape: key (batch, n_kv_heads, n_tokens, head_dim).
 
         Args:
-            capacity: most positions of a row; None: as many as come.
+            capacity: most positions of a row; None: no limit.
             options: of `sparq_ipu.KVCache`.
         """
         batch, n_kv_heads, n_tokens, head_dim = key.shape
@@ -144,7 +144,7 @@ class Storage:
         return cls(KVCache(batch, n_kv_heads, head_dim, room, **options), capacity is None, options)
 
     def reserve(self, n_positions: int) -> None:
-        """Room for so many positions, unless the capacity is fixed."""
+        """Make room for `n_positions`, unless the capacity is fixed."""
         if self._grows and n_positions > self.cache.capacity:
             capacity = max(n_positions, 2 * self.cache.capacity)
             self._cache = self._moved(np.arange(self.cache.batch), min(capacity, checks.MAX_CAPACITY))
@@ -174,11 +174,11 @@ class Storage:
         return torch.from_numpy(key), torch.from_numpy(value)
 
     def select(self, index: torch.Tensor) -> Storage:
-        """What the rows `index` hold, in that order, as a storage of its own."""
+        """A copy of the rows `index`, in that order."""
         return Storage(self._moved(index.numpy(), self.cache.capacity), self._grows, self._options)
 
     def forget(self) -> None:
-        """Nobody asks any more for what it holds."""
+        """Nothing reads these tokens any more."""
 
     def _empty(self, batch: int, capacity: int) -> KVCache:
         return KVCache(batch, self.cache.n_kv_heads, self.cache.head_dim, capacity, **self._options)

@@ -16,7 +16,7 @@ _MOST_STEPS = 256
 
 
 class Traffic:
-    """What the decode steps of one layer moved.
+    """The bytes that the decode steps of one layer moved.
 
     Attributes:
         n_steps: decode steps.
@@ -36,7 +36,7 @@ class Traffic:
 
     @property
     def bytes_dense(self) -> int:
-        """What dense attention would have moved."""
+        """Bytes that dense attention would have moved."""
         self._sum()
         return self._bytes_dense
 
@@ -71,7 +71,7 @@ class Traffic:
 
 @functools.lru_cache(maxsize=64)
 def _bytes(spec: CacheSpec, memory: str, settings: Settings) -> Callable[[int], int]:
-    """Of one query of a batch element, by its length."""
+    """Bytes of one query of a batch element, by its length."""
     kernel = BASELINE if settings is None else KERNELS[attention_over(memory, settings).kernel]
 
     # The layers of a model, one after another, ask the same.

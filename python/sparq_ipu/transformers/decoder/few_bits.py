@@ -31,7 +31,7 @@ try:
 except ImportError:  # not built
     _cpu = None  # type: ignore[assignment]
 
-#: of int4: weights that share a scale
+#: int4 weights that share a scale
 GROUP = 32
 #: rows of one product that the kernels of few bits are quick with; a step has up to 32 (MAX_TOKENS)
 MOST_ROWS = 32
@@ -43,7 +43,7 @@ _OUTPUTS, _CODES, _BYTES = 16, 256, 320
 _PAGE, _HUGE, _SHARED = 1 << 21, 1 << 22, 1 << 26
 #: weights that are rounded at a time
 _CHUNK = 1 << 20
-#: what the kernels ask of a layer: others crash in some versions of PyTorch
+#: sizes must be multiples of these: other layers crash in some versions of PyTorch
 _MULTIPLES = {"out_features": 16, "in_features": GROUP}
 
 
@@ -71,7 +71,7 @@ class FewBitsLinear(torch.nn.Module):
 
     @property
     def weight_bytes(self) -> int:
-        """What a step reads."""
+        """Bytes that a step reads."""
         raise NotImplementedError
 
     def _product(self, rows: torch.Tensor) -> torch.Tensor:
@@ -97,7 +97,7 @@ class FewBitsLinear(torch.nn.Module):
         return F.linear(input, self.weight, self.bias)
 
     def extra_repr(self) -> str:
-        """What `print` shows."""
+        """The text that `print` shows."""
         names = ("in_features", "out_features")
         return (
             ", ".join(f"{name}={getattr(self, name)}" for name in names) + f", bias={self.bias is not None}"
@@ -105,9 +105,9 @@ class FewBitsLinear(torch.nn.Module):
 
 
 class Int8Linear(FewBitsLinear):
-    """Of 8 bits, rounded to nearest."""
+    """Weights of 8 bits, rounded to nearest."""
 
-    #: what this version of PyTorch must have
+    #: the operator that this version of PyTorch must have
     needs: ClassVar[str] = "_weight_int8pack_mm"
     codes: torch.Tensor  # (out_features, in_features) int8
     scale: torch.Tensor  # (out_features,) bfloat16
@@ -144,7 +144,7 @@ class Int8Linear(FewBitsLinear):
 
 
 class Int4Linear(FewBitsLinear):
-    """Of 4 bits.
+    """Weights of 4 bits.
 
     Args:
         groups: codes as `paired` makes them, and scale and zero (out_features, in_features / 32), which

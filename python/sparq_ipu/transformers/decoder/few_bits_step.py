@@ -2,10 +2,10 @@
 """Steps of one token through decoders whose linear layers have few bits: one call of the CPU kernels, and the
 same bits.
 
-Between what attention says and what the next layer attends with are four products, two norms, an activation
-and two sums. As operations of PyTorch they take longer than their weights take to be read, where a model is
-small. So the kernels do all of that, and the attention of layers whose cache they have. Where a layer's is
-elsewhere, there is one call between its attention and that of the next.
+Between the output of attention and the queries of the next layer are four products, two norms, an activation
+and two sums. In a small model these operations take PyTorch longer than reading their weights. So the kernels
+compute them all, and attention too where the cache is theirs. Where it is elsewhere, one call leads from the
+attention of a layer to that of the next.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ except ImportError:  # not built
 
 #: the class of the usual activation: its name differs with the version
 SILU = type(ACT2FN["silu"])
-#: of a decoder layer: inputs of attention, its output, gates, down
+#: linear layers of a decoder layer: inputs of attention, its output, gates, down
 Joined = Sequence[JoinedLinear]
-#: what PyTorch's vectors may have of float32
+#: numbers of float32 that a vector of PyTorch may hold
 _LANES = (8, 16, 4)
 
 
@@ -47,9 +47,9 @@ class FewBitsStep:
         #: False where the decoder is not what it was
         self.stands = _watch(decoder, layers)
         self._hidden = decoder.norm.weight.shape[0]
-        #: what the kernels have the addresses of
+        #: tensors whose addresses the kernels keep
         self._kept = layers, _activation_table(), [norm.weight.data for norm in _norms(decoder)]
-        #: what each layer attends with, and the last one says
+        #: widths of the inputs of each layer's attention, and of the output of the last layer
         self._widths = [*(of_layer[0].out_features for of_layer in layers), self._hidden]
         #: the calls of a step, which a clock may stand around
         self.kernels = _cpu.DecoderStep(
@@ -64,7 +64,7 @@ class FewBitsStep:
     @classmethod
     def of(cls, decoder: Any, layers: Sequence[Sequence[JoinedLinear | None]]) -> FewBitsStep | None:
         """None where it is left to PyTorch: some weights have 16 bits, an activation or a norm is another
-        one, or this version of PyTorch rounds norms otherwise."""
+        one, or this version of PyTorch rounds norms differently."""
         joined = [[one for one in of_layer if one is not None] for of_layer in layers]
         if _cpu is None or any(len(some) < len(every) for some, every in zip(joined, layers)):
             return None

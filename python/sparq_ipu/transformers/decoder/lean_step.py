@@ -2,15 +2,15 @@
 """Steps of one token through decoders of the kind of Llama: fewer operations than transformers takes, and the
 same bits.
 
-A step of a small model takes as long as its operations are many, whatever they compute. transformers takes
-some 60 in each layer beside the products, and calls a dozen modules. Here norms are written out, and all from
-the products of queries, keys and values to what attention says is one call: some 10 operations. Products,
+Decoding a small model is bound by the number of operations, not by their size. transformers takes some 60 in
+each layer beside the products, and calls a dozen modules. Here norms are written out, and one call leads from
+the products of queries, keys and values to the output of attention: some 10 operations. Products,
 embeddings and the activation are the model's own modules, and every rounding is the model's. Layers of few
 bits that have one input are one product, and where all layers have few bits, a step is one call (module
 `few_bits_step`).
 
-What is not as it was written (a class, a hook, an argument), gradients and torch.compile: all of these have
-the model's own forward pass, at each step anew.
+The model's own forward pass runs instead with gradients, with torch.compile, and where a class, a hook or an
+argument differs from the original. This is checked at each step.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _Linears:
         self.joined = JoinedLinear(modules, names) if fit else None
 
     def each(self, modules: Any, rows: torch.Tensor) -> Sequence[torch.Tensor]:
-        """What each says, which has as many outputs as the others.
+        """The output of each; all have the same width.
 
         Args:
             modules: of that module, now.
@@ -61,7 +61,7 @@ class _Linears:
         return self._apart(modules, rows) if joined is None else joined.chunk(len(self._names), 1)
 
     def one(self, modules: Any, rows: torch.Tensor) -> torch.Tensor:
-        """What they say, one after another, (batch, sum of their outputs)."""
+        """Their outputs, one after another, (batch, sum of their widths)."""
         joined = self._product(modules, rows)
         if joined is not None:
             return joined
@@ -69,7 +69,7 @@ class _Linears:
         return torch.cat(said, 1) if len(said) > 1 else said[0]
 
     def _product(self, modules: Any, rows: torch.Tensor) -> torch.Tensor | None:
-        """Of all together, or None where they are not joined, or others by now."""
+        """The outputs of all together, or None where they are not joined or have been replaced."""
         joined = self.joined
         if joined is None or not joined.takes(rows) or modules is not joined.modules:
             return None
@@ -114,7 +114,7 @@ class LeanStep:
         self._is_known = False
 
     def __getstate__(self) -> dict[str, Any]:
-        """Of a copy, whose decoder may not be whole yet: it is prepared for at its first step."""
+        """The decoder of a copy may not be whole yet: the copy prepares for it at its first step."""
         return dict(vars(self), _layers=[], _few_bits=None, _is_known=False)
 
     @staticmethod
@@ -146,8 +146,8 @@ class LeanStep:
         return self._step(few_bits, kwargs["input_ids"], kwargs.get("position_ids"), cache_in(kwargs))
 
     def find_few_bits(self) -> FewBitsStep | None:
-        """What computes a step of a decoder that is as it was written, where its layers have few bits; None:
-        PyTorch does."""
+        """The step in one call, for a decoder that is as it was written and whose layers have few bits; None:
+        PyTorch computes it."""
         if not self._is_known:
             if not self._layers:
                 self._prepare()

@@ -24,7 +24,7 @@ class Unchanged:
         self._hooks: list[Mapping[int, Any]] = []
         self._tensors: list[torch.Tensor] = []
         self._addresses: list[int] = []
-        #: of these torch counts how often they are written; in inference mode it does not
+        #: torch counts writes to these, except in inference mode
         self._counted: list[torch.Tensor] = []
         self._versions: list[int] = []
 
@@ -63,7 +63,7 @@ class Unchanged:
         return holder[name]
 
     def include(self, other: Unchanged) -> None:
-        """What that one watches."""
+        """Watch the parts of another one too."""
         for name, listed in vars(other).items():
             vars(self)[name] += listed
 

@@ -18,11 +18,11 @@ from sparq_reference import checks
 
 @dataclasses.dataclass(frozen=True)
 class FewBits:
-    """What `quantise_weights` did.
+    """The report of `quantise_weights`.
 
     Attributes:
         weights: "int8" or "int4".
-        layers: how many linear layers have so many bits, by "int8" and "int4"; "as in the file" counts those
+        layers: the number of linear layers by "int8" and "int4"; "as in the file" counts those
             of 4 bits that were not rounded anew, and "left" those of a shape that the kernels do not take.
         bytes_before, bytes_after: of these layers, what a step reads.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Greedy decoding that says what dense attention says, faster where reading the cache takes most of the time.
+"""Greedy decoding with the tokens of dense attention, faster where decoding is bound by reading the cache.
 
 SparQ attention drafts a few tokens, one by one. Then the model reads them all in one forward pass, with dense
 attention over the same cache. What it agrees with is kept, and the first token that it does not agree with is
@@ -25,7 +25,7 @@ from sparq_reference import checks
 
 @dataclasses.dataclass
 class LosslessRun:
-    """What `generate_lossless` did.
+    """The tokens of `generate_lossless`, and its rounds.
 
     Attributes:
         tokens: the new ones.

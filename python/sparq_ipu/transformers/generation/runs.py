@@ -144,7 +144,7 @@ def forced_predictions(
     cache: Any = None,
     progress: Callable[[int], None] | None = None,
 ) -> np.ndarray:
-    """What the model would say at each token of a given text, decoded with the attention that is enabled.
+    """The model's predictions at each token of a given text, decoded with the attention that is enabled.
 
     Args:
         prompt: (1, n_tokens) int64 tensor, at least two tokens; all but the last are prefill.

@@ -26,7 +26,7 @@ from sparq_reference import CacheSpec, checks
 
 #: the bound on the sum is at first this much above what is asked for, and is then multiplied by TIGHTER
 LOOSEST, TIGHTER, TIGHTENINGS = 4.0, 0.6, 24
-#: of a cache, by name
+#: options of a cache: name and value
 Options = Tuple[Tuple[str, int], ...]
 
 
@@ -53,7 +53,7 @@ class Distance:
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """What one layer could have.
+    """Settings that one layer could have.
 
     Attributes:
         settings: None: dense attention. kl: measured with all other layers dense. n_bytes: of cache a KV head
@@ -67,7 +67,7 @@ class Choice:
 
 @dataclasses.dataclass
 class Tuned:
-    """What came out.
+    """The result of `tune`.
 
     Attributes:
         settings: of each layer.
@@ -147,7 +147,7 @@ class Probe:
         return Distance(float(torch.cat(kls).mean()), float(torch.cat(same).float().mean()))
 
     def _cache(self, number: int, asked: set[Options]) -> SparqCache:
-        if len(asked) > 1:  # each layer has its own: as the settings say
+        if len(asked) > 1:  # layers differ: each takes those of its settings
             return self._read(self._texts[number], SparqCache(self._model.config))
         (one,) = asked
         if one not in self._caches:
@@ -158,8 +158,9 @@ class Probe:
 
 
 def least_traffic(choices: Sequence[Sequence[Choice]], bound: float) -> list[Choice]:
-    """Of each layer's choices one, with a sum of divergences of at most `bound` and little traffic: what one
-    exchange rate between both gives, the best such rate. Layers have a choice with divergence 0: dense.
+    """One choice for each layer, with a sum of divergences of at most `bound` and little traffic. One rate
+    between divergence and bytes decides in all layers; the best such rate is found. Every layer has a
+    choice with divergence 0: dense.
     """
 
     def at(rate: float) -> list[Choice]:

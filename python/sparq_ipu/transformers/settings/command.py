@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of a model on a command line: options, what they say, and settings in words. Needs no torch."""
+"""Settings of a model on a command line: the options, their values, and settings in words. Needs no torch."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def parse_layer_settings(text: str, op: str = "generate") -> dict[int, dict[str,
 
 
 def add_attention(parser: argparse.ArgumentParser) -> None:
-    """The options that say how a model decodes: settings, a file with them, lossless, or dense."""
+    """The options for how a model decodes: settings, a file with them, lossless, or dense."""
     group = parser.add_argument_group("SparQ attention (arXiv:2312.04985)")
     _add_settings(group)
     group.add_argument(
@@ -83,7 +83,7 @@ def _add_settings(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--published",
         action="store_true",
-        help="what is not said is as in the paper, not as recommended: the mean value in every layer, "
+        help="settings that are not given are those of the paper: the mean value in every layer, "
         "a key index of 16 bits, SparQ at any length",
     )
 
@@ -142,14 +142,14 @@ def _given(arguments: argparse.Namespace) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class SaidSettings:
-    """What a command line says, or the file that it names: `said` of all layers, more of some in `layers`."""
+    """Settings of a command line, or of the file that it names: `said` for all layers, `layers` for some."""
 
     said: dict[str, Any]
     layers: dict[int, dict[str, Any] | None]
     published: bool = False
-    #: of the model, where a file says it
+    #: layers of the model that a file is for
     n_layers: int | None = None
-    #: what messages begin with
+    #: the beginning of messages
     op: str = "generate"
 
     @classmethod
@@ -171,13 +171,13 @@ class SaidSettings:
         return cls(said, layers, arguments.published, op=op)
 
     def of_length(self, positions: int) -> SaidSettings:
-        """With what is recommended for a row of so many positions, where nothing else is said."""
+        """With the top_k that is recommended for a row of this length, unless one is given."""
         if self.published or self.n_layers is not None or "top_k" in self.said:
             return self
         return dataclasses.replace(self, said={"top_k": recommended_top_k(positions), **self.said})
 
     def of_model(self, n_layers: int, head_dim: int) -> ModelSettings:
-        """Of each layer of a model of that shape.
+        """The settings of each layer of a model of that shape.
 
         Raises:
             ValueError: it can not have them, as `sparq_ipu.transformers.enable`.
@@ -198,13 +198,13 @@ class SaidSettings:
 
 
 def most_common(settings: ModelSettings) -> Any:
-    """What most layers have that are not dense; None if all are."""
+    """The settings of most layers that are not dense; None if all are."""
     counted = collections.Counter(layer for layer in settings if layer is not None).most_common(1)
     return counted[0][0] if counted else None
 
 
 def in_words(settings: ModelSettings) -> str:
-    """What most layers have, and what differs."""
+    """The settings of most layers, and the differences of others."""
     most = most_common(settings)
     if most is None:
         return "dense attention"

@@ -23,7 +23,7 @@ PathLike = Union[str, "os.PathLike[str]"]
 
 
 def settings_text(settings: ModelSettings, about: dict[str, Any]) -> str:
-    """What is in such a file: the settings of every layer, and what is to be known about them.
+    """The text of such a file: the settings of every layer, and facts about them.
 
     Args:
         settings: of each layer; None: dense. Not all of them dense.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What attention a layer runs while decoding: SparQ with its settings, or dense. Needs no torch."""
+"""The attention of a layer while decoding: SparQ with its settings, or dense. Needs no torch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TOP_K_BY_LENGTH: tuple[tuple[int, int], ...] = (
     (24576, 512),
     (checks.MAX_CAPACITY, 1024),
 )
-#: What most figures of arXiv:2312.04985 have, and `enable(model, published=True)`.
+#: The top_k of most figures of arXiv:2312.04985, and of `enable(model, published=True)`.
 PUBLISHED_TOP_K = 128
 
 #: Settings that are options of the layer's cache, and what a cache has that nobody told.
@@ -66,13 +66,13 @@ class LayerSettings(sparq_reference.SparqSettings):
 
     @cached_property
     def attention(self) -> sparq_reference.SparqSettings:
-        """What an attention call takes of them."""
+        """The settings that an attention call takes."""
         names = [field.name for field in dataclasses.fields(sparq_reference.SparqSettings)]
         return sparq_reference.SparqSettings(**{name: getattr(self, name) for name in names})
 
     @cached_property
     def of_cache(self) -> Mapping[str, Any]:
-        """Of them, the options that the layer's cache must have, by name."""
+        """The options that the layer's cache must have, by name."""
         asked = {name: getattr(self, name) for name in CACHE_DEFAULTS}
         return {name: value for name, value in asked.items() if value is not None}
 
@@ -86,7 +86,7 @@ class WindowLayerSettings(sparq_reference.WindowSettings):
 
     @cached_property
     def attention(self) -> sparq_reference.WindowSettings:
-        """What an attention call takes of them."""
+        """The settings that an attention call takes."""
         return sparq_reference.WindowSettings(**self.arguments())
 
 
@@ -123,7 +123,7 @@ def pays_from(settings: LayerSettings, head_dim: int) -> int:
 
 
 def recommended_top_k(positions: int) -> int:
-    """The top_k that is recommended for texts of so many positions, prompt and answer together.
+    """The recommended top_k for texts of this length, prompt and answer together.
 
     Raises:
         ValueError: positions not in [1, 2**24].
@@ -141,7 +141,7 @@ def complete(
     published: bool = False,
     can_be_dense: bool = True,
 ) -> LayerSettings:
-    """Settings of a layer: what is said of them, and what is recommended where nothing is.
+    """Settings of a layer: the given ones, and the recommended ones in place of the others.
 
     Recommended are those of RECOMMENDED, with a quarter of another top_k as n_local, and as rank half of a
     smaller head_dim; and dense attention of texts so short that SparQ would read more.
@@ -149,8 +149,8 @@ def complete(
     Args:
         head_dim: of the model; None: not known yet.
         layer: its index; None: a layer that nothing special is recommended for.
-        published: as arXiv:2312.04985 has it instead: alike in all layers, a key index of 16 bits unless the
-            cache has another, no dense attention.
+        published: those of arXiv:2312.04985 instead: the same in all layers, a key index of 16 bits unless
+            the cache has another, no dense attention.
         can_be_dense: the cache can attend densely, below the length at which SparQ reads less.
 
     Raises:
@@ -180,8 +180,8 @@ def settings_of_layers(
     head_dim: int,
     **how: bool,
 ) -> ModelSettings:
-    """Settings of each of `n_layers` layers: what is said of all, what `layers` says of that one, and what
-    `complete` puts where nothing is said.
+    """Settings of `n_layers` layers: those given for all, those that `layers` gives for one, and those that
+    `complete` adds.
 
     Args:
         layers: layer index -> None (dense), or settings that replace those of all, by name.
