@@ -5,6 +5,7 @@
     python tests/mutation bench/lib --seed 7 --count 50 --minutes 10
     python tests/mutation --by-hand reference/          the list by hand (by_hand.tsv) in place of random ones
     python tests/mutation --sample --seed 7             20 mutants of the whole project
+    python tests/mutation --again FILE                  survivors of a --json FILE, with ten times the tests
     python tests/mutation --map                         run all tests once, to learn which run which lines
 
 The tests of a mutant are those that run its line, the quickest first, until one fails. Coverage finds them
@@ -51,7 +52,7 @@ FOLDERS = [
     "emulator/src",
 ]
 #: a mutant may make a test wait for ever: seconds, beside what the tests take unbroken
-PATIENCE = 20
+PATIENCE = 12
 #: seconds of tests for one mutant
 BUDGET = {True: 12.0, False: 25.0}  # Python, C++
 COUNTED = ("killed", "SURVIVED", "judged", "not covered")
@@ -77,18 +78,21 @@ class Runner:
         self.tree = Tree(folder, source)
         self.warm = warm_for(self.tree.root)
         self._native: Native | None = None
+        #: how many times the usual seconds of tests a mutant gets
+        self.generosity = 1
         self.map = Map(folder / "map", self.tree.root)
         judged = source / "tests" / "mutation" / "judged.tsv"
         lines = judged.read_text(encoding="utf-8").splitlines()[1:] if judged.exists() else []
         self._judged = {line.split("\t")[0]: line.split("\t")[2] for line in lines}
-        #: killers that pass unbroken, and those that do not
+        #: files whose tests pass unbroken, and tests that do not
         self._trusted: set[str] = set()
         self._distrusted: set[str] = set()
+        if (self.tree.root / "python" / "sparq_ipu").is_dir():  # tests of Python use the modules too
+            self.native().mend()
 
     def native(self) -> Native:
         if self._native is None:
             self._native = Native(self.folder, self.tree.root)
-            self._native.mend()
             toolkit = self.tree.root / "python" / "sparq_ipu" / "toolkit"
             toolkit.unlink(missing_ok=True)
         return self._native
@@ -97,7 +101,7 @@ class Runner:
         """`text`: the broken file's."""
         begin = time.monotonic()
         in_python = mutant.file.endswith(".py")
-        tests = self.map.tests_of(mutant.file, mutant.line, BUDGET[in_python])
+        tests = self.map.tests_of(mutant.file, mutant.line, self.generosity * BUDGET[in_python])
         tests = [test for test in tests if test not in self._distrusted]
         name, detail = "not covered", ""
         if tests:
@@ -131,7 +135,8 @@ class Runner:
             return "SURVIVED", ""
         if "ninja: build stopped" in run.output:
             return "does not build", run.output[-500:]
-        if run.killer not in self._trusted:  # only a test that passes unbroken says anything
+        file = run.killer.split("::")[0]
+        if file not in self._trusted:  # a test that fails unbroken tells nothing
             test = run.killer if "::" in run.killer else None
             again = self.test([test] if test else tests, {})
             if again.status != 0:
@@ -143,7 +148,7 @@ class Runner:
                     if rest
                     else ("not covered", f"fails unbroken: {bad}")
                 )
-            self._trusted.add(run.killer)
+            self._trusted.add(file)
         return "killed", run.killer
 
     @staticmethod
@@ -163,7 +168,7 @@ class Runner:
                 toolkit.symlink_to(found)
         patience = (
             PATIENCE
-            + 4 * seconds
+            + 2 * seconds
             + (100 if any(t.startswith(("emulator", "tests/popart")) for t in tests) else 0)
         )
         return self.warm(tests).pytest(
@@ -175,7 +180,6 @@ def record(runner: Runner, tests: list[str], with_cpp: bool) -> None:
     """Make the map: all tests, or those of some paths."""
     recorder = Recorder(runner.folder / "map", runner.tree, runner.warm)
     if with_cpp:
-        runner.native().mend()
         runner.tree.link_modules(recorder.build())
     root = runner.tree.root
     found = [
@@ -225,6 +229,18 @@ def listed(runner: Runner, paths: list[str], missing: list[str]) -> Iterator[tup
         yield Mutant(file, line, row.old, row.new), new
 
 
+def again(runner: Runner, path: Path) -> Iterator[tuple[Mutant, str]]:
+    """Mutants of a file of JSON lines that survived, where their lines are now."""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        one = json.loads(line)
+        text = runner.tree.text(one["file"]) if (runner.tree.root / one["file"]).exists() else ""
+        if one["result"] == "SURVIVED" and one["old"] in text.split("\n"):
+            numbers = [n for n, old in enumerate(text.split("\n"), 1) if old == one["old"]]
+            number = min(numbers, key=lambda n: abs(n - one["line"]))
+            mutant = Mutant(one["file"], number, one["old"], one["new"])
+            yield mutant, mutant.broken(text)
+
+
 def table(results: list[Result]) -> Iterator[str]:
     """How many of each folder."""
     rows: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
@@ -248,6 +264,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=1e9, metavar="T", help="end after so long")
     parser.add_argument("--sample", action="store_true", help="of the whole project; C++ of one room")
     parser.add_argument("--by-hand", action="store_true", help="the list by hand")
+    parser.add_argument("--again", type=Path, metavar="FILE", help="survivors of an earlier --json FILE")
     parser.add_argument("--map", action="store_true", help="record which tests run which lines")
     parser.add_argument("--no-cpp", action="store_true", help="with --map: of Python alone, without a build")
     parser.add_argument("--json", type=Path, metavar="FILE", help="append a JSON line for each mutant")
@@ -259,18 +276,23 @@ def main() -> int:
         record(runner, arguments.paths, not arguments.no_cpp)
         return 0
     missing: list[str] = []
-    every = (
-        listed(runner, arguments.paths, missing)
-        if arguments.by_hand
-        else drawn(runner, arguments.paths, arguments.seed, arguments.sample)
-    )
+    if arguments.again:
+        runner.generosity = 10
+        every = again(runner, arguments.again)
+    elif arguments.by_hand:
+        every = listed(runner, arguments.paths, missing)
+    else:
+        every = drawn(runner, arguments.paths, arguments.seed, arguments.sample)
     end = time.monotonic() + 60 * arguments.minutes
     commit = subprocess.check_output(
         ["git", "rev-parse", "--short", "HEAD"], cwd=runner.tree.source, text=True
     ).strip()
     results: list[Result] = []
     for mutant, text in every:
-        full = not arguments.by_hand and sum(r.name in COUNTED for r in results) >= arguments.count
+        full = (
+            not (arguments.by_hand or arguments.again)
+            and sum(r.name in COUNTED for r in results) >= arguments.count
+        )
         if full or time.monotonic() > end:
             break
         result = runner.run(mutant, text)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -22,11 +23,17 @@ from tree import Tree
 from warm import PACKAGES, Warm
 
 SNAPSHOT = "tests/mutation/covered.tsv"
-#: tests of these folders are of the C++, by modules or by what they build themselves
-WITH_CPP = tuple(
-    f"tests/{name}/" for name in ("codelets", "cpu", "device_model", "ops", "pod", "popart", "vectors")
-)
-WITH_CPP += ("emulator/",)
+#: tests of C++, by folder, and the compiled units that they are about (a regular expression of paths)
+WITH_CPP = {
+    "tests/codelets/": "popc-",
+    "tests/device_model/": "popc-|/src/",
+    "tests/cpu/": "/cpu/|bindings",
+    "tests/vectors/": "/cpu/|bindings",
+    "tests/ops/": "/src/|bindings",
+    "tests/pod/": "/src/|bindings",
+    "tests/popart/": "popart",
+    "emulator/": "",
+}
 #: what these test is no source file
 LEFT_OUT = ("tests/mutation/", "tests/packaging/", "tests/bindings/", "tests/codelets/test_coverage.py")
 _COMPILER = """#!/bin/sh
@@ -101,14 +108,15 @@ class Recorder:
         seconds = json.loads(times.read_text()) if times.exists() else {}
         name = self._folder / "tests" / (test.replace("/", "+") + ".json")
         name.parent.mkdir(exist_ok=True)
-        native = self._lines(counters) if test.startswith(WITH_CPP) else {}
+        folder = next((name for name in WITH_CPP if test.startswith(name)), None)
+        native = self._lines(counters, WITH_CPP[folder]) if folder else {}
         name.write_text(json.dumps({"test": test, "seconds": seconds, "all": run.seconds, "native": native}))
         return f"{test}: {len(seconds)} tests in {run.seconds:.0f} s, status {run.status}"
 
-    def _lines(self, counters: Path) -> dict[str, list[int]]:
-        """Lines of the tree's C++ that counters saw, by file."""
+    def _lines(self, counters: Path, units: str) -> dict[str, list[int]]:
+        """Lines of the tree's C++ that counters saw, by file. gcov takes long, so it reads some units."""
         found: dict[str, set[int]] = collections.defaultdict(set)
-        data = list(counters.rglob("*.gcda"))
+        data = [path for path in counters.rglob("*.gcda") if re.search(units, str(path))]
         for path in data:
             notes = Path("/") / path.relative_to(counters).with_suffix(".gcno")
             notes = notes if notes.exists() else self._notes / notes.name
@@ -201,11 +209,22 @@ class Map:
         lines = self._python.contexts_by_lineno(str(self._root / file))
         known = {near: {test for test in tests if test in self.seconds} for near, tests in lines.items()}
         for near in range(line, max(0, line - 12), -1):
+            if "" in lines.get(near, ()):
+                return self._of_import(file, near, known)
             if known.get(near):
                 return known[near]
-            if "" in lines.get(near, ()):  # runs at the import alone: whatever uses the file may notice
-                break
-        return set().union(*known.values())
+        return set()
+
+    def _of_import(self, file: str, line: int, known: dict[int, set[str]]) -> set[str]:
+        """A line runs at the import alone: a constant matters where the file names it, the head of a function
+        for its body, and anything else to whatever uses the file."""
+        text = (self._root / file).read_text(encoding="utf-8").split("\n")
+        name = re.match(r"(\w+)(:[^=]*)? = ", text[line - 1])
+        if name:
+            users = [n for n, other in enumerate(text, 1) if re.search(rf"\b{name[1]}\b", other)]
+        else:
+            users = list(range(line, line + 12))
+        return set().union(*(known.get(n, set()) for n in users)) or set().union(*known.values())
 
     def _of_file(self, file: str) -> list[str]:
         """By the snapshot; a file that moved keeps its name."""

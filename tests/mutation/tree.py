@@ -46,11 +46,18 @@ class Tree:
         """The file has this text inside the `with` block."""
         path = self.root / file
         mended = path.read_text(encoding="utf-8")
-        path.write_text(text, encoding="utf-8")
+        self._write(path, text)
         try:
             yield
         finally:
-            path.write_text(mended, encoding="utf-8")
+            self._write(path, mended)
+
+    @staticmethod
+    def _write(path: Path, text: str) -> None:
+        """A file and its mutant may have one size and one time: what Python cached of it goes."""
+        path.write_text(text, encoding="utf-8")
+        for cached in path.parent.glob(f"__pycache__/{path.stem}.*"):
+            cached.unlink()
 
     def link_modules(self, built: Path) -> None:
         """The tree's package uses the C++ modules of this folder (below it: `_cpu` of a CMake build)."""

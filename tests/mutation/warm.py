@@ -71,11 +71,9 @@ class Warm:
         finder = tree.parent / "site"
         finder.mkdir(parents=True, exist_ok=True)
         (finder / "sitecustomize.py").write_text(_NO_FINDER)
-        self._paths = [str(tree / name) for name in PACKAGES]
+        self._paths = [str(finder), *(str(tree / name) for name in PACKAGES)]
         self._environment = {
-            "PYTHONPATH": os.pathsep.join([str(finder), *self._paths]),
-            # a file and its mutant may have one size and one time: a cached one would be taken for the other
-            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONPATH": os.pathsep.join(self._paths),
             "HYPOTHESIS_PROFILE": "mutant",
             "SPARQ_EMULATOR_ONE_BY_ONE": "1",  # a mutant is one file: the others need not be compiled again
             "OMP_NUM_THREADS": "1",
@@ -104,6 +102,8 @@ class Warm:
 
     def _serve(self, modules: tuple[str, ...], jobs: Any, done: int) -> None:
         os.environ.update(self._environment)
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        sys.dont_write_bytecode = False
         sys.meta_path[:] = [f for f in sys.meta_path if "RedirectingFinder" not in type(f).__name__]
         for name in modules:
             try:
