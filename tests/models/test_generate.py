@@ -521,8 +521,8 @@ class ChatTokenizer:
     def apply_chat_template(self, turns, tokenize):
         return [token for turn in turns for token in (6, 1 if turn["role"] == "user" else 2, 5, 3)]
 
-    def __call__(self, text):
-        return types.SimpleNamespace(input_ids=text)
+    def __call__(self, text, add_special_tokens=True):
+        return types.SimpleNamespace(input_ids=[*text, *[7] * add_special_tokens])
 
 
 def test_a_chat_stops_where_an_answer_ends(model):

@@ -5,12 +5,14 @@ of tokens that are parts of a character."""
 from __future__ import annotations
 
 import json
+import types
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparq_ipu import generate
 from sparq_ipu.serve.answers import Answer
 from sparq_ipu.serve.engine import Text
 from sparq_ipu.serve.prompts import Prompts
@@ -219,3 +221,13 @@ def test_pieces_of_sentencepiece() -> None:
     form = Answer("tiny", names, False, True)
     top = form.part(0, Text("a", [3], entries([3], [5, 1])))["choices"][0]["logprobs"]["top_logprobs"]
     assert top == [{"a": -0.5, "token_id:5": -1.0, " a": -2.0}]
+
+
+@pytest.mark.parametrize("writes_and_adds", TOKENIZERS)
+def test_generate_writes_the_same_conversation(writes_and_adds: Any) -> None:
+    """Also of the first tokens of a prompt: no token that begins a text is in the message."""
+    tokenizer = TOKENIZERS[writes_and_adds]
+    for n, text in ((None, "be kind"), (4, "be k")):
+        arguments = types.SimpleNamespace(chat=True, prompt_tokens=n)
+        found = generate._encode(arguments, "be kind", tokenizer)  # type: ignore[arg-type]
+        assert found.tolist() == [template_tokens(tokenizer, [{"role": "user", "content": text}])]

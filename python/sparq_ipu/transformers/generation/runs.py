@@ -112,7 +112,8 @@ def generate(
 def _end_of_turn(tokenizer: Any) -> list[int]:
     """The special token that ends an answer of a chat, as its template has it."""
     turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-    tokens = tokenizer(tokenizer.apply_chat_template(turns, tokenize=False)).input_ids
+    text = tokenizer.apply_chat_template(turns, tokenize=False)
+    tokens = tokenizer(text, add_special_tokens=False).input_ids
     special = {*tokenizer.all_special_ids, *getattr(tokenizer, "added_tokens_decoder", {})}
     return [token for token in tokens if token in special][-1:]
 
