@@ -8,7 +8,7 @@ import copy
 import pickle
 import sys
 import threading
-from typing import Any, Callable
+from typing import Any, Callable, Iterator
 
 import numpy as np
 import pytest
@@ -89,19 +89,29 @@ def test_a_cache_changes_while_others_attend(device: str) -> None:
     random = np.random.default_rng(0)
     key, value = (random.standard_normal((1, 2, 200, 16)).astype(np.float16) for _ in range(2))
     query = random.standard_normal((1, 4, 16)).astype(np.float16)
-    cache = sparq_ipu.KVCache(1, 2, 16, 200, device=device)
-    cache.append(key[:, :, :1], value[:, :, :1])
-    right = [sparq_ipu.dense_attention(query, cache).tobytes()]
+    cache, alone = (sparq_ipu.KVCache(1, 2, 16, 200, device=device) for _ in range(2))
+    is_over = threading.Event()
+
+    def attended(to: Any) -> bytes:
+        return sparq_ipu.sparq_attention(query, to, rank=4, top_k=8, n_local=2).tobytes()
+
+    def grow(held: Any) -> Iterator[None]:
+        for at in range(int(held.lengths[0]), 200):
+            held.append(key[:, :, at : at + 1], value[:, :, at : at + 1])
+            yield
 
     def change() -> None:
-        for _ in range(60):
-            cache.append(key[:, :, 1:], value[:, :, 1:])
+        while not is_over.is_set():
+            list(grow(cache))
             cache.truncate(np.array([1]))
-        cache.append(key[:, :, 1:], value[:, :, 1:])
 
-    def attend() -> Any:
-        return [sparq_ipu.dense_attention(query, cache).tobytes() for _ in range(60)]
+    def attend() -> list[bytes]:
+        try:
+            return [attended(cache) for _ in range(200)]
+        finally:
+            is_over.set()
 
+    next(grow(cache))
     outputs = [output for of_thread in all_at_once([change, attend, attend])[1:] for output in of_thread]
-    right.append(sparq_ipu.dense_attention(query, cache).tobytes())
-    assert set(outputs) <= set(right)
+    right = {attended(alone) for _ in grow(alone)}
+    assert set(outputs) <= right and len(right) == 200
