@@ -103,24 +103,15 @@ def attention(query: np.ndarray, cache: KVCache, settings: Settings = None) -> n
         ValueError: as these functions.
     """
     op = op_of(settings)
-    if isinstance(cache, KVCache):
-        output = cache.one_layer(op).attention_of_query(query, settings, cache.check_finite)
-        if output is not None:
-            return output
-    check_call(op, query, cache)
-    if settings is not None:
-        settings.check(op, cache.head_dim, cache.index_components)
-    return cache.one_layer(op).attention(query, settings)
+    check_cache(op, cache)
+    return cache.one_layer(op).attend(query, settings, cache.check_query)
 
 
-def check_call(op: str, query: np.ndarray, cache: KVCache, n_new: int | np.ndarray | None = None) -> None:
-    """What attention looks at before it starts, for a cache to which `n_new` positions (of each element) will
-    have been appended by then.
+def check_cache(op: str, cache: object) -> None:
+    """Whether it is a `KVCache`.
 
-    Raises: ValueError, as the attention functions.
+    Raises:
+        ValueError: it is not; the message begins with `op`.
     """
     if not isinstance(cache, KVCache):
         checks.fail(op, "cache", "be a sparq_ipu.KVCache", type(cache).__name__)
-    checks.check_query(op, query, cache.spec, check_finite=cache.check_finite)
-    held = cache.one_layer(op).lengths
-    checks.check_not_empty(op, held if n_new is None else held + n_new)

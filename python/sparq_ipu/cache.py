@@ -13,7 +13,7 @@ import numpy as np
 from sparq_ipu.devices import backend_module, check_option_names, resolve_device
 from sparq_ipu.kernels import Settings
 from sparq_reference import checks
-from sparq_reference.settings import CacheSpec, HasSpec, WindowSettings
+from sparq_reference.settings import CacheSpec, HasSpec, WindowSettings, op_of
 
 if TYPE_CHECKING:
     from sparq_ipu.backends import Backend
@@ -77,9 +77,10 @@ class KVCache(HasSpec):
         more = [*CacheSpec.options(), "n_layers", "device", "check_finite"]
         check_option_names("KVCache", self.device, options, more)
         n_layers = checks.check_integer("KVCache", "n_layers", n_layers, 1, checks.MAX_LAYERS)
-        backend = backend_module(self.device)
-        of_device = backend.Options(**options, op="KVCache")
-        self._backends: list[Backend] = backend.create(self.device, self.spec, n_layers, of_device)
+        module = backend_module(self.device)
+        of_device = module.Options(**options, op="KVCache")
+        create = module.create
+        self._backends: list[Backend] = create(self.device, self.spec, n_layers, of_device, self.check_finite)
 
     @property
     def n_layers(self) -> int:
@@ -155,19 +156,31 @@ class KVCache(HasSpec):
             ValueError: wrong shape or dtype, NaN or infinity, or more tokens than the capacity has room for;
                 the cache is then unchanged.
         """
-        backend = self.one_layer("append")
-        if lengths is None and backend.append_token(key, value, self.check_finite):
-            return
-        counts = checks.check_append(
-            "append",
-            key,
-            value,
-            self.spec,
-            self.lengths,
-            lengths=lengths,
-            check_finite=self.check_finite,
-        )
-        backend.append(key, value, counts)
+        self.one_layer("append").append(key, value, lengths, self.check_tokens)
+
+    def check_tokens(
+        self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray | None = None, op: str = "append"
+    ) -> np.ndarray:
+        """Whether tokens can be appended; returns how many are real in each element, (batch,) int64.
+
+        Raises:
+            ValueError: as `append`; the message begins with `op`.
+        """
+        held, finite = self.one_layer(op).lengths, self.check_finite
+        return checks.check_append(op, key, value, self.spec, held, lengths=lengths, check_finite=finite)
+
+    def check_query(self, query: np.ndarray, settings: Settings, n_new: int | np.ndarray = 0) -> None:
+        """Whether a query (batch, n_heads, head_dim) can attend with these settings, once `n_new` more
+        positions (of each element) are held.
+
+        Raises:
+            ValueError: as the attention functions.
+        """
+        op = op_of(settings)
+        checks.check_query(op, query, self.spec, check_finite=self.check_finite)
+        checks.check_not_empty(op, self.one_layer(op).lengths + n_new)
+        if settings is not None:
+            settings.check(op, self.head_dim, self.index_components)
 
     def read(self, start: int = 0, stop: int | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Keys and values of the positions from `start` to before `stop`; None: all that are held.

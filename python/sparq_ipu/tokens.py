@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+from typing import Iterator
+
 import numpy as np
 
-from sparq_ipu.attention import attention, check_call
+from sparq_ipu.attention import attention, check_cache
 from sparq_ipu.cache import KVCache
 from sparq_ipu.kernels import Settings
 from sparq_reference import checks
@@ -46,22 +48,22 @@ def append_and_attend(
     if not isinstance(settings, (SparqSettings, WindowSettings, type(None))):
         rule = "be sparq_ipu.SparqSettings, sparq_ipu.WindowSettings or None"
         checks.fail("append_and_attend", "settings", rule, type(settings).__name__)
-    op = op_of(settings)
-    n_tokens = _check(op, query, key, value, cache, settings)
-    if n_tokens == 1:
-        cache.append(key, value)
-        return attention(query[:, :, 0], cache, settings)[:, :, None]
-    backend = cache.one_layer(op)
-    everything = np.full(cache.batch, 1, np.int64)
-    if settings is None:
-        backend.append(key, value, n_tokens * everything)
-        return backend.attention_of_tokens(query)
-    output = np.empty_like(query)
-    for index in range(n_tokens):
+    _check(op_of(settings), query, key, value, cache, settings)
+    if settings is not None or query.shape[2] == 1:
+        steps = one_by_one(query, key, value, cache)
+        return np.stack([attention(token, cache, settings) for token in steps], axis=2)
+    backend = cache.one_layer("append")
+    backend.append(key, value, np.full(cache.batch, key.shape[2], np.int64))
+    return backend.attend(query, None)
+
+
+def one_by_one(query: np.ndarray, key: np.ndarray, value: np.ndarray, cache: KVCache) -> Iterator[np.ndarray]:
+    """Appends tokens one by one. Yields the query (batch, n_heads, head_dim) of each while its token is the
+    last one held."""
+    for index in range(query.shape[2]):
         token = slice(index, index + 1)
-        backend.append(key[:, :, token], value[:, :, token], everything)
-        output[:, :, index] = backend.attention(np.ascontiguousarray(query[:, :, index]), settings)
-    return output
+        cache.append(key[:, :, token], value[:, :, token])
+        yield np.ascontiguousarray(query[:, :, index])
 
 
 def _check(
@@ -71,22 +73,21 @@ def _check(
     value: np.ndarray,
     cache: KVCache,
     settings: Settings,
-) -> int:
-    """The number of tokens; raises as `append_and_attend`."""
+) -> None:
+    """Raises as `append_and_attend`."""
     if not isinstance(query, np.ndarray) or query.ndim != 4:
         got = getattr(query, "shape", type(query).__name__)
         checks.fail(op, "query", "have shape (batch, n_heads, n_tokens, head_dim)", got)
     n_tokens = checks.check_integer(op, "n_tokens", query.shape[2], 1, MAX_TOKENS)
+    check_cache(op, cache)
     for index in range(n_tokens):
-        check_call(op, query[:, :, index], cache, n_new=1)
+        cache.check_query(query[:, :, index], settings, n_new=1)
     if settings is not None:
-        settings.check(op, cache.head_dim, cache.index_components)
         settings.check_heads(op, query.shape[1])
     cache.one_layer(op).check_settings(op, settings)
-    checks.check_append(op, key, value, cache.spec, cache.lengths, check_finite=cache.check_finite)
+    cache.check_tokens(key, value, op=op)
     if key.shape[2] != n_tokens:
         checks.fail(op, "key", f"have the n_tokens={n_tokens} of query", key.shape)
     if n_tokens > 1 and cache.device not in DEVICES:
         rule = f"be {' or '.join(map(repr, DEVICES))} for {n_tokens} tokens a call"
         checks.fail(op, "device", rule, f"{cache.device!r}, whose program takes one")
-    return n_tokens

@@ -117,17 +117,17 @@ def test_calls_refused_by_the_module() -> None:
     query = np.zeros((2, 6, 16), np.float16)
     empty = "cache must hold at least one position of every batch element, got none of element"
     with refusal(f"dense_attention: {empty} 0"):
-        cache.attention(query)
+        cache.attend(query)
     cache.append(X, X, np.array([4, 0]))
     with refusal(f"sparq_attention: {empty} 1"):
-        cache.attention(query, SparqSettings(1, 1))
+        cache.attend(query, SparqSettings(1, 1))
     cache.append(X, X, np.array([0, 4]))
     with refusal("dense_attention: n_heads must be a multiple of n_kv_heads=3, got 4"):
-        cache.attention(query[:, :4])
+        cache.attend(query[:, :4])
     with refusal("dense_attention: query must have shape (batch, n_heads, head_dim), got (1, 6, 16)"):
-        cache.attention(query[:1])
+        cache.attend(query[:1])
     with refusal("dense_attention: query must be float16 with 3 dimensions, got float64 with 3"):
-        cache.attention(query.astype(np.float64))
+        cache.attend(query.astype(np.float64))
     for changes, message in (
         (dict(rank=0), "sparq_attention: rank must be in [1, head_dim=16], got 0"),
         (dict(rank=17), "sparq_attention: rank must be in [1, head_dim=16], got 17"),
@@ -137,7 +137,7 @@ def test_calls_refused_by_the_module() -> None:
     ):
         settings = SimpleNamespace(**{**SparqSettings(1, 2).arguments(), **changes})
         with refusal(message):
-            cache.attention(query, settings)
+            cache.attend(query, settings)
     for index, message in (
         ([0, 2], "reorder: index must be in [0, batch=2), got 2"),
         ([-1, 0], "reorder: index must be in [0, batch=2), got -1"),

@@ -52,7 +52,7 @@ def test_interpreter_is_free_during_a_call() -> None:
     def call() -> None:
         inside.set()
         for _ in range(20):
-            cache._backends[0]._cache.attention(tensors.query)
+            cache._backends[0]._cache.attend(tensors.query)
         finished.set()
 
     caller = threading.Thread(target=call)
@@ -109,11 +109,11 @@ main = set(os.listdir("/proc/self/task"))
 cache = _cpu.KVCache(CacheSpec(1, 2, 8, 64), n_threads=2)
 x = np.ones((1, 2, 64, 8), np.float16)
 cache.append(x, x, np.array([64]))
-cache.attention(x[:, :, 0])
+cache.attend(x[:, :, 0])
 (worker,) = [int(task) for task in set(os.listdir("/proc/self/task")) - main]
 for processor in processors:
     os.sched_setaffinity(0, {processor})
-    cache.attention(x[:, :, 0])
+    cache.attend(x[:, :, 0])
     assert os.sched_getaffinity(worker) == processors - {processor}
 """
 
@@ -135,14 +135,14 @@ main, caches = set(os.listdir("/proc/self/task")), []
 for n_threads in (1, 2):
     caches.append(_cpu.KVCache(CacheSpec(1, 2, 8, n, 4), n_threads=n_threads))
     caches[-1].append(x, x, np.array([n]))
-    caches[-1].attention(query, settings)
+    caches[-1].attend(query, settings)
 (worker,) = set(os.listdir("/proc/self/task")) - main
 alone, calls, start, before = 0, 0, time.thread_time(), seconds(worker)
 while alone < 0.4:
-    caches[0].attention(query, settings)
+    caches[0].attend(query, settings)
     alone, calls = time.thread_time() - start, calls + 1
 for _ in range(calls):
-    caches[1].attention(query, settings)
+    caches[1].attend(query, settings)
 assert seconds(worker) - before > alone / 4, (seconds(worker) - before, alone, calls)
 """
 

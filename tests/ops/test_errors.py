@@ -272,7 +272,7 @@ def test_an_emulated_cache_larger_than_this_machine(monkeypatch: pytest.MonkeyPa
     def no_memory(*_: object) -> None:
         raise MemoryError("std::bad_alloc")
 
-    monkeypatch.setattr(ipu.IpuLayers, "_compile", no_memory)
+    monkeypatch.setattr(ipu.Program, "_compile", no_memory)
     words = (
         "dense_attention: memory of this machine must be free for the streaming memory of a device, got too "
     )

@@ -92,7 +92,7 @@ def test_settings_that_do_not_fit_together() -> None:
     most = 0
     for top_k in range(120, 160):
         output = sparq_ipu.sparq_attention(a.query, cache, rank=32, top_k=top_k)
-        programs = len(cache._backends[0]._layers._attention)
+        programs = len(cache._backends[0]._program.attention)
         if programs < most:
             break
         most = programs

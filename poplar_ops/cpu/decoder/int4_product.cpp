@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "int4_product.hpp"
 
+#include "decoder/kernels/table.hpp"
 #include "dispatch.hpp"
 #include "thread_pool.hpp"
 
@@ -26,7 +27,7 @@ void check(const char *what, std::size_t n, std::size_t multiple) {
 void multiplyInt4(const Int4Product &p, std::int64_t nThreads, const std::string &isa) {
   check("in_features", p.inputs, weightGroup);
   check("out_features", p.outputs, blockOutputs);
-  const Kernels &kernels = kernelsNamed("int4_product", isa);
+  const ProductKernels &kernels = *kernelsNamed("int4_product", isa).products;
   PoolLease pool(checkedThreads("int4_product", nThreads));
   const std::size_t team = pool->nThreads(), blocks = p.outputs / blockOutputs;
   const std::size_t groups = p.inputs / weightGroup;

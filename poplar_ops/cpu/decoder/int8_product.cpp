@@ -2,6 +2,7 @@
 #include "int8_product.hpp"
 
 #include "bfloat16.hpp"
+#include "decoder/kernels/table.hpp"
 #include "dispatch.hpp"
 #include "thread_pool.hpp"
 
@@ -28,7 +29,7 @@ void check(const char *what, std::size_t n, std::size_t multiple) {
 void multiplyInt8(const Int8Product &p, std::int64_t nThreads, const std::string &isa) {
   check("in_features", p.inputs, 16);
   check("out_features", p.outputs, 4);
-  const Kernels &kernels = kernelsNamed("int8_product", isa);
+  const ProductKernels &kernels = *kernelsNamed("int8_product", isa).products;
   PoolLease pool(checkedThreads("int8_product", nThreads));
   const std::size_t team = pool->nThreads(), fours = p.outputs / 4;
   auto *const wide = reinterpret_cast<float *>(pool->scratch(someRows * p.inputs * sizeof(float)));

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rotary_step.hpp"
 
+#include "bfloat16.hpp"
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -11,13 +13,6 @@ namespace {
 
 // From here on a number rounds to an infinity of fp16.
 constexpr float beyondHalf = 65520.f;
-
-// To nearest, ties to even; for what fp32 makes of bfloat16 (a NaN of theirs stays one).
-std::uint32_t roundedToBfloat16(float x) {
-  std::uint32_t bits;
-  std::memcpy(&bits, &x, sizeof(bits));
-  return (bits + 0x7fffu + (bits >> 16 & 1u)) & 0xffff0000u;
-}
 
 // Rows of headDim numbers, in fp32 while they are computed with.
 class Rows32 {
@@ -36,10 +31,8 @@ public:
       kernels.widen(bits, to, n);
       return;
     }
-    for (std::size_t i = 0; i < n; ++i) {
-      const std::uint32_t word = std::uint32_t(bits[i]) << 16;
-      std::memcpy(to + i, &word, sizeof(word));
-    }
+    for (std::size_t i = 0; i < n; ++i)
+      to[i] = widened(bits[i]);
   }
 
   void store(const Half *from, void *to, std::size_t row) {
@@ -54,7 +47,7 @@ public:
     kernels.widen(from, wide.data(), n);
     auto *const bits = static_cast<std::uint16_t *>(to) + row * n;
     for (std::size_t i = 0; i < n; ++i)
-      bits[i] = static_cast<std::uint16_t>(roundedToBfloat16(wide[i]) >> 16);
+      bits[i] = narrowed(wide[i]);
   }
 
   // Rounds to the type; false where that is fp16 and can not hold them.
@@ -64,10 +57,8 @@ public:
         return false;
       kernels.widen(halves.data(), x, n);
     } else if (type == Float::bfloat16) {
-      for (std::size_t i = 0; i < n; ++i) {
-        const std::uint32_t word = roundedToBfloat16(x[i]);
-        std::memcpy(x + i, &word, sizeof(word));
-      }
+      for (std::size_t i = 0; i < n; ++i)
+        x[i] = widened(narrowed(x[i]));
     }
     return true;
   }

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every kernel, in the vectors of the instruction set that the including file chose.
+// Every kernel of attention, in the vectors of the instruction set that the including file chose.
 #pragma once
 
 #include "approx_scores.hpp"
-#include "code_products.hpp"
-#include "group_products.hpp"
 #include "index_scores.hpp"
 #include "key_topk.hpp"
 #include "prompt_attention.hpp"

@@ -1,19 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The kernels for any machine: the compiler's vectors of four lanes.
-#include "table.hpp"
+#include "instruction_set.hpp"
 
-namespace sparq {
-namespace cpu {
-namespace portable {
-namespace {
-
-#include "all.hpp"
-
-} // namespace
-} // namespace portable
-
-const Kernels portableKernels = SPARQ_KERNELS(portable);
-
-} // namespace cpu
-} // namespace sparq
+const sparq::cpu::Kernels sparq::cpu::portableKernels = tableOf("portable");

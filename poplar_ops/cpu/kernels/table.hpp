@@ -153,46 +153,7 @@ struct WeightedValues {
   bool fold;
 };
 
-// Dot products of numbers of bfloat16 with codes of 8 bits (../int8_product.hpp).
-struct CodeProducts {
-  const float *rows;        // (nRows, inputs)
-  const signed char *codes; // (outputs, inputs)
-  std::size_t inputs;       // a multiple of 16
-  unsigned nRows, outputs;  // outputs a multiple of 4
-  std::size_t ahead;        // bytes that a line of codes is asked for before it is read
-  float *sums;              // (nRows, stride) out
-  std::size_t stride;
-};
-
-// Inputs that share a scale and a zero, bytes of 16 outputs of them, and rows that are multiplied at a time
-// (../int4_product.hpp).
-constexpr unsigned weightGroup = 32, groupBytes = 320, mostGroupRows = 32;
-
-// 32 numbers of a row as integers, 256 * high + low, times a step.
-struct RoundedGroup {
-  signed char high[weightGroup], low[weightGroup];
-  std::int32_t start; // -8 times the sum of the integers
-  float sum;          // of the integers
-  float step;
-};
-
-struct RoundGroups {
-  const std::uint16_t *row; // (groups, 32) numbers of bfloat16
-  RoundedGroup *to;         // (groups,), `stride` apart
-  std::size_t stride, groups;
-};
-
-// Dot products of rows with weights of 4 bits.
-struct GroupProducts {
-  const RoundedGroup *rows;     // (groups, nRows)
-  const unsigned char *weights; // (blocks, groups, 320)
-  std::size_t groups;
-  std::size_t nRows;     // at most mostGroupRows
-  std::size_t blocks;    // of 16 outputs
-  std::size_t ahead;     // bytes that a line of weights is asked for before it is read
-  std::uint16_t *output; // (nRows, stride) numbers of bfloat16, out
-  std::size_t stride;
-};
+struct ProductKernels; // decoder/kernels/table.hpp
 
 // Attention of a prompt (contract E14). Rows that are multiplied together, a multiple of every
 // instruction set's; the largest integers; weights below which a block adds nothing.
@@ -251,38 +212,13 @@ struct Kernels {
                    std::int32_t *keys);
   void (*rowScores)(const RowScores &);
   void (*weightedValues)(const WeightedValues &);
-  void (*codeProducts)(const CodeProducts &);
-  void (*roundGroups)(const RoundGroups &);
-  void (*groupProducts)(const GroupProducts &);
   void (*promptQuery)(const PromptQuery &);
   void (*promptBlock)(const PromptBlock &);
   void (*promptAttention)(const PromptAttention &);
   // A plain vectorised sum, to measure the bandwidth of reading; n a multiple of 64.
   float (*streamSum)(const float *numbers, std::size_t n);
+  const ProductKernels *products; // of linear layers
 };
-
-// The table of the kernels in namespace `isa`, which is their name too.
-#define SPARQ_KERNELS(isa)                                                                         \
-  {#isa,                                                                                           \
-   isa::widen,                                                                                     \
-   isa::narrow,                                                                                    \
-   isa::addRows,                                                                                   \
-   isa::approxScores,                                                                              \
-   isa::indexScores,                                                                               \
-   isa::quantiseBlock,                                                                             \
-   isa::softmaxWeights,                                                                            \
-   isa::roughKeys,                                                                                 \
-   isa::keyTopK,                                                                                   \
-   isa::meritsAt,                                                                                  \
-   isa::rowScores,                                                                                 \
-   isa::weightedValues,                                                                            \
-   isa::codeProducts,                                                                              \
-   isa::roundGroups,                                                                               \
-   isa::groupProducts,                                                                             \
-   isa::promptQuery,                                                                               \
-   isa::promptBlock,                                                                               \
-   isa::promptAttention,                                                                           \
-   isa::streamSum}
 
 extern const Kernels avx512vnniKernels, avx512Kernels, avx2Kernels, portableKernels;
 

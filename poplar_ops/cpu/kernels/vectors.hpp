@@ -2,10 +2,10 @@
 //
 // The vectors of an instruction set: SPARQ_AVX512 (perhaps with SPARQ_VNNI), SPARQ_AVX2, or any machine's.
 //
-// This and all kernels are included inside namespace sparq::cpu::<instruction set>, in an unnamed namespace, and so
-// is arith.hpp: its functions are then private to each file, and the linker can not put the AVX-512 copy of one
-// into the portable kernels. For the same reason no kernel calls an inline function of the standard library.
-// Before that the file includes table.hpp, and <immintrin.h> where it has instructions of its own.
+// instruction_set.hpp includes this and all kernels inside an unnamed namespace, and so is arith.hpp: its
+// functions are then private to each file, and the linker can not put the AVX-512 copy of one into the
+// portable kernels. For the same reason no kernel calls an inline function of the standard library.
+// Before that the file includes <immintrin.h> where it has instructions of its own.
 #pragma once
 
 #include "../fetch.hpp"

@@ -5,15 +5,15 @@ IPU or emulated).
 A backend module defines
 
 * `unavailable(device) -> str | None`: why `device` can not run here, None if it can;
-* `Options`: a frozen dataclass, of what a caller may choose. It checks each field; its `check` says whether
-  a cache can have them all: `Options` below;
-* `create(device, spec, n_layers, options) -> list[Backend]`, one for each layer; `spec` is a
-  `sparq_reference.CacheSpec`, of one layer.
+* `Options`: a frozen dataclass of a caller's choices. It checks each field; its `check` (`Options` below)
+  says whether a cache can have them all;
+* `create(device, spec, n_layers, options, check_finite) -> list[Backend]`, one for each layer; `spec` is the
+  `sparq_reference.CacheSpec` of one layer.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol, Sequence
+from typing import TYPE_CHECKING, Callable, NamedTuple, Optional, Protocol, Sequence
 
 import numpy as np
 
@@ -21,6 +21,12 @@ from sparq_reference.settings import CacheSpec, WindowSettings
 
 if TYPE_CHECKING:
     from sparq_ipu.kernels import Settings
+
+
+#: checks key, value and lengths of tokens to append, and returns lengths as integers; raises ValueError
+CheckTokens = Callable[[np.ndarray, np.ndarray, Optional[np.ndarray]], np.ndarray]
+#: checks a query and its settings; raises ValueError
+CheckQuery = Callable[[np.ndarray, "Settings"], None]
 
 
 class History(NamedTuple):
@@ -42,16 +48,12 @@ class Options(Protocol):
         """
 
 
-class AnyCache:
-    """Options that every cache can have, and any attention over it."""
-
-    def check(self, op: str, spec: CacheSpec, n_layers: int = 1, settings: Sequence[Settings] = ()) -> None:
-        pass
-
-
 class Backend(Protocol):
-    """What `sparq_ipu.KVCache` asks of a backend: the cache of one layer. Arguments arrive checked; shapes as
-    there."""
+    """What `sparq_ipu.KVCache` asks of a backend: the cache of one layer. Shapes are those of `KVCache`.
+
+    Arguments were checked, except where a method takes a `check`. It calls that before anything else, unless
+    it finds in its own pass over the arrays that they are plain float16 arrays of the right shape.
+    """
 
     @property
     def lengths(self) -> np.ndarray:
@@ -61,22 +63,26 @@ class Backend(Protocol):
         """Raise ValueError, beginning with `op`, if `attention` has no program for such settings, or the
         history of window attention is one of another n_recent."""
 
-    def append(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
-        """Append the first lengths[b] tokens of key, value (batch, n_kv_heads, n_tokens, head_dim)."""
+    def append(
+        self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray | None, check: CheckTokens | None = None
+    ) -> None:
+        """Append the first lengths[b] tokens of key, value (batch, n_kv_heads, n_tokens, head_dim).
 
-    def append_token(self, key: np.ndarray, value: np.ndarray, check_finite: bool) -> bool:
-        """Append a token for every batch element, (batch, n_kv_heads, 1, head_dim), if that can be checked in
-        the same call. False: nothing has happened, check and `append`. Arguments arrive unchecked."""
+        Args:
+            lengths: None: all tokens; only with `check`.
+            check: None: the arguments were checked.
+        """
 
-    def attention_of_query(
-        self, query: np.ndarray, settings: Settings, check_finite: bool
-    ) -> np.ndarray | None:
-        """`attention`, if the query can be checked in the same call. None: nothing has happened, check and
-        ask for `attention`. The query arrives unchecked."""
-
-    def attention(self, query: np.ndarray, settings: Settings) -> np.ndarray:
+    def attend(self, query: np.ndarray, settings: Settings, check: CheckQuery | None = None) -> np.ndarray:
         """Decode attention, (batch, n_heads, head_dim) float16 in and out: SparQ or window attention, or
-        dense attention where settings is None."""
+        dense attention where settings is None.
+
+        On "cpu" and "reference", dense attention takes the last tokens held as well: (batch, n_heads,
+        n_tokens, head_dim) in and out, each token attends to the positions up to its own.
+
+        Args:
+            check: None: the arguments were checked.
+        """
 
     def observe(self, query: np.ndarray, settings: WindowSettings) -> None:
         """Put the dense attention of the last tokens held, (batch, n_heads, n_tokens, head_dim), into the
@@ -87,10 +93,6 @@ class Backend(Protocol):
 
     def set_history(self, history: History) -> None:
         """Remember that instead, in a cache that remembers nothing."""
-
-    def attention_of_tokens(self, query: np.ndarray) -> np.ndarray:
-        """Dense attention of the last tokens held, (batch, n_heads, n_tokens, head_dim) float16 in and out:
-        each to the positions up to its own. Asked on "cpu" and "reference" alone."""
 
     def truncate(self, lengths: np.ndarray) -> None:
         """Keep the first lengths[b] positions of each element, lengths[b] <= what it holds."""
@@ -104,15 +106,3 @@ class Backend(Protocol):
 
     def reorder(self, index: np.ndarray) -> None:
         """Batch element b becomes a copy of what element index[b] was (beam search)."""
-
-
-class ChecksBefore:
-    """Of a backend whose arguments are always checked before its calls."""
-
-    def append_token(self, key: np.ndarray, value: np.ndarray, check_finite: bool) -> bool:
-        return False
-
-    def attention_of_query(
-        self, query: np.ndarray, settings: Settings, check_finite: bool
-    ) -> np.ndarray | None:
-        return None

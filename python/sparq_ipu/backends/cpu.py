@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Optional, Sequence, Tuple
 
 import numpy as np
 
-from sparq_ipu.backends import History
+from sparq_ipu.backends import CheckQuery, CheckTokens, History
 from sparq_ipu.backends.room import check_room, host_memory
 from sparq_reference import CacheSpec, SparqSettings, WindowSettings, checks, window
 
@@ -96,7 +96,9 @@ class Options:
             checks.fail(op, "index_components", "be 0 on device 'cpu'", spec.index_components)
 
 
-def create(device: str, spec: CacheSpec, n_layers: int, options: Options) -> list[CPUBackend]:
+def create(
+    device: str, spec: CacheSpec, n_layers: int, options: Options, check_finite: bool = True
+) -> list[CPUBackend]:
     """A cache in host memory for each layer; see `sparq_ipu.backends.Backend`.
 
     Raises:
@@ -109,16 +111,17 @@ def create(device: str, spec: CacheSpec, n_layers: int, options: Options) -> lis
     n_threads, isa = options.n_threads or 0, options.isa or "auto"
     check_room(spec, n_layers, host_memory(), "memory of this machine")
     try:
-        return [CPUBackend(_cpu.KVCache(spec, n_threads=n_threads, isa=isa)) for _ in range(n_layers)]
+        caches = [_cpu.KVCache(spec, n_threads=n_threads, isa=isa) for _ in range(n_layers)]
     except MemoryError:
         raise MemoryError(f"KVCache: memory must be free for a cache, got too little for {spec}") from None
+    return [CPUBackend(cache, check_finite) for cache in caches]
 
 
 class CPUBackend:
     """`sparq_ipu._cpu.KVCache` behind the backend protocol. Safe to use from several Python threads."""
 
-    def __init__(self, cache: _cpu.KVCache):
-        self._cache = cache
+    def __init__(self, cache: _cpu.KVCache, check_finite: bool):
+        self._cache, self._check_finite = cache, check_finite
 
     @property
     def lengths(self) -> np.ndarray:
@@ -141,31 +144,23 @@ class CPUBackend:
 
     def rows(self, index: list[int]) -> CPUBackend:
         """Of these batch elements, sharing them."""
-        return CPUBackend(self._cache.rows(index))
+        return CPUBackend(self._cache.rows(index), self._check_finite)
 
     def check_settings(self, op: str, settings: Settings) -> None:
         window.check_recent(op, self._cache.n_recent, settings)
 
-    def append(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
-        self._cache.append(key, value, lengths)
+    def append(
+        self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray | None, check: CheckTokens | None = None
+    ) -> None:
+        self._cache.append(key, value, lengths, check, self._check_finite)
 
-    def append_token(self, key: np.ndarray, value: np.ndarray, check_finite: bool) -> bool:
-        return self._cache.append_token(key, value, check_finite)
-
-    def attention_of_query(
-        self, query: np.ndarray, settings: Settings, check_finite: bool
-    ) -> np.ndarray | None:
-        return self._cache.attention_of_query(query, settings, check_finite)
+    def attend(self, query: np.ndarray, settings: Settings, check: CheckQuery | None = None) -> np.ndarray:
+        return self._cache.attend(query, settings, check, self._check_finite)
 
     def attention_of_step(self, settings: SparqSettings | None) -> AttentionOfStep:
         """The arguments of the kernels for one token through a layer of a model: this cache, and the settings
         (None for dense attention)."""
         return self._cache, settings
-
-    def attention(self, query: np.ndarray, settings: Settings) -> np.ndarray:
-        if settings is not None and settings.kind == "window":
-            return self._cache.window_attention(query, settings)
-        return self._cache.attention(query, settings)
 
     def observe(self, query: np.ndarray, settings: WindowSettings) -> None:
         self._cache.observe(query, settings)
@@ -181,10 +176,6 @@ class CPUBackend:
         for element, steps in enumerate(history.steps):
             for shares in steps:
                 self._cache.add_step(element, shares)
-
-    def attention_of_tokens(self, query: np.ndarray) -> np.ndarray:
-        output = self._cache.attention_of_tokens(query)  # by KV head, then token, then head of the group
-        return np.swapaxes(output, 2, 3).reshape(query.shape)
 
     def truncate(self, lengths: np.ndarray) -> None:
         self._cache.truncate(lengths)

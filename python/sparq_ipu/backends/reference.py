@@ -6,11 +6,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import threading
-from typing import TYPE_CHECKING, Any, Callable, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Sequence, TypeVar
 
 import numpy as np
 
-from sparq_ipu.backends import AnyCache, ChecksBefore, History
+from sparq_ipu.backends import CheckQuery, CheckTokens, History
 from sparq_ipu.backends.room import check_room, host_memory
 from sparq_reference import CacheSpec, KVCache, WindowSettings, exact, window
 
@@ -24,13 +24,18 @@ def unavailable(device: str) -> str | None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Options(AnyCache):
+class Options:
     """There are none."""
 
     op: dataclasses.InitVar[str] = "KVCache"
 
+    def check(self, op: str, spec: CacheSpec, n_layers: int = 1, settings: Sequence[Settings] = ()) -> None:
+        """The reference takes any cache."""
 
-def create(device: str, spec: CacheSpec, n_layers: int, options: Options) -> list[ReferenceBackend]:
+
+def create(
+    device: str, spec: CacheSpec, n_layers: int, options: Options, check_finite: bool = True
+) -> list[ReferenceBackend]:
     """A reference cache for each layer; see `sparq_ipu.backends.Backend`."""
     check_room(spec, n_layers, host_memory(), "memory of this machine")
     return [ReferenceBackend(spec) for _ in range(n_layers)]
@@ -50,11 +55,8 @@ def _in_turn(method: _Method) -> _Method:
     return called  # type: ignore[return-value]
 
 
-class ReferenceBackend(ChecksBefore):
-    """`sparq_reference.KVCache` behind the backend protocol.
-
-    `sparq_ipu.KVCache` looks for NaN and infinity, or not, as its `check_finite` says: not again here.
-    """
+class ReferenceBackend:
+    """`sparq_reference.KVCache` behind the backend protocol. NaN and infinity were looked for before."""
 
     def __init__(self, spec: CacheSpec):
         self._cache = KVCache(**dataclasses.asdict(spec))
@@ -69,11 +71,18 @@ class ReferenceBackend(ChecksBefore):
         window.check_recent(op, 0 if held is None else held.n_recent, settings)
 
     @_in_turn
-    def append(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
+    def append(
+        self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray | None, check: CheckTokens | None = None
+    ) -> None:
+        lengths = check(key, value, lengths) if check else lengths
         self._cache.append(key, value, lengths, check_finite=False)
 
     @_in_turn
-    def attention(self, query: np.ndarray, settings: Settings) -> np.ndarray:
+    def attend(self, query: np.ndarray, settings: Settings, check: CheckQuery | None = None) -> np.ndarray:
+        if check:
+            check(query, settings)
+        if query.ndim == 4:
+            return self._attend_from_tokens(query)
         return self._cache.attention(query, settings, check_finite=False)
 
     @_in_turn
@@ -95,8 +104,7 @@ class ReferenceBackend(ChecksBefore):
                 held.add(element, shares)
         self._cache.history = held
 
-    @_in_turn
-    def attention_of_tokens(self, query: np.ndarray) -> np.ndarray:
+    def _attend_from_tokens(self, query: np.ndarray) -> np.ndarray:
         cache, output = self._cache, np.empty_like(query)
         for back, index in enumerate(reversed(range(query.shape[2]))):
             token = query[:, :, index]

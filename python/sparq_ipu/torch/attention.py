@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from sparq_ipu import KVCache
-from sparq_ipu.attention import check_call
 from sparq_ipu.devices import check_option_names, resolve_device
 from sparq_ipu.kernels import Settings
 from sparq_ipu.torch import ops
@@ -313,14 +312,14 @@ def _step(
     counts = None if active is None else (active.detach().numpy() != 0).astype(np.int64)
     try:
         # Attention's own checks come before the token is stored; then the backend is called directly.
-        check_call(module._op, half, cache, 1 if counts is None else counts)
+        cache.check_query(half, module.settings, n_new=1 if counts is None else counts)
         if module.settings is not None:
             module.settings.check_heads(module._op, half.shape[1])
         cache.append(_halves(key)[:, :, None], _halves(value)[:, :, None], counts)
     except ValueError:
         _check_range(module._op, query=query, key=key, value=value)
         raise
-    output = torch.from_numpy(cache.one_layer(module._op).attention(half, module.settings))
+    output = torch.from_numpy(cache.one_layer(module._op).attend(half, module.settings))
     return output if query.dtype == torch.float16 else output.to(query.dtype)
 
 

@@ -3,7 +3,7 @@
 // Dot products of rows of numbers with rows of codes of 8 bits, as a linear layer has them.
 #pragma once
 
-#include "vectors.hpp"
+#include "kernels/vectors.hpp"
 
 // Sums of a dot product side by side.
 constexpr unsigned codeLanes = 16;

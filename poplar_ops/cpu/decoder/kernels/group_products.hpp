@@ -4,11 +4,11 @@
 // Integers of a row have two bytes, for there are instructions that multiply bytes.
 #pragma once
 
-#include "vectors.hpp"
+#include "kernels/vectors.hpp"
 #if defined(SPARQ_AVX512) || defined(SPARQ_AVX2)
-#include "dot_codes_x86.hpp"
+#include "kernels/dot_codes_x86.hpp"
 #else
-#include "codes_portable.hpp"
+#include "kernels/codes_portable.hpp"
 #endif
 
 // Exponents as fp32 has them: the least one that counts as the largest number's, and that of infinity. A step is

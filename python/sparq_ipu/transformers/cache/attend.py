@@ -8,7 +8,7 @@ import torch
 
 from sparq_ipu import KVCache
 from sparq_ipu.attention import attention
-from sparq_ipu.tokens import append_and_attend
+from sparq_ipu.tokens import append_and_attend, one_by_one
 from sparq_ipu.transformers.cache.traffic import Traffic
 from sparq_ipu.transformers.settings.layers import AnyLayerSettings, dense_rows
 from sparq_reference import checks
@@ -58,16 +58,11 @@ def attend_tokens(
             lengths = (cache.lengths - back).tolist()
             traffic.count(cache, lengths, [True] * len(lengths), None)
         return np.swapaxes(output, 1, 2)
-    checks.check_append("append", key, value, cache.spec, cache.lengths, check_finite=cache.check_finite)
+    cache.check_tokens(key, value)
     if cache.check_finite:
         checks.check_finite("sparq_attention", "query", query)
-    outputs = []
-    for index in range(n_tokens):
-        token = slice(index, index + 1)
-        cache.append(key[:, :, token], value[:, :, token])
-        one = np.ascontiguousarray(query[:, :, index])
-        outputs.append(attend(one, cache, settings, traffic))
-    return np.stack(outputs, axis=1)
+    steps = one_by_one(query, key, value, cache)
+    return np.stack([attend(token, cache, settings, traffic) for token in steps], axis=1)
 
 
 def half_of(query: torch.Tensor, factor: float) -> np.ndarray:

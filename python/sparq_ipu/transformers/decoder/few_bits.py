@@ -9,9 +9,9 @@ int4   a scale and a zero for each group of 32 weights of a row: weight = scale 
 
 Codes of 8 bits are multiplied by numbers of bfloat16, and summed in float32. Those of 4 bits are multiplied
 by integers of 15 bits and summed exactly within a group: numbers far below the largest of their group are
-rounded for that (poplar_ops/cpu/int4_product.hpp). The kernels do each row alone, so a row has the same bits
-in any company. Many rows, as prompts have, are quicker with weights that were made bfloat16 before: above
-MOST_ROWS that is done at each call.
+rounded for that (poplar_ops/cpu/decoder/int4_product.hpp). The kernels do each row alone, so a row has the
+same bits in any company. Many rows, as prompts have, are quicker with weights that were made bfloat16 before:
+above MOST_ROWS that is done at each call.
 """
 
 from __future__ import annotations
@@ -237,8 +237,8 @@ class JoinedLinear:
 
     @property
     def addresses(self) -> tuple[int, int, int, int, int]:
-        """As the kernels of a step take it (poplar_ops/cpu/decoder_step.hpp): where the codes are, the scales
-        unless they are between these, and the bias, 0 for none; in_features and out_features."""
+        """As the kernels of a step take it (poplar_ops/cpu/decoder/decoder_step.hpp): where the codes are,
+        the scales unless they are between these, and the bias, 0 for none; in_features and out_features."""
         scales = 0 if self._is_int4 else self._scales.data_ptr()
         bias = 0 if self._bias is None else self._bias.data_ptr()
         return self._codes.data_ptr(), scales, bias, self.in_features, self.out_features
@@ -304,7 +304,7 @@ def paired(codes: torch.Tensor) -> torch.Tensor:
 
 
 def _packed(pairs_of_codes: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor) -> torch.Tensor:
-    """As poplar_ops/cpu/int4_product.hpp says: four bytes of each of 16 outputs in turn."""
+    """As poplar_ops/cpu/decoder/int4_product.hpp says: four bytes of each of 16 outputs in turn."""
     blocks, groups = len(pairs_of_codes) // _OUTPUTS, pairs_of_codes.shape[1] * 2 // GROUP
     words = pairs_of_codes.contiguous().view(torch.int32).view(blocks, _OUTPUTS, groups, 4)
     lines = words.permute(0, 2, 3, 1).contiguous().view(torch.uint8)

@@ -4,7 +4,7 @@ layers, or one call of the CPU kernels does all up to the output of attention.""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Optional, Tuple
 
 import torch
 
@@ -68,9 +68,10 @@ class Rotary:
         name = _NAMES.get(self.dtype)
         if name is None:
             return None
+        from sparq_ipu import _cpu
+
         output = products.new_empty(len(products), self._n_heads * self._head_dim)
         cache, settings = attention
-        lengths = cache.attend_rotary(
-            name, products.data_ptr(), *self.for_kernels, output.data_ptr(), settings
-        )
+        given = products.data_ptr(), *self.for_kernels, output.data_ptr()
+        lengths = _cpu.attend_rotary(cache, name, *given, settings)
         return None if lengths is None else (output, lengths)

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// sparq_ipu._cpu.KVCache: conversion only. python/sparq_ipu/backends/cpu.py says what the arguments
+// mean.
+#include "convert.hpp"
+#include "cpu.hpp"
+#include "kv_cache.hpp"
+#include "plain_array.hpp"
+
+#include <pybind11/stl.h>
+#include <pybind11/typing.h>
+
+namespace py = pybind11;
+using namespace sparq::cpu;
+using sparq::CacheSpec;
+using sparq::Error;
+using sparq::SparqSettings;
+using sparq::WindowSettings;
+
+namespace {
+
+using Shape = std::vector<std::int64_t>; // -1: any number
+
+bool hasShape(const py::array &array, const Shape &shape) {
+  for (std::size_t i = 0; i < shape.size(); ++i)
+    if (shape[i] >= 0 && array.shape(static_cast<py::ssize_t>(i)) != shape[i])
+      return false;
+  return true;
+}
+
+// Throws Error unless it is an fp16 array of that shape.
+void checkHalf(const char *op, const char *argument, const py::array &array, const char *axes,
+               const Shape &shape) {
+  if (!array.dtype().equal(py::dtype("float16")) ||
+      array.ndim() != static_cast<py::ssize_t>(shape.size()))
+    throw Error(std::string(op) + ": " + argument + " must be float16 with " +
+                std::to_string(shape.size()) + " dimensions, got " +
+                py::str(array.dtype()).cast<std::string>() + " with " +
+                std::to_string(array.ndim()));
+  if (!hasShape(array, shape))
+    throw Error(std::string(op) + ": " + argument + " must have shape " + axes + ", got " +
+                py::str(array.attr("shape")).cast<std::string>());
+}
+
+using Integers = py::array_t<std::int64_t, py::array::c_style | py::array::forcecast>;
+
+const std::int64_t *perElement(const char *op, const char *argument, const KVCache &cache,
+                               const Integers &array) {
+  if (array.ndim() != 1 || array.shape(0) != static_cast<py::ssize_t>(cache.batch))
+    throw Error(std::string(op) + ": " + argument +
+                " must have shape (batch=" + std::to_string(cache.batch) + ",), got " +
+                py::str(array.attr("shape")).cast<std::string>());
+  return array.data();
+}
+
+Shape shapeOfTokens(const KVCache &cache, py::ssize_t nTokens) {
+  return {static_cast<std::int64_t>(cache.batch), static_cast<std::int64_t>(cache.nKvHeads),
+          nTokens, static_cast<std::int64_t>(cache.headDim)};
+}
+
+Tokens tokensOf(const py::array &a) {
+  return {static_cast<const char *>(a.data()),
+          {a.strides(0), a.strides(1), a.strides(2), a.strides(3)}};
+}
+
+// Whether key and value can be appended as they are.
+bool arePlain(const KVCache &cache, const py::object &key, const py::object &value, bool finite) {
+  if (!sparq::isPlain(key, 4) || !sparq::isPlain(value, 4))
+    return false;
+  const auto keys = py::reinterpret_borrow<py::array>(key);
+  const auto values = py::reinterpret_borrow<py::array>(value);
+  const Shape shape = shapeOfTokens(cache, keys.shape(2));
+  return hasShape(keys, shape) && hasShape(values, shape) &&
+         (!finite || (sparq::isFinite(keys) && sparq::isFinite(values)));
+}
+
+// `check` is None where the caller has checked the arguments. Otherwise it is called for arguments
+// that are not plain: it raises, or returns the lengths.
+void append(KVCache &cache, const py::object &key, const py::object &value, py::object lengths,
+            const py::object &check, bool checkFinite) {
+  if (!check.is_none() && !(lengths.is_none() && arePlain(cache, key, value, checkFinite)))
+    lengths = check(key, value, lengths);
+  const auto keys = key.cast<py::array>(), values = value.cast<py::array>();
+  const char *const op = "append", *const axes = "(batch, n_kv_heads, n_tokens, head_dim)";
+  checkHalf(op, "key", keys, axes, shapeOfTokens(cache, -1));
+  const std::int64_t nTokens = keys.shape(2);
+  checkHalf(op, "value", values, axes, shapeOfTokens(cache, nTokens));
+  std::vector<std::int64_t> counts(cache.batch, nTokens);
+  if (!lengths.is_none()) {
+    const auto given = lengths.cast<Integers>();
+    const std::int64_t *const data = perElement(op, "lengths", cache, given);
+    counts.assign(data, data + cache.batch);
+  }
+  const Tokens keyTokens = tokensOf(keys), valueTokens = tokensOf(values);
+  py::gil_scoped_release release;
+  cache.append(keyTokens, valueTokens, nTokens, counts.data());
+}
+
+py::typing::Tuple<py::array, py::array> readPositions(const KVCache &cache, std::int64_t start,
+                                                      std::int64_t stop) {
+  const auto most = static_cast<std::int64_t>(cache.capacity);
+  if (start < 0 || stop < start || stop > most)
+    throw Error("read: positions must be in [0, capacity=" + std::to_string(most) + "], got " +
+                std::to_string(start) + " to " + std::to_string(stop));
+  const std::vector<py::ssize_t> shape{static_cast<py::ssize_t>(cache.batch),
+                                       static_cast<py::ssize_t>(cache.nKvHeads), stop - start,
+                                       static_cast<py::ssize_t>(cache.headDim)};
+  py::array key(py::dtype("float16"), shape), value(py::dtype("float16"), shape);
+  Half *const keys = static_cast<Half *>(key.mutable_data());
+  Half *const values = static_cast<Half *>(value.mutable_data());
+  {
+    py::gil_scoped_release release;
+    cache.read(keys, values, start, stop - start);
+  }
+  return py::make_tuple(key, value);
+}
+
+// Queries (batch, n_heads, head_dim) of one token, or (batch, n_heads, n_tokens, head_dim).
+Query queryOf(const char *op, const KVCache &cache, const py::array &array, bool several) {
+  const auto batch = static_cast<std::int64_t>(cache.batch),
+             headDim = static_cast<std::int64_t>(cache.headDim);
+  if (!several)
+    checkHalf(op, "query", array, "(batch, n_heads, head_dim)", {batch, -1, headDim});
+  else
+    checkHalf(op, "query", array, "(batch, n_heads, n_tokens, head_dim)", {batch, -1, -1, headDim});
+  Query query{static_cast<const char *>(array.data()),
+              {array.strides(0), array.strides(1), array.strides(array.ndim() - 1)}};
+  if (several) {
+    query.tokenStride = array.strides(2);
+    query.nTokens = static_cast<std::size_t>(array.shape(2));
+  }
+  return query;
+}
+
+// Of several tokens the kernels have the heads of a KV head together, in (batch, nKvHeads, nTokens,
+// nHeads / nKvHeads, headDim).
+py::array attendFromTokens(const KVCache &cache, const py::array &query) {
+  const Query view = queryOf("dense_attention", cache, query, true);
+  const std::int64_t nHeads = query.shape(1);
+  const auto nKvHeads = static_cast<py::ssize_t>(cache.nKvHeads);
+  py::array output(py::dtype("float16"),
+                   {query.shape(0), nKvHeads, query.shape(2), nHeads / nKvHeads, query.shape(3)});
+  Half *const to = static_cast<Half *>(output.mutable_data());
+  {
+    py::gil_scoped_release release;
+    cache.attention(view, nHeads, nullptr, to);
+  }
+  return output.attr("swapaxes")(2, 3).attr("reshape")(query.attr("shape"));
+}
+
+// Whether a query of one token can be read as it is.
+bool isPlainQuery(const KVCache &cache, const py::object &query, bool finite) {
+  if (!sparq::isPlain(query, 3))
+    return false;
+  const auto array = py::reinterpret_borrow<py::array>(query);
+  return array.shape(0) == static_cast<py::ssize_t>(cache.batch) &&
+         array.shape(2) == static_cast<py::ssize_t>(cache.headDim) &&
+         (!finite || sparq::isFinite(array));
+}
+
+// `check` as of `append`; it raises, or the call goes on.
+py::array attend(KVCache &cache, const py::object &query, const py::object &settings,
+                 const py::object &check, bool checkFinite) {
+  if (!check.is_none() && !isPlainQuery(cache, query, checkFinite))
+    check(query, settings);
+  const auto array = query.cast<py::array>();
+  if (settings.is_none() && array.ndim() == 4)
+    return attendFromTokens(cache, array);
+  std::optional<SparqSettings> sparq;
+  std::optional<WindowSettings> window;
+  if (py::hasattr(settings, "n_recent"))
+    window = settings.cast<WindowSettings>();
+  else if (!settings.is_none())
+    sparq = settings.cast<SparqSettings>();
+  const Query view = queryOf(window  ? "window_attention"
+                             : sparq ? "sparq_attention"
+                                     : "dense_attention",
+                             cache, array, false);
+  py::array output(py::dtype("float16"), {array.shape(0), array.shape(1), array.shape(2)});
+  const std::int64_t nHeads = array.shape(1);
+  Half *const to = static_cast<Half *>(output.mutable_data());
+  py::gil_scoped_release release;
+  if (window)
+    cache.windowAttention(view, nHeads, *window, to);
+  else
+    cache.attention(view, nHeads, sparq ? &*sparq : nullptr, to);
+  return output;
+}
+
+void observe(KVCache &cache, const py::array &query, const WindowSettings &settings) {
+  const Query view = queryOf("observe", cache, query, true);
+  const std::int64_t nHeads = query.shape(1);
+  py::gil_scoped_release release;
+  cache.observe(view, nHeads, settings);
+}
+
+// The shares of the steps that a batch element's history remembers, the oldest first.
+std::vector<py::array> historyOf(const KVCache &cache, std::size_t element) {
+  if (element >= cache.batch)
+    throw Error("history: element must be in [0, batch=" + std::to_string(cache.batch) + "), got " +
+                std::to_string(element));
+  std::vector<py::array> steps;
+  for (const std::vector<std::uint32_t> &shares : cache.historyOf(element))
+    steps.push_back(
+        py::array_t<std::uint32_t>(static_cast<py::ssize_t>(shares.size()), shares.data()));
+  return steps;
+}
+
+void addStep(KVCache &cache, std::size_t element,
+             const py::array_t<std::uint32_t, py::array::c_style | py::array::forcecast> &shares) {
+  cache.addStep(element, shares.data(), static_cast<std::size_t>(shares.size()));
+}
+
+} // namespace
+
+void bindCache(py::module_ &m) {
+  py::class_<KVCache>(m, "KVCache")
+      .def(py::init<const CacheSpec &, std::int64_t, const std::string &>(), py::arg("spec"),
+           py::kw_only(), py::arg("n_threads") = 0, py::arg("isa") = "auto")
+      .def_property_readonly("lengths", &KVCache::lengths)
+      .def_property_readonly("n_threads", [](const KVCache &cache) { return cache.nThreads; })
+      .def_property_readonly("isa", [](const KVCache &cache) { return cache.kernels.name; })
+      .def_property_readonly(
+          "key_index_bytes",
+          [](const KVCache &cache) { return cache.nPairs() * cache.keyIndex.pairBytes(); })
+      .def_property_readonly("read_ahead",
+                             [](const KVCache &cache) { return cache.readAhead.bytes(); })
+      .def_property_readonly("fetch_level",
+                             [](const KVCache &cache) { return cache.fetchLevel.level(); })
+      .def("rows", &KVCache::rowsOf, py::arg("index"))
+      .def("append", &append, py::arg("key"), py::arg("value"), py::arg("lengths") = py::none(),
+           py::arg("check") = py::none(), py::arg("check_finite") = false)
+      .def("read", &readPositions, py::arg("start"), py::arg("stop"))
+      .def(
+          "truncate",
+          [](KVCache &cache, const Integers &lengths) {
+            const std::int64_t *data = perElement("truncate", "lengths", cache, lengths);
+            py::gil_scoped_release release;
+            cache.truncate(data);
+          },
+          py::arg("lengths"))
+      .def("reset", &KVCache::reset, py::call_guard<py::gil_scoped_release>())
+      .def(
+          "reorder",
+          [](KVCache &cache, const Integers &index) {
+            const std::int64_t *data = perElement("reorder", "index", cache, index);
+            py::gil_scoped_release release;
+            cache.reorder(data);
+          },
+          py::arg("index"))
+      .def("attend", &attend, py::arg("query"), py::arg("settings") = py::none(),
+           py::arg("check") = py::none(), py::arg("check_finite") = false,
+           "SparQ or window attention, or dense attention where settings is None.")
+      .def("observe", &observe, py::arg("query"), py::arg("settings"))
+      .def_property_readonly("n_recent", &KVCache::nRecent)
+      .def("history", &historyOf, py::arg("element"))
+      .def(
+          "begin_history",
+          [](KVCache &cache, std::int64_t nRecent) {
+            cache.beginHistory(sparq::toUnsigned("begin_history", "n_recent", nRecent));
+          },
+          py::arg("n_recent"))
+      .def("add_step", &addStep, py::arg("element"), py::arg("shares"));
+}

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// All kernels of one instruction set. They are in an unnamed namespace, so that each file that includes
+// this has its own copy of every function (see vectors.hpp).
+#pragma once
+
+#include "decoder/kernels/table.hpp"
+#include "table.hpp"
+
+namespace sparq {
+namespace cpu {
+namespace {
+
+#include "all.hpp"
+
+#include "decoder/kernels/code_products.hpp"
+#include "decoder/kernels/group_products.hpp"
+
+constexpr ProductKernels productKernels{codeProducts, roundGroups, groupProducts};
+
+constexpr Kernels tableOf(const char *name) {
+  return {
+      name,           widen,          narrow,      addRows,         approxScores, indexScores,
+      quantiseBlock,  softmaxWeights, roughKeys,   keyTopK,         meritsAt,     rowScores,
+      weightedValues, promptQuery,    promptBlock, promptAttention, streamSum,    &productKernels};
+}
+
+} // namespace
+} // namespace cpu
+} // namespace sparq
