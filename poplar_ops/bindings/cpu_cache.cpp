@@ -19,20 +19,22 @@ using sparq::WindowSettings;
 
 namespace {
 
-using Shape = std::vector<std::int64_t>; // -1: any number
+using Shape = std::initializer_list<std::int64_t>; // -1: any number
 
 bool hasShape(const py::array &array, const Shape &shape) {
-  for (std::size_t i = 0; i < shape.size(); ++i)
-    if (shape[i] >= 0 && array.shape(static_cast<py::ssize_t>(i)) != shape[i])
+  py::ssize_t axis = 0;
+  for (const std::int64_t n : shape) {
+    const std::int64_t got = array.shape(axis++);
+    if (n >= 0 && got != n)
       return false;
+  }
   return true;
 }
 
 // Throws Error unless it is an fp16 array of that shape.
 void checkHalf(const char *op, const char *argument, const py::array &array, const char *axes,
                const Shape &shape) {
-  if (!array.dtype().equal(py::dtype("float16")) ||
-      array.ndim() != static_cast<py::ssize_t>(shape.size()))
+  if (!sparq::isHalf(array) || array.ndim() != static_cast<py::ssize_t>(shape.size()))
     throw Error(std::string(op) + ": " + argument + " must be float16 with " +
                 std::to_string(shape.size()) + " dimensions, got " +
                 py::str(array.dtype()).cast<std::string>() + " with " +
@@ -53,9 +55,11 @@ const std::int64_t *perElement(const char *op, const char *argument, const KVCac
   return array.data();
 }
 
-Shape shapeOfTokens(const KVCache &cache, py::ssize_t nTokens) {
-  return {static_cast<std::int64_t>(cache.batch), static_cast<std::int64_t>(cache.nKvHeads),
-          nTokens, static_cast<std::int64_t>(cache.headDim)};
+void checkTokens(const char *argument, const KVCache &cache, const py::array &tokens,
+                 std::int64_t nTokens) {
+  checkHalf("append", argument, tokens, "(batch, n_kv_heads, n_tokens, head_dim)",
+            {static_cast<std::int64_t>(cache.batch), static_cast<std::int64_t>(cache.nKvHeads),
+             nTokens, static_cast<std::int64_t>(cache.headDim)});
 }
 
 Tokens tokensOf(const py::array &a) {
@@ -65,13 +69,18 @@ Tokens tokensOf(const py::array &a) {
 
 // Whether key and value can be appended as they are.
 bool arePlain(const KVCache &cache, const py::object &key, const py::object &value, bool finite) {
-  if (!sparq::isPlain(key, 4) || !sparq::isPlain(value, 4))
-    return false;
-  const auto keys = py::reinterpret_borrow<py::array>(key);
-  const auto values = py::reinterpret_borrow<py::array>(value);
-  const Shape shape = shapeOfTokens(cache, keys.shape(2));
-  return hasShape(keys, shape) && hasShape(values, shape) &&
-         (!finite || (sparq::isFinite(keys) && sparq::isFinite(values)));
+  for (const py::object *const tokens : {&key, &value}) {
+    if (!sparq::isPlain(*tokens, 4))
+      return false;
+    const auto array = py::reinterpret_borrow<py::array>(*tokens);
+    const auto first = py::reinterpret_borrow<py::array>(key);
+    if (!hasShape(array, {static_cast<std::int64_t>(cache.batch),
+                          static_cast<std::int64_t>(cache.nKvHeads), first.shape(2),
+                          static_cast<std::int64_t>(cache.headDim)}) ||
+        (finite && !sparq::isFinite(array)))
+      return false;
+  }
+  return true;
 }
 
 // `check` is None where the caller has checked the arguments. Otherwise it is called for arguments
@@ -81,14 +90,13 @@ void append(KVCache &cache, const py::object &key, const py::object &value, py::
   if (!check.is_none() && !(lengths.is_none() && arePlain(cache, key, value, checkFinite)))
     lengths = check(key, value, lengths);
   const auto keys = key.cast<py::array>(), values = value.cast<py::array>();
-  const char *const op = "append", *const axes = "(batch, n_kv_heads, n_tokens, head_dim)";
-  checkHalf(op, "key", keys, axes, shapeOfTokens(cache, -1));
+  checkTokens("key", cache, keys, -1);
   const std::int64_t nTokens = keys.shape(2);
-  checkHalf(op, "value", values, axes, shapeOfTokens(cache, nTokens));
+  checkTokens("value", cache, values, nTokens);
   std::vector<std::int64_t> counts(cache.batch, nTokens);
   if (!lengths.is_none()) {
     const auto given = lengths.cast<Integers>();
-    const std::int64_t *const data = perElement(op, "lengths", cache, given);
+    const std::int64_t *const data = perElement("append", "lengths", cache, given);
     counts.assign(data, data + cache.batch);
   }
   const Tokens keyTokens = tokensOf(keys), valueTokens = tokensOf(values);
@@ -105,7 +113,7 @@ py::typing::Tuple<py::array, py::array> readPositions(const KVCache &cache, std:
   const std::vector<py::ssize_t> shape{static_cast<py::ssize_t>(cache.batch),
                                        static_cast<py::ssize_t>(cache.nKvHeads), stop - start,
                                        static_cast<py::ssize_t>(cache.headDim)};
-  py::array key(py::dtype("float16"), shape), value(py::dtype("float16"), shape);
+  py::array key(sparq::half(), shape), value(sparq::half(), shape);
   Half *const keys = static_cast<Half *>(key.mutable_data());
   Half *const values = static_cast<Half *>(value.mutable_data());
   {
@@ -138,7 +146,7 @@ py::array attendFromTokens(const KVCache &cache, const py::array &query) {
   const Query view = queryOf("dense_attention", cache, query, true);
   const std::int64_t nHeads = query.shape(1);
   const auto nKvHeads = static_cast<py::ssize_t>(cache.nKvHeads);
-  py::array output(py::dtype("float16"),
+  py::array output(sparq::half(),
                    {query.shape(0), nKvHeads, query.shape(2), nHeads / nKvHeads, query.shape(3)});
   Half *const to = static_cast<Half *>(output.mutable_data());
   {
@@ -168,7 +176,7 @@ py::array attend(KVCache &cache, const py::object &query, const py::object &sett
     return attendFromTokens(cache, array);
   std::optional<SparqSettings> sparq;
   std::optional<WindowSettings> window;
-  if (py::hasattr(settings, "n_recent"))
+  if (!settings.is_none() && py::hasattr(settings, "n_recent"))
     window = settings.cast<WindowSettings>();
   else if (!settings.is_none())
     sparq = settings.cast<SparqSettings>();
@@ -176,7 +184,7 @@ py::array attend(KVCache &cache, const py::object &query, const py::object &sett
                              : sparq ? "sparq_attention"
                                      : "dense_attention",
                              cache, array, false);
-  py::array output(py::dtype("float16"), {array.shape(0), array.shape(1), array.shape(2)});
+  py::array output(sparq::half(), {array.shape(0), array.shape(1), array.shape(2)});
   const std::int64_t nHeads = array.shape(1);
   Half *const to = static_cast<Half *>(output.mutable_data());
   py::gil_scoped_release release;

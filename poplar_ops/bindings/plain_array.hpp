@@ -7,9 +7,15 @@
 
 #include <cstdint>
 #include <cstring>
-#include <vector>
 
 namespace sparq {
+
+// fp16 in this machine's byte order.
+inline pybind11::dtype half() { return pybind11::dtype(23); } // NPY_HALF
+inline bool isHalf(const pybind11::array &array) {
+  const pybind11::dtype type = array.dtype();
+  return type.num() == 23 && type.byteorder() == '=';
+}
 
 // The number `row` of an array's rows, which are along its last axis.
 inline const char *rowOf(const pybind11::array &array, std::size_t row) {
@@ -25,13 +31,11 @@ inline const char *rowOf(const pybind11::array &array, std::size_t row) {
 // An ndarray, no subclass, of fp16 in this machine's byte order, with this many dimensions, none of them
 // empty, and the numbers of each row one after another.
 inline bool isPlain(const pybind11::object &object, pybind11::ssize_t nDims) {
-  constexpr int numberOfHalf = 23; // NPY_HALF
   if (Py_TYPE(object.ptr()) != pybind11::detail::npy_api::get().PyArray_Type_)
     return false;
   const auto array = pybind11::reinterpret_borrow<pybind11::array>(object);
-  const pybind11::dtype type = array.dtype();
-  return type.num() == numberOfHalf && type.byteorder() == '=' && array.ndim() == nDims &&
-         array.size() != 0 && array.strides(nDims - 1) == sizeof(std::uint16_t);
+  return isHalf(array) && array.ndim() == nDims && array.size() != 0 &&
+         array.strides(nDims - 1) == sizeof(std::uint16_t);
 }
 
 // Whether a plain array has neither NaN nor infinity.
