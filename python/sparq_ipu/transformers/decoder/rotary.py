@@ -4,7 +4,7 @@ layers, or one call of the CPU kernels does all up to the output of attention.""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Optional, Tuple
+from typing import TYPE_CHECKING
 
 import torch
 
