@@ -50,7 +50,6 @@ from lib.sweep_tables import summary
 from sparq_ipu.commands.tables import replace_block
 from sparq_ipu.kernels import SWEPT_BITS, Attention, Kernel
 from sparq_ipu.planning.device_model import NAMES, device_model
-from sparq_ipu.planning.report_pictures import STAGES
 from sparq_reference.checks import ROW_BITS
 from sparq_reference.settings import CacheSpec
 
@@ -62,7 +61,7 @@ DOCUMENT = ROOT / "docs/device_model.md"
 ASSUMED_BYTES = {"streaming": 0, "sram": 0, "tiered": 8}
 NO_CLASH_BYTES = 24
 #: steps of a selection (poplar_ops/src/key_topk.cpp) that a clash runs again: not the keys, nor the branch
-SELECTION = tuple(name for name in dict(STAGES)["top-k"] if name not in ("group_keys", "select_again"))
+SELECTION = tuple(name for name in _core.stages()["top-k"] if name not in ("group_keys", "select_again"))
 #: positions written at once
 BLOCK = 2048
 #: of an emulated point, so many KV heads are compared with the NumPy reference; all with the CPU kernels

@@ -3,6 +3,7 @@
 // Python module sparq_ipu._core: conversion only. Arguments arrive checked by the Python package;
 // the C++ below checks them again.
 #include "core.hpp"
+#include "sparq/step_names.hpp"
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -291,6 +292,24 @@ PYBIND11_MODULE(_core, m) {
         return all;
       },
       "The kernels of this build, as sparq_ipu.kernels describes them.");
+  m.def(
+      "stages",
+      [] {
+        NamedValues all;
+        for (const steps::Stage &stage : steps::stages())
+          all[stage.label] = py::tuple(py::cast(stage.names));
+        return all;
+      },
+      "Names of steps by the stage of attention that they belong to.");
+  m.def(
+      "steps_of_several_ipus",
+      [] {
+        return NamedValues(
+            py::dict("agreed"_a = steps::agreed, "switch"_a = steps::switchOfAll,
+                     "before_agreed"_a = steps::planWaves,
+                     "branches_by_number"_a = py::tuple(py::cast(steps::branchesByNumber()))));
+      },
+      "Names of the steps by which plans of several IPUs are added up.");
   m.def("device_unavailable", &deviceUnavailable, "device"_a,
         "Why a device can not be opened; empty if it can.");
   bindProbes(m);

@@ -49,7 +49,7 @@ private:
   struct Wave {
     unsigned rows, cost;
   };
-  // A wave of lists behind others that fetched so many of each.
+  // A wave of lists after others that fetched `fetched` rows of each list.
   Wave ofLists(unsigned fetched) const {
     unsigned most = 0, rows = 0, cost = waveCost;
     for (unsigned list = 0; list != nLists; ++list) {
@@ -61,7 +61,7 @@ private:
       cost += nLists * unit;
     return {rows, cost};
   }
-  // Of so many rows, by waves of all.
+  // What fetching `rows` by waves of all costs.
   unsigned costOfAll(unsigned rows) const {
     unsigned cost = rows;
     for (; rows > fewRows; rows -= minimum(rows, waveRows))

@@ -65,7 +65,8 @@ public:
   bool compute() {
     const unsigned now = *clock + 1;
     *clock = now;
-    // Each owner takes so many, or all that it has room for; more, where that is not enough.
+    // Each owner takes an even share, or all that it has room for. Where that is too little for all
+    // misses the share grows.
     unsigned share = (*nMisses + nOwners - 1) >> ownersShift, first = 0;
     while (!isEnough(share, now, first))
       ++share;
@@ -90,7 +91,7 @@ private:
     first = inTurn(start, nBefore, share);
     return first + inTurn(owner, nOwners - nBefore, share) >= *nMisses;
   }
-  // What so many owners take, from one on and around.
+  // What n owners take, from `begin` on and around.
   unsigned inTurn(unsigned begin, unsigned n, unsigned share) const {
     const unsigned end = minimum(begin + n, nOwners);
     return inOrder(begin, end, share) + inOrder(0, begin + n - end, share);

@@ -6,7 +6,7 @@
 
 namespace sparq {
 
-// Of a run of numbers: a worker copies so many bytes at a time.
+// How many bytes a worker copies at a time.
 template <class T> constexpr unsigned copiedBytes() { return sizeof(T) == 2 ? 8 : sizeof(T); }
 
 // One of nWorkers' share of a run of `width` numbers, whole copies.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The loop over waves: as many as the longest batch element needs, not as many as the capacity has.
+// The loop over waves: it ends behind the longest batch element, not at the capacity.
 #include "lanes.hpp"
 
 namespace sparq {
@@ -23,7 +23,7 @@ public:
   }
 };
 
-// Moves to the next wave and says whether it has any position. Start from wave = 2^32 - 1.
+// Moves to the next wave; `more` is whether it has any position. Starts from wave = 2^32 - 1.
 class NextWave : public poplar::Vertex {
 public:
   WordsIn longest; // [6]

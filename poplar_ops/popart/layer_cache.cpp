@@ -56,7 +56,7 @@ struct Wanted {
   }
 };
 
-// The IPU, which PopART takes to be the first where nothing says so.
+// The IPU. PopART takes the first one where none is given.
 std::int64_t virtualGraph(const popart::Op &op) {
   return op.settings.vgraphId ? *op.settings.vgraphId : 0;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "codelets/approx_scores.cycles.hpp"
 #include "score_columns.hpp"
+#include "sparq/step_names.hpp"
 #include <poplar/Program.hpp>
 
 namespace sparq {
@@ -79,15 +80,15 @@ void KeyColumns::score(const Context &context, const SparqSettings &settings, co
   const TailColumns tail(*this, context);
   Sequence body({}, {context.dc, "wave"});
   const Context inner = context.within(body);
-  rows.addOffsets(inner.execute("column_offsets"));
-  rows.read(buffer_, body, "read_key_columns");
+  rows.addOffsets(inner.execute(steps::columnOffsets));
+  rows.read(buffer_, body, steps::readKeyColumns);
   // Behind the waves, but for the steps of the tail that run beside the only one.
   Sequence behind({}, {context.dc, "tail"});
   const Context last = context.within(beside ? body : behind);
   Moves spread, gather, openBlock;
   rows.spread(spread, columns);
   tail.gather(beside ? spread : gather);
-  spread.copy(inner, {context.dc, "spread_columns"});
+  spread.copy(inner, {context.dc, steps::spreadColumns});
   if (!beside)
     gather.copy(context.within(behind), {context.dc, "gather_tail"});
   if (quantised) {
@@ -99,17 +100,17 @@ void KeyColumns::score(const Context &context, const SparqSettings &settings, co
   };
   if (quantised) {
     const IndexScores index(context, settings, waves, q, scores);
-    const ComputeSet coefficients = inner.execute("block_coefficients");
+    const ComputeSet coefficients = inner.execute(steps::blockCoefficients);
     index.addCoefficients(coefficients, columns);
-    index.addTailCoefficients(forTail(coefficients, "tail_coefficients"), tail.tail());
-    const ComputeSet score = inner.execute("approx_scores");
+    index.addTailCoefficients(forTail(coefficients, steps::tailCoefficients), tail.tail());
+    const ComputeSet score = inner.execute(steps::approxScores);
     index.addScores(score, wave, columns);
-    index.addTailScores(forTail(score, "tail_scores"), tail.tail());
+    index.addTailScores(forTail(score, steps::tailScores), tail.tail());
   } else {
-    const ColumnScores steps(context, settings, waves, q, wave, scores);
-    const ComputeSet score = inner.execute("approx_scores");
-    steps.addScores(score, columns);
-    steps.addTailScores(forTail(score, "tail_scores"), tail.tail());
+    const ColumnScores fp16(context, settings, waves, q, wave, scores);
+    const ComputeSet score = inner.execute(steps::approxScores);
+    fp16.addScores(score, columns);
+    fp16.addTailScores(forTail(score, steps::tailScores), tail.tail());
   }
   addWaveLoop(context, waves, wave, body);
   context.program.add(behind);

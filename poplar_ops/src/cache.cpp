@@ -11,7 +11,7 @@ using namespace poplar::program;
 
 namespace {
 
-// What says which layer it is.
+// The number of the layer that is being worked on.
 void addLayerNumber(Graph &graph, Cache &cache) {
   const Placement &p = cache.plan.placement;
   if (cache.layout().nLayers != 1) {

@@ -3,6 +3,7 @@
 #include "codelets/cache_append.cycles.hpp"
 #include "codelets/cycles.hpp"
 #include "codelets/waves.cycles.hpp"
+#include "sparq/step_names.hpp"
 #include <limits>
 
 namespace sparq {
@@ -156,12 +157,12 @@ void addWaveLoop(const Context &context, const Waves &waves, const WaveIndex &wa
     graph.setTileMapping(t, 0);
     return t;
   });
-  const ComputeSet cs = context.cache.lockstep->addComputeSet(graph, {context.dc, "next_wave"});
+  const ComputeSet cs = context.cache.lockstep->addComputeSet(graph, {context.dc, steps::nextWave});
   addVertex(graph, cs, "sparq::NextWave", 0,
             {{"longest", longestRow(context, waves)}, {"wave", wave.counter}, {"more", more}},
             {{"stride", waves.stride}}, cycles::nextWave());
   context.copy(before, wave.counter, {context.dc, "first_wave"});
-  Sequence next({Execute(cs, {context.dc, "next_wave"})}, {context.dc, "next_wave"});
+  Sequence next({Execute(cs, {context.dc, steps::nextWave})}, {context.dc, steps::nextWave});
   const Tensor any = context.within(next).greatest(more);
   context.program.add(RepeatWhileTrue(next, any, body, {context.dc, "waves"}));
 }

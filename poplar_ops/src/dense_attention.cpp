@@ -5,6 +5,7 @@
 #include "arith/scale.hpp"
 #include "codelets/dense_scores.cycles.hpp"
 #include "combine.hpp"
+#include "sparq/step_names.hpp"
 #include "stores/rows.hpp"
 #include "waves.hpp"
 #include "weighted_values.hpp"
@@ -46,7 +47,7 @@ struct Piece {
 
 Piece piece(const Waves &waves, unsigned part) { return {part * waves.length, waves.room(part)}; }
 
-// Brings the positions of a wave, and says which are on a part: {positions, headDim}.
+// Brings the positions of a wave to the parts; {positions, headDim} of a part.
 using OnPart = std::function<Tensor(unsigned slot, unsigned part)>;
 
 class Streamed {
@@ -54,10 +55,10 @@ public:
   Streamed(const Context &context, const Waves &wavesIn)
       : waves(wavesIn), layout(context.layout()), landing(createRowWave(context, wavesIn)) {}
   OnPart keys(const Context &in, const WaveIndex &wave) {
-    return read(in, 0, wave, "read_key_rows");
+    return read(in, 0, wave, steps::readKeyRows);
   }
   OnPart values(const Context &in, const WaveIndex &wave) {
-    return read(in, layout.valueRow(), wave, "read_value_rows");
+    return read(in, layout.valueRow(), wave, steps::readValueRows);
   }
 
 private:

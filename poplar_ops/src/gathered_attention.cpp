@@ -4,6 +4,7 @@
 #include "list_weights.hpp"
 #include "planning.hpp"
 #include "remote_copy.hpp"
+#include "sparq/step_names.hpp"
 #include "stores/rows.hpp"
 #include "weighted_values.hpp"
 #include <poplar/Program.hpp>
@@ -37,12 +38,12 @@ public:
     const RemoteBuffer &buffer = storeOf<SplitRows>(context.cache).buffer();
     if (2 * nRows * d * 2 <= maxCopyBytes) { // one fixed cost instead of two
       readRemote(*context.cache.lockstep, buffer, concat(keysLanding, valuesLanding, 0),
-                 concat(offsets(0), offsets(1), 0), context.program, {context.dc, "read_rows"});
+                 concat(offsets(0), offsets(1), 0), context.program, {context.dc, steps::readRows});
     } else {
       readRemote(*context.cache.lockstep, buffer, keysLanding, offsets(0), context.program,
-                 {context.dc, "read_key_rows"});
+                 {context.dc, steps::readKeyRows});
       readRemote(*context.cache.lockstep, buffer, valuesLanding, offsets(1), context.program,
-                 {context.dc, "read_value_rows"});
+                 {context.dc, steps::readValueRows});
     }
   }
 

@@ -6,6 +6,7 @@
 #include "codelets/key_topk.cycles.hpp"
 #include "codelets/selected_share.cycles.hpp"
 #include "planning.hpp"
+#include "sparq/step_names.hpp"
 #include "stores/rows.hpp"
 
 namespace sparq {
@@ -266,28 +267,28 @@ private:
     const auto create = [&](const char *name) {
       return context.cache.lockstep->addComputeSet(graph, {context.dc, name});
     };
-    const Steps cs{by.scores ? create("group_keys") : ComputeSet(),
-                   apart ? create("sum_rows") : ComputeSet(),
-                   create("sum_counts"),
-                   create("key_histogram"),
-                   create("mark_keys"),
-                   create("rank_keys"),
-                   create("take_keys"),
-                   create("expand_marks")};
+    const Steps cs{by.scores ? create(steps::groupKeys) : ComputeSet(),
+                   apart ? create(steps::sumRows) : ComputeSet(),
+                   create(steps::sumCounts),
+                   create(steps::keyHistogram),
+                   create(steps::markKeys),
+                   create(steps::rankKeys),
+                   create(steps::takeKeys),
+                   create(steps::expandMarks)};
     context.begin(counts);
     if (by.scores) {
-      execute(context.program, {{cs.group, "group_keys"}});
+      execute(context.program, {{cs.group, steps::groupKeys}});
       executeSums(context.program, cs);
-      execute(context.program, {{cs.histogram, "key_histogram"}});
+      execute(context.program, {{cs.histogram, steps::keyHistogram}});
       executeSums(context.program, cs);
-      execute(context.program, {{cs.mark, "mark_keys"},
-                                {cs.rank, "rank_keys"},
-                                {cs.take, "take_keys"},
-                                {cs.expand, "expand_marks"}});
-      Sequence again({}, {context.dc, "select_again"});
+      execute(context.program, {{cs.mark, steps::markKeys},
+                                {cs.rank, steps::rankKeys},
+                                {cs.take, steps::takeKeys},
+                                {cs.expand, steps::expandMarks}});
+      Sequence again({}, {context.dc, steps::selectAgain});
       addAllBits(again, cs);
       const Tensor of = context.greatest(clash);
-      context.program.add(If(of, again, Sequence(), {context.dc, "select_again"}));
+      context.program.add(If(of, again, Sequence(), {context.dc, steps::selectAgain}));
     } else {
       addAllBits(context.program, cs);
     }
@@ -300,8 +301,8 @@ private:
   }
   void executeSums(Sequence &program, const Steps &cs) const {
     if (apart)
-      execute(program, {{cs.rows, "sum_rows"}});
-    execute(program, {{cs.sum, "sum_counts"}});
+      execute(program, {{cs.rows, steps::sumRows}});
+    execute(program, {{cs.sum, steps::sumCounts}});
   }
   // The selection by all bits, from the start.
   void addAllBits(Sequence &program, const Steps &cs) const {
@@ -311,16 +312,15 @@ private:
         none.expand({2}).broadcast(static_cast<unsigned>(states.dim(2)), 2), states,
         {context.dc, "start_selection"});
     Sequence pass({}, {context.dc, "pass"});
-    execute(pass, {{cs.histogram, "key_histogram"}});
+    execute(pass, {{cs.histogram, steps::keyHistogram}});
     executeSums(pass, cs);
     program.add(Repeat(nPasses + by.morePasses, pass, {context.dc, "radix_passes"}));
-    execute(program, {{cs.mark, "mark_keys"},
-                      {cs.rank, "rank_keys"},
-                      {cs.take, "take_keys"},
-                      {cs.expand, "expand_marks"}});
+    execute(program, {{cs.mark, steps::markKeys},
+                      {cs.rank, steps::rankKeys},
+                      {cs.take, steps::takeKeys},
+                      {cs.expand, steps::expandMarks}});
   }
-  // Of each slot what says whether it has to begin again. A plan takes it that none has: it knows
-  // no keys.
+  // Flags of each slot: whether it has to begin again. A plan knows no keys and assumes no clash.
   Tensor largestToLookAt() const {
     if (context.plan().assumedHitRate < 0)
       return context.active(largest).flatten();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sparq/lockstep.hpp"
 #include "codelets/lockstep.cycles.hpp"
+#include "sparq/step_names.hpp"
 #include "vertex.hpp"
 #include <stdexcept>
 
@@ -107,14 +108,14 @@ Tensor Lockstep::agreed(Graph &graph, const Tensor &number, Sequence &program,
                         const DebugContext &dc, unsigned behind) {
   if (nIpus_ == 1)
     return number;
-  const Tensor own = graph.addVariable(number.elementType(), {}, {dc, "agreed"}),
-               most = greatest(graph, number, program, {dc, "agreed"}, behind);
+  const Tensor own = graph.addVariable(number.elementType(), {}, {dc, steps::agreed}),
+               most = greatest(graph, number, program, {dc, steps::agreed}, behind);
   graph.setTileMapping(own, graph.getTarget().getNumTiles() - 1 - behind);
-  Step &all = step("agreed");
+  Step &all = step(steps::agreed);
   all.to.push_back(own.reshape({1}));
   if (complete())
     program.add(
-        Copy(most.reshape({1}).broadcast(nIpus_, 0), concat(all.to), false, {dc, "agreed"}));
+        Copy(most.reshape({1}).broadcast(nIpus_, 0), concat(all.to), false, {dc, steps::agreed}));
   return own;
 }
 

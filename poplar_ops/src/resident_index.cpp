@@ -4,6 +4,7 @@
 #include "codelets/approx_scores.cycles.hpp"
 #include "codelets/cycles.hpp"
 #include "codelets/resident_index.cycles.hpp"
+#include "sparq/step_names.hpp"
 #include "stores/resident_records.hpp"
 
 namespace sparq {
@@ -88,7 +89,7 @@ public:
   // Brings these scores together, once all are made.
   void bring() const {
     if (!scored.empty())
-      context.copy(concat(scored), concat(to), {context.dc, "open_scores"});
+      context.copy(concat(scored), concat(to), {context.dc, steps::openScores});
   }
 
 private:
@@ -160,9 +161,9 @@ void ResidentRecords::score(const Context &context, const SparqSettings &setting
     lentWords = context.perPart(UNSIGNED_INT, {std::max(1u, r * lending.nWords)}, "lent_words");
   }
   OpenBlock open(context, tail(), waves, lending);
-  const ComputeSet coefficient = context.execute("block_coefficients"),
-                   before = open.isBefore() ? context.execute("tail_scores") : ComputeSet(),
-                   score = context.execute("approx_scores");
+  const ComputeSet coefficient = context.execute(steps::blockCoefficients),
+                   before = open.isBefore() ? context.execute(steps::tailScores) : ComputeSet(),
+                   score = context.execute(steps::approxScores);
   addTemperatures(context, coefficient, q);
   for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
     open.score(open.isBefore() ? before : score, slot, q, scores.weights);

@@ -23,7 +23,7 @@ namespace {
 // or more, where it has to.
 constexpr std::uint64_t extendedFrom = std::uint64_t(16) << 30;
 
-// Only the emulator says how much was needed, and where.
+// Only the emulator reports how much memory was needed, and where.
 DoesNotFit outOfTileMemory(const graph_memory_allocation_error &error, unsigned tilesPerIpu,
                            std::size_t nIpus) {
   const std::string message = std::string("plan: ") + error.what();

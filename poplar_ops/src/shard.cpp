@@ -4,6 +4,7 @@
 #include "sparq/cache_fill.hpp"
 #include "sparq/kernels.hpp"
 #include "sparq/layers.hpp"
+#include "sparq/step_names.hpp"
 #include <map>
 #include <utility>
 
@@ -109,10 +110,10 @@ Tensor Shard::attendNothing(Sequence &program, const std::string &step) {
     graph.setTileMapping(number, graph.getTarget().getNumTiles() - 1);
     graph.setInitialValue(number, 0);
     cache.lockstep->agreed(graph, number, program, dc);
-    const Tensor most = cache.lockstep->greatest(graph, number, program, {dc, "switch"});
+    const Tensor most = cache.lockstep->greatest(graph, number, program, {dc, steps::switchOfAll});
     Sequence other({}, dc);
     cache.lockstep->copy(ports.query, output, other, dc);
-    program.add(Switch(most, {{1, other}}, {dc, "switch"}));
+    program.add(Switch(most, {{1, other}}, {dc, steps::switchOfAll}));
   }
   Sequence body({}, dc);
   cache.lockstep->copy(ports.query, output, body, dc);

@@ -4,6 +4,7 @@
 #include "codelets/softmax.cycles.hpp"
 #include "planning.hpp"
 #include "resident_index.hpp"
+#include "sparq/step_names.hpp"
 
 namespace sparq {
 
@@ -102,7 +103,7 @@ Scores createScores(const Context &context, const Waves &waves) {
 
 void reduceMax(const Context &context, const std::vector<Tensor> &maxima, const Tensor &maximum) {
   const unsigned g = context.groupSize();
-  const ComputeSet cs = context.execute("reduce_max");
+  const ComputeSet cs = context.execute(steps::reduceMax);
   for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
     const Tensor all = maxima[slot].flatten();
     const unsigned nPartials = static_cast<unsigned>(all.numElements()) / g;
@@ -154,7 +155,7 @@ void softmax(const Context &context, const Waves &waves, const Scores &scores) {
     all.push_back({"nPieces", nPieces});
     return all;
   };
-  const ComputeSet partial = context.execute("partial_max");
+  const ComputeSet partial = context.execute(steps::partialMax);
   for (unsigned slot = 0; slot != context.nSlots(); ++slot)
     for (unsigned part = 0; part != context.parts(); ++part)
       addVertex(context.graph, partial, "sparq::PartialMax", context.tile(slot, part),
@@ -171,7 +172,7 @@ void softmax(const Context &context, const Waves &waves, const Scores &scores) {
           maxima[slot], all.slice(lending.first, lending.first + lending.nHelper)});
   }
   reduceMax(context, maxima, scores.maximum);
-  const ComputeSet weights = context.execute("softmax_weights");
+  const ComputeSet weights = context.execute(steps::softmaxWeights);
   std::vector<Tensor> lent, taken;
   for (unsigned slot = 0; slot != context.nSlots(); ++slot)
     for (unsigned owner = 0; owner != lending.nOwners; ++owner) {
@@ -183,9 +184,9 @@ void softmax(const Context &context, const Waves &waves, const Scores &scores) {
           all[owner].slice(waves.length - lending.positions(), waves.length, 1).flatten());
     }
   if (!lent.empty())
-    context.copy(concat(lent), concat(taken), {context.dc, "lent_weights"});
-  const ComputeSet blocks = context.execute("block_sums");
-  const ComputeSet fold = context.execute("fold_sums");
+    context.copy(concat(lent), concat(taken), {context.dc, steps::lentWeights});
+  const ComputeSet blocks = context.execute(steps::blockSums);
+  const ComputeSet fold = context.execute(steps::foldSums);
   for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
     const Tensor sums = ascending(scores.blockSums[slot], waves, block);
     const unsigned nBlocks = static_cast<unsigned>(sums.dim(1));

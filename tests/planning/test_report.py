@@ -94,7 +94,7 @@ def test_every_step_of_the_program_is_in_one_group(index_bits):
     for label in labels:
         assert groups[label] > 0  # a renamed step would drop out
     steps = {name.split("/")[-1] for name in planned.stages_by_name()}
-    known = {ending for _, endings in pictures.STAGES for ending in endings}
+    known = {ending for endings in core.stages().values() for ending in endings}
     scoring = {name for name in steps if "coefficients" in name or "scores" in name}
     assert len(scoring) == (3 if index_bits == 16 else 5) and scoring - known == {"row_scores"}
     assert groups[pictures.OTHERS] < 0.5 * (

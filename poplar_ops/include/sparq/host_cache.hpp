@@ -32,7 +32,7 @@ public:
   // Of each batch element of a layer.
   const std::vector<std::uint32_t> &lengths(unsigned layer) const { return lengths_[layer]; }
 
-  // Says which layer the engine's next program works on.
+  // Selects the layer that the next program of the engine works on.
   void selectLayer(poplar::Engine &engine, unsigned layer) const;
   // Forgets every position of the layer, and its history.
   void reset(poplar::Engine &engine, unsigned layer);
@@ -43,10 +43,10 @@ public:
   // Keys and values {batch, nKvHeads, nTokens, headDim}; zero at or beyond a length.
   void read(poplar::Engine &engine, unsigned layer, std::uint16_t *key, std::uint16_t *value,
             unsigned nTokens) const;
-  // The cache counts as holding so many positions, whatever is in it.
+  // Sets the lengths alone: the cache counts as holding these positions.
   void setLengths(poplar::Engine &engine, unsigned layer,
                   const std::vector<std::uint32_t> &lengths);
-  // Rows of each task that the last attention call had to fetch; nothing where no rows are hot.
+  // Rows of each task that the last attention call fetched; empty without hot rows.
   std::optional<std::vector<std::uint32_t>> misses(poplar::Engine &engine) const;
   // Of the layer that was selected no row is hot any more. False where none ever is.
   bool forgetHot(poplar::Engine &engine) const;

@@ -65,8 +65,8 @@ struct CacheLayout {
   // Of what SRAM keeps of a layer: all layers', and where there are several the one being worked
   // on.
   unsigned nCopies() const { return nLayers == 1 ? 1 : nLayers + 1; }
-  // What so many positions of a component take in key columns, a multiple of 64: numbers of fp16,
-  // or words. And in bytes.
+  // Size of `positions` positions of a component in key columns, a multiple of 64: in numbers of
+  // fp16 or words, and in bytes.
   std::size_t columnElements(unsigned positions) const;
   std::size_t columnBytes(unsigned positions) const;
   // Positions that the tail holds in fp16, a power of two.
@@ -102,7 +102,7 @@ struct CacheLayout {
   std::size_t scratchColumn(unsigned slot) const {
     return columnRow(nTasks, 0, 0) + std::size_t(slot) * headDim;
   }
-  // As layerRows; so many slots have scratch rows.
+  // As layerRows; `slots` slots have scratch rows.
   std::size_t layerColumns(unsigned slots) const { return scratchColumn(slots); }
 };
 
@@ -115,7 +115,6 @@ struct Waves {
 
   // Positions that a part has room for.
   unsigned partPositions() const { return nWaves * length + tailLength; }
-  unsigned nSegments() const { return nWaves + (tailLength != 0); }
   // Parts that waves reach: the first ones.
   unsigned nWaveParts() const { return (stride + length - 1) / length; }
   // Positions of a part that may hold data: what its work is.
@@ -137,21 +136,23 @@ struct HotRows {
   unsigned nPlaces = 0;            // a multiple of nOwners; 0: there is no such buffer
   unsigned nOwners = 1, nSets = 1; // powers of two, nSets not above nOwners
   unsigned width = 0;              // components of a value on one part: a divisor of headDim
-  // Rows that are fetched at a time, for all tasks together, and in how many lists: the tasks of a
-  // list have waveRows / nLists of them together, a multiple of cutRows.
+  // Rows that a wave fetches for all tasks together, and the number of lists. The tasks of a list
+  // share waveRows / nLists rows, a multiple of cutRows.
   unsigned waveRows = 0, nLists = 1;
-  // The last rows of a step, where they are so few, come in a smaller wave.
+  // The last rows of a step come in a smaller wave, where they are at most this number.
   unsigned fewRows = 0;
-  // Where most rows are missing, every task fetches so many of its own at a time; 0: never.
+  // Where most rows are missing, every task fetches this number of its own rows at a time; 0:
+  // never.
   unsigned headRows = 0;
 
   static constexpr unsigned cutRows = 4;   // that arrive on one tile
   static constexpr unsigned readSizes = 8; // of a wave
-  // Rows that are read in the time that a wave takes beside its own, and that of few rows.
+  // Costs of a wave and of the small last one beside their rows, as the number of rows that could
+  // be read in that time.
   static constexpr unsigned waveCost = 128, fewCost = 85;
   static constexpr unsigned nPairs = 4; // of lanes: docs/exactness.md E3
   unsigned listRows() const { return waveRows / nLists; }
-  // A wave reads only as many rows as are left, in units of so many.
+  // A wave reads only the rows that are left, rounded up to this unit.
   unsigned readUnit() const {
     const unsigned least = (listRows() + readSizes - 1) / readSizes;
     return (least + cutRows - 1) / cutRows * cutRows;

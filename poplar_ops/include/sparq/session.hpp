@@ -20,9 +20,8 @@
 
 namespace sparq {
 
-// Attaches to IPUs, or opens emulated ones. Throws Error where there is none (or, on the
-// emulator's side, where this build's Poplar can not emulate streaming memory: only the bundled
-// emulator can).
+// Attaches to IPUs, or opens emulated ones. Throws Error where there are too few, or where the
+// Poplar of this build can not emulate streaming memory, as only the bundled emulator can.
 poplar::Device openDevice(const DeviceOptions &options);
 
 // Why openDevice would fail; empty if it would not.
@@ -55,8 +54,8 @@ public:
              const std::vector<std::uint32_t> &counts, unsigned layer = 0);
   void read(std::uint16_t *key, std::uint16_t *value, unsigned nTokens, unsigned layer = 0);
   void reset(unsigned layer = 0);
-  // For planning: the cache counts as holding so many positions; nothing is written. Throws Error
-  // unless there is one length in [1, capacity] for each batch element.
+  // For planning: sets lengths and writes nothing. Throws Error unless there is one length in [1,
+  // capacity] for each batch element.
   void assumeLengths(const std::vector<std::uint32_t> &lengths, unsigned layer = 0);
 
   // Arrays are C-contiguous fp16 bit patterns. Where a call throws Error the cache is as it was.
@@ -73,8 +72,8 @@ public:
   // Runs entry `index` of the attention programs: query, output {batch, nHeads, headDim}.
   void attention(std::size_t index, const std::uint16_t *query, std::uint16_t *output,
                  unsigned layer = 0);
-  // All layers in one launch, each with the output of the one before as its query. What a token's
-  // attention takes, without the rest of the model.
+  // All layers in one launch, each with the output of the one before as its query: the attention of
+  // one token, without the rest of the model.
   void attendAll(std::size_t index, const std::uint16_t *query, std::uint16_t *output);
 
   // The history of window attention of a layer, for each batch element: at most nRecent() steps,

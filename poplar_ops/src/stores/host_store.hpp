@@ -81,8 +81,8 @@ private:
   unsigned number_ = 0;
 };
 
-// One with hot rows: it counts those of each task that the last attention call fetched, and forgets
-// all.
+// A store of hot rows: counts the rows of each task that the last attention call fetched, and
+// forgets all rows.
 class HostHotRows {
 public:
   virtual std::vector<std::uint32_t> misses(poplar::Engine &engine) const = 0;

@@ -27,7 +27,7 @@ constexpr unsigned maxOwners = 32;
 // Rows of a wave of misses: an eighth of all selected rows, within limits. Larger waves read rows
 // in vain where few are missing; smaller ones need more waves where many are.
 constexpr unsigned waveShare = 8, leastWaveRows = 64, mostWaveRows = 512;
-// A wave for the last few rows has so many, at most.
+// Most rows of the small wave that ends a step.
 constexpr unsigned mostFewRows = 8;
 // Slots whose misses are fetched together. Each of their parts gets a piece of every such row, so
 // more slots need more exchange; with fewer slots lists differ more in length, and rows are read in
@@ -157,7 +157,7 @@ void HotBuffer::appendNewest(const Append &step) const {
   const HotRows &hot = plan.hot;
   const unsigned d = plan.shape.headDim;
   const Tensor slots =
-      addOnParts(graph, p, UNSIGNED_INT, hot.nOwners, {}, cache.name + "/newest_slots");
+      addOnParts(graph, p, UNSIGNED_INT, hot.nOwners, {}, cache.name + "/newest_places");
   const ComputeSet deal = cache.lockstep->addComputeSet(graph, {dc, "deal_newest"}),
                    insert = cache.lockstep->addComputeSet(graph, {dc, "insert_newest"});
   for (unsigned task = 0; task != p.nTasks; ++task) {
@@ -225,8 +225,8 @@ std::unique_ptr<HostStore> HotBuffer::host(Graph &graph, const Cache &cache) con
 
 Gathered HotBuffer::attend(const Context &context, const Waves &waves, const QueryComponents &q,
                            const Selected &selected) const {
-  const Tensor slots = makeHot(context, *this, selected.rows.slice(0, 1, 1).squeeze({1}));
-  return hotAttention(context, *this, waves, q, selected, slots);
+  const Tensor places = makeHot(context, *this, selected.rows.slice(0, 1, 1).squeeze({1}));
+  return hotAttention(context, *this, waves, q, selected, places);
 }
 
 } // namespace sparq

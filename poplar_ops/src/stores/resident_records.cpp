@@ -5,6 +5,7 @@
 #include "remote_copy.hpp"
 #include "rows.hpp"
 #include "sparq/layers.hpp"
+#include "sparq/step_names.hpp"
 #include <limits>
 
 namespace sparq {
@@ -82,7 +83,7 @@ public:
     firstTask = p.firstTask(round);
   }
 
-  // Block `number` of each part, a counter, into the index.
+  // Adds block `number` of each part, a counter, to the index.
   Sequence indexBlocks(const Tensor &number) const {
     Sequence program({}, {dc, "index_block"});
     const unsigned d = plan.layout.indexDim, length = ResidentRecords::partPositions(plan),
@@ -170,7 +171,7 @@ private:
       const CacheLayout &layout = reader.plan.layout;
       readRemote(*reader.cache.lockstep, reader.source.buffer(),
                  rows.slice(0, reader.nSlots).reshape({active.numElements(), layout.rowElements}),
-                 active.flatten(), program, {reader.dc, "read_rows"});
+                 active.flatten(), program, {reader.dc, steps::readRows});
       const ComputeSet cs =
           reader.cache.lockstep->addComputeSet(reader.graph, {reader.dc, "row_columns"});
       for (unsigned slot = 0; slot != reader.nSlots; ++slot)

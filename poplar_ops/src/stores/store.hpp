@@ -74,7 +74,7 @@ struct Layered {
 Layered addLayered(poplar::Graph &graph, const Cache &cache, const poplar::Type &type,
                    std::size_t nRows, unsigned rowsPerPart, std::size_t width, const char *name);
 
-// A buffer in streaming memory with so many rows in use: "<cache>/<name>".
+// A buffer "<cache>/<name>" in streaming memory that uses nRows rows.
 poplar::RemoteBuffer addBuffer(poplar::Graph &graph, const Cache &cache, const char *name,
                                const poplar::Type &type, std::size_t width, std::size_t nRows,
                                bool hostWrites);
@@ -145,14 +145,14 @@ public:
   virtual void fill(FillStep &) const {}
   // Tasks [firstTask, endTask) have their new lengths.
   virtual void replaced(const Steps &, unsigned, unsigned) const {}
-  // All have; {batch} says which elements are other than before.
+  // All tasks have their new lengths; {batch} is 1 for the elements that were replaced.
   virtual void filled(const Steps &, const poplar::Tensor &) const {}
 
   // Adds what a host needs to the graph, if it has to do with this store.
   virtual std::unique_ptr<HostStore> host(poplar::Graph &, const Cache &) const { return nullptr; }
 };
 
-// The store of type T, whose `what` names it in the message where there is none.
+// The store of type T. Throws Error with T::what where the cache has none.
 template <class T> const T &storeOf(const Cache &cache) {
   for (const auto &store : cache.stores)
     if (const T *const found = dynamic_cast<const T *>(store.get()))

@@ -207,16 +207,16 @@ class _Between:
         return {**self.exchange(self.home_bytes(request.cache.n_tasks)), "links": links}
 
 
-#: branches by a number (hot_rows.cpp), of which four bytes of each IPU are compared; others have one
-_SWITCHES = ("/fetch", "/read_some", "/few_misses")
-
-
 def _together(of_ipu: Sequence[dict[str, Any]], between: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Seconds by category where IPUs take the steps of one of them together. Each branch is one on which they
-    agree, as they do on how many waves of misses there are once these are counted; what an IPU alone copies
-    from layer to layer goes between them."""
-    of_waves = [step for step in between if "/agreed" in step["name"]]
-    of_switch = [step for step in between if "/switch" in step["name"]]
+    """Seconds by category where IPUs take the steps of one of them together. They agree on each branch, and
+    on the number of waves of misses once the misses are counted. What an IPU alone copies from layer to
+    layer goes between them."""
+    from sparq_ipu import _core
+
+    names_of = _core.steps_of_several_ipus()
+    branches = tuple(f"/{name}" for name in names_of["branches_by_number"])
+    of_waves = [step for step in between if f"/{names_of['agreed']}" in step["name"]]
+    of_switch = [step for step in between if f"/{names_of['switch']}" in step["name"]]
     rest = [step for step in between if step not in of_waves and step not in of_switch]
     of_branch = [step for step in rest if step["kind"] in ("branch", "compute")]
     copied = [step for step in rest if step not in of_branch]
@@ -231,9 +231,9 @@ def _together(of_ipu: Sequence[dict[str, Any]], between: Sequence[dict[str, Any]
         add(step)
     for step in of_ipu:
         agreed = of_branch if step["kind"] == "branch" else []
-        if step["name"].endswith(_SWITCHES):
+        if step["name"].endswith(branches):  # four bytes of each IPU are compared; of other branches one
             agreed = of_switch
-        elif step["name"].endswith("/deal_slots"):
+        elif step["name"].endswith(f"/{names_of['before_agreed']}"):
             agreed = of_waves
         for part in agreed:
             add(part, step["executions"] / part["executions"])

@@ -28,42 +28,6 @@ from sparq_reference.settings import SparqSettings
 
 COLOURS = ("#0b6e99", "#c4501b", "#4a7c2f", "#7a4f9e", "#8a6d1d", "#5c6770")
 
-#: groups of stages for the picture of time: label, what a step's name ends with
-STAGES = (
-    ("key columns streamed", ("read_key_columns",)),
-    ("rows of keys and values streamed", ("read_rows", "read_key_rows", "read_value_rows")),
-    (
-        "approximate scores",
-        (
-            "column_offsets",
-            "spread_columns",
-            "block_coefficients",
-            "approx_scores",
-            "open_scores",
-            "tail_coefficients",
-            "tail_scores",
-            "next_wave",
-        ),
-    ),
-    (
-        "softmax",
-        ("partial_max", "reduce_max", "softmax_weights", "lent_weights", "block_sums", "fold_sums"),
-    ),
-    (
-        "top-k",
-        (
-            "group_keys",
-            "key_histogram",
-            "sum_rows",
-            "sum_counts",
-            "mark_keys",
-            "rank_keys",
-            "take_keys",
-            "expand_marks",
-            "select_again",
-        ),
-    ),
-)
 OTHERS = "everything else on chip"
 
 #: of a tile in a cycle, from vendor figures: FLOP of the fp16 matrix unit, FLOP of fp32 vector
@@ -72,9 +36,11 @@ MATRIX_FLOP, VECTOR_FLOP, SRAM_BYTES = 128, 4, 16
 
 
 def stage_seconds(row: dict[str, Any]) -> dict[str, float]:
-    """Seconds by group of STAGES; what belongs to none is in OTHERS."""
-    groups = {ending: label for label, endings in STAGES for ending in endings}
-    result = {label: 0.0 for label, _ in STAGES}
+    """Seconds by stage of attention, `_core.stages`; what belongs to none is in OTHERS."""
+    from sparq_ipu import _core
+
+    groups = {name: label for label, names in _core.stages().items() for name in names}
+    result = dict.fromkeys(_core.stages(), 0.0)
     result[OTHERS] = 0.0
     for name, seconds in row["stages"].items():
         result[groups.get(name.split("/")[-1], OTHERS)] += seconds
