@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dense attention of a piece of a prompt, with the same bits wherever the prompt is cut into pieces.
 
+`prompt_attention` has that by its contract, for bfloat16 and float16. For float32 PyTorch's kernel is used:
+
 What is added in another order is rounded otherwise, so how a row is computed must follow from its position
 alone. A prompt has blocks of `BLOCK` tokens, counted from its first, and blocks have cells of `CELL`; pieces
 begin where a cell does. A token attends to all before its block, which needs no mask, and to its block
@@ -17,6 +19,8 @@ import functools
 from typing import Any
 
 import torch
+
+from sparq_ipu.torch import prompt
 
 #: tokens; PyTorch's kernel works on blocks of 32 to 256 queries, and of 512 keys
 CELL, BLOCK = 128, 512
@@ -35,6 +39,8 @@ def attend_piece(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, sc
     Returns:
         (1, n_tokens, n_heads, head_dim).
     """
+    if prompt.takes(query):
+        return prompt.prompt_attention(query, key, value, scale)
     _, n_heads, n_tokens, head_dim = query.shape
     n_kv_heads, n_held = key.shape[1], key.shape[2] - n_tokens
     group_size = n_heads // n_kv_heads
