@@ -48,7 +48,9 @@ def prompt_attention(
     output = np.empty((batch, n, n_heads, head_dim), query.dtype)
     _cpu.prompt_attention(
         query.dtype.name,
-        *((x.ctypes.data, *x.strides[:3]) for x in (query, key, value)),
+        _place(query),
+        _place(key),
+        _place(value),
         (batch, n_heads, key.shape[1], n, key.shape[2], head_dim),
         float(numerics.scale(head_dim)) if scale is None else scale,
         output.ctypes.data,
@@ -56,3 +58,9 @@ def prompt_attention(
         isa=isa,
     )
     return output
+
+
+def _place(x: np.ndarray) -> tuple[int, int, int, int]:
+    """Address, and bytes from one batch element, head and token to the next."""
+    batch, head, token = x.strides[:3]
+    return x.ctypes.data, batch, head, token

@@ -110,8 +110,8 @@ def prompt_attention(
     output = np.empty((query.shape[0], query.shape[2], query.shape[1], query.shape[3]), np.float32)
     for b in range(query.shape[0]):
         for h in range(query.shape[1]):
-            rows = (numerics.widen(x) for x in (query[b, h], key[b, h // group], value[b, h // group]))
-            output[b, :, h] = _attend(*rows, factor)
+            q, k, v = (numerics.widen(x) for x in (query[b, h], key[b, h // group], value[b, h // group]))
+            output[b, :, h] = _attend(q, k, v, factor)
     return numerics.to_half(output) if query.dtype == np.float16 else output
 
 

@@ -37,13 +37,21 @@ def prompt_attention(
     from sparq_ipu import _cpu
 
     batch, n_heads, n, head_dim = query.shape
-    tensors = [x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value)]
+    query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
     output = torch.empty(batch, n, n_heads, head_dim, dtype=query.dtype)
     _cpu.prompt_attention(
         str(query.dtype).split(".")[1],
-        *((x.data_ptr(), *(stride * x.element_size() for stride in x.stride()[:3])) for x in tensors),
+        _place(query),
+        _place(key),
+        _place(value),
         (batch, n_heads, key.shape[1], n, key.shape[2], head_dim),
         float(numerics.scale(head_dim)) if scale is None else scale,
         output.data_ptr(),
     )
     return output
+
+
+def _place(x: torch.Tensor) -> tuple[int, int, int, int]:
+    """Address, and bytes from one batch element, head and token to the next."""
+    batch, head, token = (stride * x.element_size() for stride in x.stride()[:3])
+    return x.data_ptr(), batch, head, token

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import threading
 from types import SimpleNamespace
 from typing import Any, Iterator
@@ -30,8 +31,7 @@ def parsed(file: GgufFile) -> Iterator[None]:
         (gguf, "get_tensor_name_map", functools.lru_cache(gguf.get_tensor_name_map)),
     ]
     if own:
-        from transformers.integrations import gguf as of_transformers
-
+        of_transformers: Any = importlib.import_module("transformers.integrations.gguf")
         reader, read = of_transformers.reader, of_transformers.read_gguf_metadata
 
         def metadata(path: str, strings: Any = ()) -> Any:
