@@ -47,7 +47,6 @@ TOGETHER = (
     "emulator/",
     "tests/popart/",
     "tests/device_model/test_counted_cycles.py",
-    "tests/planning/test_report.py",
 )
 
 

@@ -7,9 +7,7 @@ import statistics
 from pathlib import Path
 from typing import Any, Sequence
 
-from sparq_ipu.planning.report import as_html, as_markdown
-from sparq_ipu.planning.report_data import Section
-from sparq_ipu.planning.report_pictures import load_matplotlib
+from sparq_ipu.commands.pages import Section, as_html, as_markdown, load_matplotlib
 
 from .parts import PARTS
 from .records import Record, Run
@@ -153,7 +151,7 @@ def sections(run: Run) -> list[Section]:
 def draw(run: Run) -> list[Path]:
     """The ratios as a picture; none without matplotlib."""
     try:
-        plt = load_matplotlib()
+        plt = load_matplotlib("hardware_day")
     except RuntimeError:
         return []
     figure, axes = plt.subplots(figsize=(8, 4.5))

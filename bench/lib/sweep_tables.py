@@ -11,7 +11,6 @@ from sparq_ipu.kernels import BASELINE, DEFAULT, KERNELS, SWEPT_BITS, TIERED, Ke
 from sparq_ipu.planning import plan
 from sparq_ipu.planning.device_model import NAMES
 from sparq_ipu.planning.measured_range import footprint_extrapolated
-from sparq_ipu.planning.report_data import ranged
 from sparq_reference.checks import ROW_BITS
 from sparq_reference.settings import CacheSpec, SparqSettings, settings_columns
 
@@ -33,6 +32,12 @@ SHAPE = (
     "device",
     *(n for n in WORKLOAD_COLUMNS if n not in settings_columns(None) and n not in CacheSpec.options()),
 )
+
+
+def ranged(likely: float, low: float, high: float, factor: float, form: str) -> str:
+    """The likely number, and in brackets the ends of its range where they look different."""
+    first, *ends = (format(value * factor, form) for value in (likely, low, high))
+    return first if set(ends) == {first} else f"{first} ({'-'.join(ends)})"
 
 
 def speedups(rows: Iterable[Row]) -> list[Row]:

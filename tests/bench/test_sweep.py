@@ -20,7 +20,6 @@ from lib import sweep_tables  # noqa: E402
 from lib.common import WORKLOAD_COLUMNS, Workload, sparq_kernels  # noqa: E402
 
 from sparq_ipu.kernels import BASELINE, DEFAULT, KERNELS, TIERED, Kernel  # noqa: E402
-from sparq_ipu.planning import report_data  # noqa: E402
 from sparq_reference import CacheSpec, SparqSettings  # noqa: E402
 
 #: kernels that take any size of a key index
@@ -343,18 +342,6 @@ def test_the_table_of_speedups_is_of_one_setting(tmp_path, capsys, monkeypatch):
         )
         assert f"| 256 | {cell(row, dense)} |" in text.partition(f"The same of {label}: the first query")[2]
         assert f"| {label}, 8 KV heads | 1 | 1 |" in text
-
-
-def test_the_report_reads_the_file(tmp_path):
-    out = tmp_path / "sweep.jsonl"
-    assert sweep.main(["--json", str(out), *SMALL, "--local", "0", "4"]) == 0
-    source = report_data.Source("bow", out, quiet=True)
-    source.plan = None  # everything is in the file
-    plain, _ = (r for r in rows(out) if r["kernel"] == DEFAULT.name)
-    call = report_data.sparq_call(1, 8, 256, SparqSettings(16, 64))
-    assert source.row(call) == plain  # settings but rank and top_k: the defaults
-    dense = source.seconds(report_data.dense_call(1, 8, 256))
-    assert source.speedup(call) == dense / plain["seconds_per_query"]
 
 
 def test_usage_errors(tmp_path, capsys):

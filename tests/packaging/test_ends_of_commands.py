@@ -16,7 +16,6 @@ import pytest
 
 from sparq_ipu.commands import cli
 from sparq_ipu.commands.command_line import guarded, output_path, read_text
-from sparq_ipu.planning import report
 
 ROOT = Path(__file__).resolve().parents[2]
 STUB = "import sys, time; from sparq_ipu.commands.command_line import guarded\n"
@@ -118,15 +117,6 @@ def test_an_error_of_usage_is_one_line(capsys: pytest.CaptureFixture[str]) -> No
     lines = capsys.readouterr().err.splitlines()
     assert stop.value.code == 2 and len(lines) == 1
     assert lines[0].startswith("sparq-ipu tune: error: the following arguments are required: ")
-
-
-@pytest.mark.parametrize("content", ["I am not a traitor\n", "7\n", '{"device": "bow"}\n', "\udcff"])
-def test_a_sweep_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str) -> None:
-    path = tmp_path / "play.txt"
-    path.write_bytes(content.encode("utf-8", "surrogateescape"))
-    with pytest.raises(SystemExit):
-        report.main(["--out", str(tmp_path / "out"), "--sweep", str(path), "--no-pictures"])
-    assert f"--sweep must be JSON lines of bench/sweep.py, got {path}\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("closed", ["stdout", "stderr"])

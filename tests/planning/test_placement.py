@@ -10,8 +10,7 @@ import pytest
 
 pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
 
-from sparq_ipu.planning import longest_context, place_layers, placement, plan
-from sparq_reference import DoesNotFit
+from sparq_ipu.planning import place_layers, placement, plan
 
 #: of a small IPU
 SMALL: dict[str, Any] = dict(n_heads=4, n_kv_heads=2, head_dim=32, rank=8, top_k=16, n_tiles=16)
@@ -117,16 +116,6 @@ def test_tiers_that_are_slower_are_left_out() -> None:
     placed = place_layers(**SMALL, seq_len=256, n_layers=2)
     assert tiered(2, 256).seconds_per_query > placed.streamed.seconds_per_query
     assert placed.n_tiered == 0 and placed.tiered is None
-
-
-def test_the_longest_context() -> None:
-    longest = longest_context(3, **SMALL, hit_rate=0.75)
-    assert longest % 1024 == 0
-    tiered(3, longest)
-    with pytest.raises(DoesNotFit):
-        tiered(3, longest + 1024)
-    assert longest_context(3, **SMALL, most=2048) == 2048
-    assert longest_context(1024, **SMALL) == 0
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@
 sparq-ipu devices                  which devices this machine has, and why not the others
 sparq-ipu generate --help          continue a text
 sparq-ipu tune --help              find settings for a model
+sparq-ipu serve --help             serve a model over HTTP
 sparq-ipu plan --help              what of a model fits on IPUs, and how long a token takes: modelled
-sparq-ipu report --help            a page of modelled times
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ COMMANDS = {
     "serve": ("sparq_ipu.serve.command", "serve a model over HTTP, with the API of OpenAI"),
     "tune": ("sparq_ipu.tune", "find settings of SparQ attention for a model"),
     "plan": ("sparq_ipu.planning.plan_command", "what of a model fits on IPUs, and how long a token takes"),
-    "report": ("sparq_ipu.report", "a page of tables and plots of modelled times"),
 }
 
 

@@ -5,15 +5,16 @@ request            what is to be planned, checked: the options that all plans ta
 counting           dry runs of one IPU, and whether it has room
 planner            `plan`: one kernel on one shape: tiles, waves, memory, bytes, time
 record             what `plan` gives: the record, its row and text
-placement          `place_layers`: which layers of a model fit in three tiers; `longest_context`
+placement          `place_layers`: which layers of a model fit in three tiers
 pod                `plan_pod`: attention of all layers of a model over several IPUs
 whole_model        `plan_model`: a whole model with its weights; `sparq-ipu plan`
 device_model       from counts to seconds
 published_program  the published benchmark as counts, and its measurements: what the model is fitted on
-report             a page of tables and pictures; `python -m sparq_ipu.report`
+page               the plans of a model as a page of tables and pictures
+defaults           settings where none are given
 """
 
-from sparq_ipu.planning.placement import LayerPlacement, longest_context, place_layers
+from sparq_ipu.planning.placement import LayerPlacement, place_layers
 from sparq_ipu.planning.planner import plan
 from sparq_ipu.planning.pod import PodPlan, plan_pod
 from sparq_ipu.planning.record import Plan, Stage
@@ -26,7 +27,6 @@ __all__ = [
     "Plan",
     "PodPlan",
     "Stage",
-    "longest_context",
     "place_layers",
     "plan",
     "plan_model",

@@ -22,8 +22,6 @@ from sparq_reference import DoesNotFit, checks
 
 #: arguments of `plan` that only a cache in three tiers has
 OF_TIERS = ("hit_rate", "row_bits", "index_components", *DeviceOptions.OF_TIERS)
-#: of contexts that are tried by `longest_context`
-STEP = 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +81,7 @@ class LayerPlacement:
         if self.tiered:
             lines.append(
                 f"  in three tiers: {self.tiered.seconds_per_query * 1e6:.1f} us a layer at a hit rate of "
-                f"{self.tiered.hit_rate:.0%}; {self.tiered.max_tile_bytes} bytes of the fullest tile"
+                f"{self.tiered.request.hit_rate:.0%}; {self.tiered.max_tile_bytes} bytes of the fullest tile"
             )
         others = self.others or self.streamed
         lines.append(f"  streamed: {others.seconds_per_query * 1e6:.1f} us a layer")
@@ -152,7 +150,7 @@ def place_layers(
 
     Args:
         n_layers: of the model; an IPU has ceil(n_layers / n_ipus) of them.
-        others: as `sparq_ipu.plan`; `index_bits` is 4 unless given. Of layers in three tiers alone:
+        others: as `sparq_ipu.plan`. Of layers in three tiers alone:
             `hit_rate`, `row_bits`, `index_components` and `hot_rows`.
 
     Raises:
@@ -166,7 +164,7 @@ def place_layers(
     per_ipu = math.ceil(n_layers / n_ipus)
     shape = dict(batch=batch, n_heads=n_heads, n_kv_heads=n_kv_heads, head_dim=head_dim, seq_len=seq_len)
     of_tiers = {name: others.pop(name) for name in OF_TIERS if name in others}
-    same: dict[str, Any] = {**shape, "append": True, "index_bits": 4, **others}
+    same: dict[str, Any] = {**shape, "append": True, **others}
     streamed = plan(kernel=DEFAULT.name, n_layers=per_ipu, baseline=False, **same)
     n_tiered, tiered, rest = most_tiered(
         per_ipu,
@@ -177,27 +175,3 @@ def place_layers(
     if tiered is None or tiered.seconds_per_query >= streamed.seconds_per_query:
         n_tiered, tiered, rest = 0, None, streamed  # of short contexts there is little to stream
     return LayerPlacement(seq_len, n_layers, n_ipus, per_ipu, n_tiered, tiered, rest, streamed)
-
-
-def longest_context(n_layers: int = 1, *, most: int = checks.MAX_CAPACITY, **arguments: Any) -> int:
-    """The longest context, a multiple of 1024, at which so many layers fit one IPU in three tiers; 0: none.
-
-    Args:
-        n_layers: of one IPU.
-        most: positions that are tried at most.
-        arguments: of `sparq_ipu.plan`, without kernel, seq_len, n_ipus and baseline. `append` is True unless
-            given: a program that appends takes SRAM too, so a context is shorter than with False.
-    """
-    same = {"append": True, **arguments}
-
-    def fits(steps: int) -> bool:
-        return _fits(TIERED.name, n_layers, seq_len=steps * STEP, **same) is not None
-
-    low, high = 0, 1
-    while high * STEP <= most and fits(high):
-        low, high = high, high * 2
-    high = min(high, most // STEP + 1)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low * STEP

@@ -57,12 +57,13 @@ def plan(
             0: all are read from streaming memory. Not predicted: docs/device_model.md has what was measured.
         misses: instead of a rate, (batch * n_kv_heads,) rows that each KV head of each element misses, in
             [0, top_k]. With one IPU.
-        options: settings: rank (32), top_k (128), n_local (0) and mean_value (True) of SparQ attention,
-            top_k, n_local (half of top_k) and n_recent (32) of window attention; not used by other kernels.
-            Of the cache, see `sparq_reference.CacheSpec`: index_bits (16, 8, 4 or 2; in three tiers 4 where
-            it is not given), row_bits (16; in three tiers also 8); not used by dense attention. Of the
-            device, see `sparq_ipu.device_options.DeviceOptions`: n_tiles, and of a cache in three tiers
-            hot_rows.
+        options: rank, top_k, n_local and mean_value of SparQ attention; top_k, n_local (half of top_k) and
+            n_recent (32) of window attention. Settings that are not given are the recommended ones
+            (`sparq_ipu.transformers.RECOMMENDED`); n_local is 0 with another top_k. Options of the cache, see
+            `sparq_reference.CacheSpec`: index_bits (16, 8, 4 or 2; 2 unless given), row_bits (16; in three
+            tiers also 8). Options of the device, see `sparq_ipu.device_options.DeviceOptions`: n_tiles, and
+            for a cache in three tiers hot_rows.
+            Dense attention ignores settings and options of the cache.
         baseline: for a kernel that takes settings, plan dense-streaming too, for the predicted speed-up.
 
     Raises:

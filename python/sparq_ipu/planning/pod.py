@@ -20,11 +20,11 @@ from sparq_ipu.planning.device_model import DeviceModel
 from sparq_ipu.planning.links import busiest_link_bytes, gateways, link_seconds
 from sparq_ipu.planning.on_chip import seconds_high, seconds_low
 from sparq_ipu.planning.record import NOT_IN_A_PLAN
-from sparq_ipu.planning.request import OfRequest, Request, check_request
+from sparq_ipu.planning.request import Request, check_request
 
 
 @dataclasses.dataclass(frozen=True)
-class PodPlan(OfRequest):
+class PodPlan:
     """Attention of all layers for one token of every batch element; times in modelled seconds.
 
     With split "layers" IPUs work one after the other on a token. With "heads" they take each step at once.
@@ -32,6 +32,7 @@ class PodPlan(OfRequest):
     nowhere; `seconds_if_in_turn` is the other end, where they do not.
     """
 
+    request: Request
     shares: tuple[Share, ...]
     #: SRAM of the fullest tile, as `Plan.memory`
     memory: dict[str, Any]
@@ -66,18 +67,18 @@ class PodPlan(OfRequest):
     @property
     def tokens_per_second(self) -> float:
         """Of attention alone, one batch at a time."""
-        return self.batch / self.seconds_per_token
+        return self.request.cache.batch / self.seconds_per_token
 
     @property
     def tokens_per_second_in_flight(self) -> float:
         """As many batches in flight as there are IPUs in turn: "layers" as a pipeline."""
-        return self.batch / self.seconds_of_busiest_ipu
+        return self.request.cache.batch / self.seconds_of_busiest_ipu
 
     def row(self) -> dict[str, Any]:
         """One flat record, for JSON lines."""
         return {
             **self.request.columns(),
-            "n_gateways": gateways(self.n_ipus, self.model),
+            "n_gateways": gateways(self.request.n_ipus, self.request.model),
             "split": self.split,
             "seconds_per_token": self.seconds_per_token,
             "seconds_if_gateway_shared": self.seconds_if_gateway_shared,
@@ -90,42 +91,43 @@ class PodPlan(OfRequest):
             "streamed_bytes": self.streamed_bytes,
             "streaming_memory_bytes": self.streaming_memory_bytes,
             "max_tile_bytes": int(self.memory["bytes"]),
-            "time_source": self.time_source,
+            "time_source": "modelled",
         }
 
     def __str__(self) -> str:
+        request = self.request
         share = self.shares[0]
         us = {name: t * 1e6 for name, t in self.seconds_by_category.items()}
         per_ipu = f"{share.n_layers} layers" if self.split == "layers" else "all layers"
         lines = [
-            f"{self.kernel}: {self.n_layers} layers, {self.request}",
-            f"  {self.n_ipus} IPUs behind {gateways(self.n_ipus, self.model)} gateways, split by "
+            f"{request.kernel.name}: {request.n_layers} layers, {request}",
+            f"  {request.n_ipus} IPUs behind {gateways(request.n_ipus, request.model)} gateways, split by "
             f"{self.split}: IPU 0 has {per_ipu}, batch {share.spec.batch}, {share.spec.n_kv_heads} KV heads",
             f"  SRAM: {self.memory['bytes']} of {self.memory['limit']} bytes on the fullest tile",
             f"  streaming memory: at most {self.streaming_memory_bytes / 1e9:.3f} GB of "
-            f"{self.model.streaming_memory_bytes / 1e9:.0f} GB an IPU; "
+            f"{request.model.streaming_memory_bytes / 1e9:.0f} GB an IPU; "
             f"{self.streamed_bytes / 1e6:.3f} MB moved for a token",
-            f"  modelled for {self.model.name}, a token: {us['total']:.1f} us = "
+            f"  modelled for {request.model.name}, a token: {us['total']:.1f} us = "
             + " + ".join(
                 f"{name} {t:.1f}" for name, t in us.items() if name not in ("total", "host_streams")
             ),
         ]
-        if self.hit_rate is not None:
-            lines.append(f"  {self.hit_rate:.0%} of the selected rows are taken to be hot")
-        if self.split == "heads" and self.n_ipus > 1:
+        if request.hit_rate is not None:
+            lines.append(f"  {request.hit_rate:.0%} of the selected rows are taken to be hot")
+        if self.split == "heads" and request.n_ipus > 1:
             lines += [
                 f"  if IPUs behind one gateway share the streaming rate of one: "
                 f"{self.seconds_if_gateway_shared * 1e6:.1f} us; the truth lies between",
                 "  if remote copies of the IPUs go on one after the other: "
                 f"{self.seconds_if_in_turn * 1e6:.1f} us",
             ]
-        elif self.n_ipus > 1:
+        elif request.n_ipus > 1:
             alone, shared = (
-                self.batch / t
+                request.cache.batch / t
                 for t in (self.seconds_of_busiest_ipu, self.seconds_of_busiest_ipu_if_gateway_shared)
             )
             lines.append(
-                f"  one IPU streams at a time; a pipeline of {self.n_ipus} batches: {alone:.1f} tokens/s, "
+                f"  one IPU streams at a time; a pipeline of {request.n_ipus} batches: {alone:.1f} tokens/s, "
                 f"{shared:.1f} if IPUs behind one gateway share the streaming rate of one"
             )
         lines.append(

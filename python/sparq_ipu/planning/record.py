@@ -8,7 +8,7 @@ from typing import Any
 
 from sparq_ipu.planning.measured_range import footprint_extrapolated
 from sparq_ipu.planning.on_chip import on_chip_range, on_chip_seconds, seconds_high, seconds_low
-from sparq_ipu.planning.request import OfRequest
+from sparq_ipu.planning.request import Request
 
 #: of plans of attention alone, for people
 NOT_IN_A_PLAN = "Not in it: weights, and the caches of other batches in flight (sparq-ipu plan has both)"
@@ -43,10 +43,11 @@ class Stage:
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan(OfRequest):
+class Plan:
     """One kernel on one shape; times in modelled seconds of one query token of the whole batch. Its layers
     share the programs, all on every one of the IPUs."""
 
+    request: Request
     #: (batch, n_heads, n_kv_heads) of one IPU
     per_ipu: tuple[int, int, int]
     #: tasks, slots, parts, rounds, tiles used, chunk, capacity and waves of one IPU
@@ -82,7 +83,7 @@ class Plan(OfRequest):
     @property
     def seconds_per_token(self) -> float:
         """Attention of all layers for one token of every batch element."""
-        return self.n_layers * self.seconds_per_query
+        return self.request.n_layers * self.seconds_per_query
 
     @property
     def max_tile_bytes(self) -> int:
@@ -111,7 +112,7 @@ class Plan(OfRequest):
     def fixed_seconds(self) -> float:
         """All but the bytes and packets of remote copies: work on chip, and the copies' fixed cost."""
         copies = sum(s.executions for s in self.stages if s.kind.startswith("remote"))
-        streaming = self.seconds_by_category["streaming"] - copies * self.model.remote_copy_seconds
+        streaming = self.seconds_by_category["streaming"] - copies * self.request.model.remote_copy_seconds
         return self.seconds_by_category["total"] - streaming
 
     def stages_by_name(self, depth: int = 2) -> dict[str, float]:
@@ -128,7 +129,7 @@ class Plan(OfRequest):
             **self.request.columns(),
             "seconds_per_query": self.seconds_per_query,
             "seconds_per_token": self.seconds_per_token,
-            "time_source": self.time_source,
+            "time_source": "modelled",
             "seconds_if_gateway_shared": self.seconds_if_gateway_shared,
             **on_chip_range(self.seconds_by_category),
             "seconds_by_category": self.seconds_by_category,
@@ -149,11 +150,12 @@ class Plan(OfRequest):
         }
 
     def __str__(self) -> str:
+        request = self.request
         m, waves = self.mapping, self.mapping["waves"]
         lines = [
-            f"{self.kernel}: {self.request}",
+            f"{request.kernel.name}: {request}",
             f"  tiles: {m['n_tasks']} tasks in {m['rounds']} rounds of {m['slots']} slots of {m['parts']} "
-            f"tiles; {m['tiles_used']} of {self.model.tiles} used",
+            f"tiles; {m['tiles_used']} of {request.model.tiles} used",
             f"  waves: at most {waves['n_waves']} of {waves['positions_per_wave']} positions",
             f"  SRAM: {self.max_tile_bytes} of {self.memory['limit']} bytes on tile {self.memory['tile']}: "
             + ", ".join(f"{name} {n}" for name, n in self.memory["largest"][:4]),
@@ -162,32 +164,34 @@ class Plan(OfRequest):
                 f"{kind.replace('_', ' ')} {n}" for kind, n in tile_bytes_by_kind(self.memory).items()
             ),
             f"  streaming memory: {self.streaming_memory_bytes / 1e9:.3f} GB of "
-            f"{self.model.streaming_memory_bytes / 1e9:.0f} GB per IPU; "
+            f"{request.model.streaming_memory_bytes / 1e9:.0f} GB per IPU; "
             f"{self.streamed_bytes / 1e6:.3f} MB moved"
             + (", target.extendedMemory" if self.extended_memory else "")
             + ("; larger than any measured: times extrapolated" if self.footprint_extrapolated else ""),
-            f"  modelled for {self.model.name}: {self.seconds_per_query * 1e6:.1f} us, "
+            f"  modelled for {request.model.name}: {self.seconds_per_query * 1e6:.1f} us, "
             + ", ".join(
                 f"{name} {t * 1e6:.1f}"
                 for name, t in self.seconds_by_category.items()
                 if name != "total" and t > 0
             ),
         ]
-        if self.hit_rate is not None:
+        if request.hit_rate is not None:
             lines.insert(
                 1,
-                f"  hot rows: {m['hot_rows']} of each KV head; {self.hit_rate:.0%} of the selected rows are "
+                f"  hot rows: {m['hot_rows']} of each KV head; {request.hit_rate:.0%} of the selected rows are "
                 "taken to be among them",
             )
-        if self.n_layers > 1:
-            lines.insert(1, f"  {self.n_layers} layers: memory is of all of them, times of one call of one")
+        if request.n_layers > 1:
+            lines.insert(
+                1, f"  {request.n_layers} layers: memory is of all of them, times of one call of one"
+            )
             all_layers = f"{self.seconds_per_token * 1e6:.1f} us a token"
             lines[-1] += f"; all layers one after the other: {all_layers}"
-        if self.n_ipus > 1:
-            share = min(self.n_ipus, self.model.ipus_per_gateway)
+        if request.n_ipus > 1:
+            share = min(request.n_ipus, request.model.ipus_per_gateway)
             lines.insert(
                 1,
-                f"  {self.n_ipus} IPUs: each has batch {self.per_ipu[0]}, {self.per_ipu[1]} heads, "
+                f"  {request.n_ipus} IPUs: each has batch {self.per_ipu[0]}, {self.per_ipu[1]} heads, "
                 f"{self.per_ipu[2]} KV heads; all below is of one IPU",
             )
             lines[-1] += " (every IPU at its full streaming rate)"

@@ -7,18 +7,18 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
-from typing import Any, Callable, ClassVar, Mapping
+from typing import Any, Callable, Mapping
 
 import numpy as np
 
 from sparq_ipu.device_options import DeviceOptions, Share
 from sparq_ipu.kernels import Kernel, Settings, kernel_named
+from sparq_ipu.planning.defaults import INDEX_BITS, with_recommended
 from sparq_ipu.planning.device_model import DeviceModel, device_model
+from sparq_ipu.transformers import RECOMMENDED
 from sparq_reference import CacheSpec, SparqSettings, WindowSettings, checks
 from sparq_reference.settings import settings_columns
 
-#: of settings, where they are left out
-USUAL = {"rank": 32, "top_k": 128}
 #: of `DeviceOptions`, what a caller says by name; its memory is the kernel's
 OF_DEVICE = ("n_tiles", *DeviceOptions.OF_TIERS)
 #: options of a plan: settings, of the device, of the cache
@@ -181,8 +181,8 @@ def check_request(
         for name, value in {**as_heads, "n_ipus": n_processes}.items()
     )
     of_cache = CacheSpec.take(given)
-    if is_tiered:
-        of_cache = {"index_bits": 4, **of_cache}
+    if is_tiered or chosen.takes == "sparq":
+        of_cache = {"index_bits": INDEX_BITS, **of_cache}
     cache = CacheSpec(batch, n_kv_heads, head_dim, seq_len, op=op, **of_cache)
     of_device = {name: given.pop(name) for name in OF_DEVICE if name in given}
     placed = DeviceOptions(memory=chosen.memory, n_ipus=n_ipus, split=split, op=op, **of_device)
@@ -195,7 +195,7 @@ def check_request(
         held = checks.check_integers(op, "lengths", lengths, batch, 1, held, f"[1, seq_len={seq_len}]")
     request = Request(
         kernel=chosen,
-        settings=_settings(op, chosen, head_dim, {**USUAL, **given}),
+        settings=_settings(op, chosen, head_dim, given),
         cache=cache.plain() if chosen.is_dense else cache,
         n_heads=n_heads,
         lengths=tuple(held.tolist()),
@@ -219,11 +219,12 @@ def check_request(
 def _settings(op: str, kernel: Kernel, head_dim: int, options: dict[str, Any]) -> Settings:
     """Of these options those that the kernel takes; n_local may be None."""
     if kernel.takes == "window":
-        return WindowSettings(**WindowSettings.take(options), op=op)
+        given = {"top_k": RECOMMENDED["top_k"], **WindowSettings.take(options)}
+        return WindowSettings(**given, op=op)
     if kernel.is_dense:
         return None
     given = {name: value for name, value in SparqSettings.take(options).items() if value is not None}
-    return SparqSettings(**given, op=op, head_dim=head_dim)
+    return SparqSettings(**with_recommended(given, head_dim), op=op, head_dim=head_dim)
 
 
 def _with_misses(op: str, request: Request, misses: object) -> Request:
@@ -266,63 +267,3 @@ def split(batch: int, n_heads: int, n_kv_heads: int, n_ipus: int) -> tuple[int, 
             f"got n_ipus={n_ipus}, n_kv_heads={n_kv_heads}, batch={batch}"
         )
     return batch // (n_ipus // heads), n_heads // heads, n_kv_heads // heads
-
-
-@dataclasses.dataclass(frozen=True)
-class OfRequest:
-    """A plan, with what was planned."""
-
-    request: Request
-    time_source: ClassVar[str] = "modelled"
-
-    @property
-    def kernel(self) -> str:
-        return self.request.kernel.name
-
-    @property
-    def batch(self) -> int:
-        return self.request.cache.batch
-
-    @property
-    def n_heads(self) -> int:
-        return self.request.n_heads
-
-    @property
-    def n_kv_heads(self) -> int:
-        return self.request.cache.n_kv_heads
-
-    @property
-    def head_dim(self) -> int:
-        return self.request.cache.head_dim
-
-    @property
-    def seq_len(self) -> int:
-        return self.request.cache.capacity
-
-    @property
-    def settings(self) -> Settings:
-        """None for dense attention."""
-        return self.request.settings
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Of the cache, by name: index_bits, row_bits."""
-        return self.request.options
-
-    @property
-    def hit_rate(self) -> float | None:
-        """Share of the selected rows that is taken to be hot; None where none can be."""
-        return self.request.hit_rate
-
-    @property
-    def model(self) -> DeviceModel:
-        return self.request.model
-
-    @property
-    def n_ipus(self) -> int:
-        return self.request.n_ipus
-
-    @property
-    def n_layers(self) -> int:
-        """Layers of this shape."""
-        return self.request.n_layers

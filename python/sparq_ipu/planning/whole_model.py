@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A whole model on IPUs: its weights, the caches of all batches in flight, what fits where, and how long a
-token takes.
+"""A whole model on IPUs: its weights, the caches of all batches in flight, what fits, and how long a token
+takes.
 
     print(sparq_ipu.planning.plan_model("Llama-3-8B", seq_len=16384, n_ipus=16))
 
-Everything counts that is there at once. What is planned: attention of all layers (counted in dry runs, as
-by `plan`), weights that are read from streaming memory, and what passes between IPUs. What is not planned,
-and so not in any time here: products with weights that lie in SRAM, norms, sampling, prefill, and the host.
+Everything counts that is stored at once. Planned are attention of all layers (counted in dry runs, as by
+`plan`), reading weights from streaming memory, and transfers between IPUs. Not planned, and in no time here,
+are products with weights in SRAM, norms, sampling, prefill and the host.
 Every time is modelled (docs/whole_model.md).
 """
 
@@ -17,6 +17,7 @@ import math
 from typing import Any, Callable, Sequence
 
 from sparq_ipu.kernels import BASELINE, DEFAULT, TIERED
+from sparq_ipu.planning.defaults import INDEX_BITS, with_recommended
 from sparq_ipu.planning.device_model import DeviceModel, device_model
 from sparq_ipu.planning.links import link_seconds
 from sparq_ipu.planning.model_shape import WEIGHT_BITS, ModelShape, shape_of
@@ -24,7 +25,7 @@ from sparq_ipu.planning.placement import most_tiered
 from sparq_ipu.planning.planner import plan
 from sparq_ipu.planning.record import Plan
 from sparq_ipu.planning.request import split
-from sparq_reference import DoesNotFit, checks
+from sparq_reference import CacheSpec, DoesNotFit, SparqSettings, checks
 
 #: how attention is done: what `kernels` an IPU may have
 ATTENTION = {
@@ -107,44 +108,39 @@ class ModelRequest:
 
     shape: ModelShape
     model: DeviceModel
-    batch: int
+    #: of one layer, before it is split over IPUs; full
+    cache: CacheSpec
+    settings: SparqSettings
     in_flight: int
-    seq_len: int
     n_ipus: int
     split: str
     attention: str
     weights: str
     weights_in: str
-    rank: int
-    top_k: int
-    n_local: int
-    index_bits: int
-    row_bits: int
-    index_components: int
+    #: of layers in three tiers
     hot_rows: int
     hit_rate: float
 
     def layer(self, kernel: str, n_layers: int) -> Plan:
-        """Attention of so many caches of one layer on one IPU.
+        """Attention over the caches of one layer, `n_layers` of them, on one IPU.
 
         Raises:
             DoesNotFit: it is too large, by itself.
         """
-        shape, n_parts = self.shape, self.n_ipus if self.split == "heads" else 1
-        batch, n_heads, n_kv_heads = split(self.batch, shape.n_heads, shape.n_kv_heads, n_parts)
+        cache, n_parts = self.cache, self.n_ipus if self.split == "heads" else 1
+        batch, n_heads, n_kv_heads = split(cache.batch, self.shape.n_heads, cache.n_kv_heads, n_parts)
         options: dict[str, Any] = {}
-        if kernel == TIERED.name:
-            options.update(row_bits=self.row_bits, index_components=self.index_components)
-            options.update(hot_rows=self.hot_rows, hit_rate=self.hit_rate)
         if kernel != BASELINE.name:
-            options.update(index_bits=self.index_bits, rank=min(self.rank, shape.head_dim), top_k=self.top_k)
-            options.update(n_local=self.n_local)
+            options.update(index_bits=cache.index_bits, **self.settings.arguments())
+        if kernel == TIERED.name:
+            options.update(row_bits=cache.row_bits, index_components=cache.index_components)
+            options.update(hot_rows=self.hot_rows, hit_rate=self.hit_rate)
         return plan(
             batch,
             n_heads,
             n_kv_heads,
-            shape.head_dim,
-            self.seq_len,
+            cache.head_dim,
+            cache.capacity,
             kernel=kernel,
             append=True,
             device=self.model,
@@ -152,6 +148,24 @@ class ModelRequest:
             baseline=False,
             **options,
         )
+
+    def columns(self) -> dict[str, Any]:
+        """For a row of results."""
+        names = ("in_flight", "n_ipus", "split", "attention", "weights", "hot_rows", "hit_rate")
+        settings = self.settings.arguments()
+        del settings["mean_value"]
+        return {
+            "model": self.shape.name,
+            "parameters": self.shape.parameters,
+            "device": self.model.name,
+            "batch": self.cache.batch,
+            "seq_len": self.cache.capacity,
+            **{name: getattr(self, name) for name in names},
+            **settings,
+            "index_bits": self.cache.index_bits,
+            "row_bits": self.cache.row_bits,
+            "index_components": self.cache.index_components,
+        }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -217,18 +231,13 @@ class ModelPlan:
     def tokens_per_second(self) -> float:
         """Of all batches in flight: bound by a step's length, and by the IPU that works longest."""
         busiest = max(ipu.seconds for ipu in self.ipus)
-        return self.request.batch / max(self.seconds_per_step / self.request.in_flight, busiest)
+        return self.request.cache.batch / max(self.seconds_per_step / self.request.in_flight, busiest)
 
     def row(self) -> dict[str, Any]:
         """One flat record, for JSON lines; bytes are of the IPU that has most."""
         needs = [ipu.need for ipu in self.ipus]
-        fields = {f.name: getattr(self.request, f.name) for f in dataclasses.fields(self.request)}
-        del fields["shape"]
         return {
-            **fields,
-            "model": self.request.shape.name,
-            "parameters": self.request.shape.parameters,
-            "device": self.request.model.name,
+            **self.request.columns(),
             "weights_in": self.weights_in,
             "n_layers_per_ipu": [ipu.n_layers for ipu in self.ipus],
             "n_tiered_per_ipu": [ipu.n_tiered for ipu in self.ipus],
@@ -258,7 +267,7 @@ class ModelPlan:
         tiers = f", {n_tiered} of {n_layers} in three tiers" if n_tiered else ""
         lines = [
             f"{r.shape.name}: {r.shape.parameters / 1e9:.2f} billion weights ({r.weights}), "
-            f"{r.seq_len} positions, batch {r.batch}, {r.in_flight} in flight",
+            f"{r.cache.capacity} positions, batch {r.cache.batch}, {r.in_flight} in flight",
             f"  {r.n_ipus} IPUs ({r.model.name}), split by {r.split}; attention {r.attention}: {each}{tiers}",
             f"  weights in {'SRAM' if self.weights_in == 'sram' else 'streaming memory'}",
             f"  SRAM: {need.tile / kib:.0f} of {r.model.tile_bytes / kib:.0f} KiB on the fullest tile: "
@@ -298,16 +307,9 @@ def plan_model(
     attention: str = "best",
     weights: str = "fp16",
     weights_in: str = "auto",
-    rank: int = 32,
-    top_k: int = 128,
-    n_local: int = 0,
-    index_bits: int = 4,
-    row_bits: int = 16,
-    index_components: int = 0,
-    hot_rows: int = 0,
-    hit_rate: float = 0.0,
     device: str | DeviceModel = "bow",
     progress: Callable[[str], None] | None = None,
+    **options: Any,
 ) -> ModelPlan:
     """Plan a whole model: everything that is in memory at once, and the time of a token.
 
@@ -319,14 +321,15 @@ def plan_model(
         n_ipus: with split "layers" in [1, n_layers]; with "heads" KV heads, then the batch, split evenly.
         split: "layers" or "heads", as `sparq_ipu.KVCache`.
         attention: "dense" (streaming memory), "published" (SparQ as published: fp16 index, streaming memory),
-            or "best": SparQ, as many layers in three tiers as fit and pay, the others streamed.
+            or "best": SparQ, with as many layers in three tiers as fit and are worth it; the others stream
+            their key index.
         weights: "fp16", "int8" or "int4".
         weights_in: "sram", "streaming", or "auto": the faster of those that fit.
-        rank, top_k, n_local: of SparQ attention.
-        index_bits: of the key index where attention is "best": 8, 4 or 2. As published it is 16.
-        row_bits, index_components, hot_rows, hit_rate: of layers in three tiers, see `sparq_ipu.plan`.
         device: name of a device model, or a model.
         progress: called with a line about what is being planned.
+        options: rank, top_k, n_local and mean_value of SparQ attention; index_bits (8, 4 or 2) where
+            attention is "best"; row_bits, index_components, hot_rows and hit_rate of layers in three tiers.
+            All as in `sparq_ipu.plan`, with the same defaults.
 
     Returns:
         A plan; where something does not fit, one that says what, and which single changes would do.
@@ -346,24 +349,27 @@ def plan_model(
         if value not in among:
             checks.fail(op, name, f"be one of {', '.join(among)}", repr(value))
     most = shape.n_layers if split == "layers" else 64
-    bits = checks.check_index_bits(op, index_bits, shape.head_dim)
+    given = dict(options)
+    of_cache = {"index_bits": INDEX_BITS, **CacheSpec.take(given)}
+    checks.check_index_bits(op, of_cache["index_bits"], shape.head_dim)
+    if attention != "best":
+        of_cache["index_bits"] = checks.INDEX_BITS[0]
+    settings = with_recommended(SparqSettings.take(given), shape.head_dim)
+    hot_rows, hit_rate = given.pop("hot_rows", 0), given.pop("hit_rate", 0.0)
+    for name in given:
+        checks.fail(op, "options", "be those of sparq_ipu.plan", repr(name))
+    seq_len = checks.check_integer(op, "seq_len", seq_len, 1, checks.MAX_CAPACITY)
     request = ModelRequest(
         shape=shape,
         model=device if isinstance(device, DeviceModel) else device_model(device),
-        batch=checks.check_integer(op, "batch", batch, 1, checks.MAX_CAPACITY),
+        cache=CacheSpec(batch, shape.n_kv_heads, shape.head_dim, seq_len, op=op, **of_cache),
+        settings=SparqSettings(**settings, op=op, head_dim=shape.head_dim),
         in_flight=checks.check_integer(op, "in_flight", in_flight, 1, checks.MAX_LAYERS),
-        seq_len=checks.check_integer(op, "seq_len", seq_len, 1, checks.MAX_CAPACITY),
         n_ipus=checks.check_integer(op, "n_ipus", n_ipus, 1, most),
         split=split,
         attention=attention,
         weights=weights,
         weights_in=weights_in,
-        rank=rank,
-        top_k=top_k,
-        n_local=n_local,
-        index_bits=bits if attention == "best" else checks.INDEX_BITS[0],
-        row_bits=row_bits,
-        index_components=index_components,
         hot_rows=hot_rows,
         hit_rate=hit_rate,
     )
@@ -462,7 +468,7 @@ def _with_weights(request: ModelRequest, place: str, layers: _Layers) -> ModelPl
 def _link_seconds(request: ModelRequest) -> float:
     """What passes between IPUs in a step: hidden states in fp16, from part to part; with heads split every
     layer adds up the parts' contributions twice, on IPU 0, and hands the sums out again."""
-    n, n_bytes = request.n_ipus, 2 * request.batch * request.shape.hidden_size
+    n, n_bytes = request.n_ipus, 2 * request.cache.batch * request.shape.hidden_size
     if n == 1:
         return 0.0
     if request.split == "layers":
@@ -550,16 +556,27 @@ def _changes(
     """Single changes, of these names or any, with which it would fit: the smallest of each kind."""
     found = []
 
-    def first(name: str, values: Sequence[Any], words: Callable[[Any], str]) -> None:
+    def first(
+        name: str,
+        values: Sequence[Any],
+        words: Callable[[Any], str],
+        of_cache: str | None = None,
+    ) -> None:
         for value in values if names is None or name in names else ():
             say(f"would it fit with {words(value)}?")
+            change = {name: value}
+            if of_cache:
+                change = {"cache": dataclasses.replace(request.cache, **{of_cache: value})}
             try:
-                changed = _planned(dataclasses.replace(request, **{name: value}), lambda line: None)
+                changed = _planned(dataclasses.replace(request, **change), lambda line: None)
             except ValueError:
                 continue
             if changed.fits:
                 found.append(words(value))
                 return
+
+    def halves(value: int, most: int, least: int = 1) -> list[int]:
+        return [value >> i for i in range(1, most) if value >> i >= least]
 
     more = [2**i for i in range(7) if 2**i > request.n_ipus]
     if request.split == "layers":
@@ -569,10 +586,8 @@ def _changes(
     first("weights", bits, lambda w: f"weights in {w}")
     if request.weights_in == "sram":
         first("weights_in", ["streaming"], lambda w: "weights in streaming memory")
-    halves = [request.in_flight >> i for i in range(1, 10) if request.in_flight >> i]
-    first("in_flight", halves, lambda n: f"{n} in flight")
-    halves = [request.batch >> i for i in range(1, 10) if request.batch >> i]
-    first("batch", halves, lambda n: f"batch {n}")
-    halves = [request.seq_len >> i for i in range(1, 6) if request.seq_len >> i >= 1024]
-    first("seq_len", halves, lambda n: f"{n} positions")
+    first("in_flight", halves(request.in_flight, 10), lambda n: f"{n} in flight")
+    cache = request.cache
+    first("batch", halves(cache.batch, 10), lambda n: f"batch {n}", "batch")
+    first("seq_len", halves(cache.capacity, 6, 1024), lambda n: f"{n} positions", "capacity")
     return found
