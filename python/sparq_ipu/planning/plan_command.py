@@ -5,11 +5,11 @@
     sparq-ipu plan path/to/config.json --S 65536 --ipus 16 --in-flight 16 --batch 4
     sparq-ipu plan Llama-3-8B --ipus 32 --weights int4 --page plan    # plan/plan.html, with pictures
 
-MODEL is a name (sparq-ipu plan --models lists them), or a config.json of Hugging Face transformers.
-Three plans are made: dense attention in all layers, SparQ as published, and the best that fits (SparQ with a
-key index of --index-bits, and as many layers in three tiers as are worth it). A plan counts everything that is
-stored at once: weights, the caches of all batches in flight, the programs of attention. Not planned, and in no
-time here: products with weights in SRAM, norms, sampling, prefill, the host.
+MODEL is a name (sparq-ipu plan --models lists them), or a config.json of Hugging Face transformers. Three
+plans are made: dense attention in all layers, SparQ as published, and the best that fits. The best is SparQ
+with a key index of --index-bits and as many layers in three tiers as are worth it. A plan counts everything
+that is stored at once: weights, the caches of all batches in flight, the programs of attention. Not planned,
+and in no time here: products with weights in SRAM, norms, sampling, prefill, the host.
 
 Exit status: 0; 1 if the best plan does not fit; 2 for bad usage.
 """

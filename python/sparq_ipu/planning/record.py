@@ -178,8 +178,8 @@ class Plan:
         if request.hit_rate is not None:
             lines.insert(
                 1,
-                f"  hot rows: {m['hot_rows']} of each KV head; {request.hit_rate:.0%} of the selected rows are "
-                "taken to be among them",
+                f"  hot rows: {m['hot_rows']} of each KV head; "
+                f"{request.hit_rate:.0%} of the selected rows are taken to be among them",
             )
         if request.n_layers > 1:
             lines.insert(
