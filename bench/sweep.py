@@ -8,9 +8,9 @@
 
 The grid has every combination of the values of the flags, for every kernel. Flags of the shape and of SparQ
 take one value or more. By default the grid is that of the published benchmark, once with 32 KV heads and once
-with 8; where rank and top-k are those of the main job (32 and 128), with a key index of 8 and 4 bits too, and
-in three tiers, there also with rows of 8 bits. Of these the first query is planned and run, when no row is
-hot: later ones are faster by what the steps before them selected (bench/plans.py tiers).
+with 8. With the rank and top-k of the main job (32 and 128) it has a key index of 8, 4 and 2 bits too, and a
+cache in three tiers, also with rows of 8 bits. In three tiers the first query is planned and run, when no row
+is hot; later queries are faster, since earlier steps selected many of their rows.
 
 One JSON line for each kernel and shape. A sweep also resumes from the file of --json: lines that it has are
 not made again. A shape that does not fit the device is a line too; it says what there is too little of. All
@@ -48,9 +48,9 @@ from lib.inputs import random_positions
 from lib.sweep_tables import summary
 
 from sparq_ipu.commands.tables import replace_block
-from sparq_ipu.kernels import SWEPT_BITS, Attention, Kernel
+from sparq_ipu.kernels import Attention, Kernel
 from sparq_ipu.planning.device_model import NAMES, device_model
-from sparq_reference.checks import ROW_BITS
+from sparq_reference.checks import INDEX_BITS, ROW_BITS
 from sparq_reference.settings import CacheSpec
 
 _core: Any = importlib.import_module("sparq_ipu._core")
@@ -74,7 +74,7 @@ GRID = {
     "rank": [16, 32, 64],
     "top_k": [64, 128, 256, 512],
     "n_local": 0,
-    "index_bits": list(SWEPT_BITS),
+    "index_bits": list(INDEX_BITS),
     "row_bits": list(ROW_BITS),
 }
 #: where key indices of all sizes are in the grid, unless they are asked for

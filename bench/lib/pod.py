@@ -69,7 +69,7 @@ def planned(row: Row, kernel: Kernel, workload: Workload, a: argparse.Namespace)
 
 def why_not_run(plan: PodPlan) -> str | None:
     """Why this machine can not emulate it; None if it can."""
-    need = plan.streaming_memory_bytes * plan.n_ipus
+    need = plan.streaming_memory_bytes * plan.request.n_ipus
     room = host_memory()
     if room is not None and need > MEMORY_SHARE * room:
         return f"its caches take {need / 1e9:.1f} GB, of this machine's {room / 1e9:.1f} GB"

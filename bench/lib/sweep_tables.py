@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any, Iterable
+from typing import Any, Iterable, Sequence
 
 from sparq_ipu.commands.tables import kernel_label, markdown_table
-from sparq_ipu.kernels import BASELINE, DEFAULT, KERNELS, SWEPT_BITS, TIERED, Kernel
+from sparq_ipu.kernels import BASELINE, DEFAULT, KERNELS, TIERED, Kernel
 from sparq_ipu.planning import plan
 from sparq_ipu.planning.device_model import NAMES
 from sparq_ipu.planning.measured_range import footprint_extrapolated
@@ -132,10 +132,10 @@ def speedup_table(
     )
 
 
-def headline_table() -> str:
+def headline_table(index_bits_of: Sequence[int]) -> str:
     table = []
     for name, seq_len in itertools.product(NAMES, (16384, 1024)):
-        for kernel, index_bits in ((BASELINE, 16), *((DEFAULT, bits) for bits in SWEPT_BITS)):
+        for kernel, index_bits in ((BASELINE, 16), *((DEFAULT, bits) for bits in index_bits_of)):
             p = plan(seq_len=seq_len, kernel=kernel.name, device=name, index_bits=index_bits, **MAIN)
             t = p.seconds_by_category
             table.append(
@@ -175,9 +175,9 @@ def headline_table() -> str:
     )
 
 
-def ipus_table() -> str:
+def ipus_table(index_bits_of: Sequence[int]) -> str:
     table = []
-    smaller = ((1, 32, bits) for bits in SWEPT_BITS if bits != 16)
+    smaller = ((1, 32, bits) for bits in index_bits_of if bits != 16)
     for batch, n_kv_heads, index_bits in ((1, 32, 16), *smaller, (16, 32, 16), (16, 8, 16)):
         for n_ipus in (1, 2, 4, 16):
             if (batch * n_kv_heads) % n_ipus:
@@ -215,8 +215,9 @@ def summary(rows: Iterable[Row]) -> str:
     """All tables. `rows`: one of each kernel and workload."""
     values = list(rows)
     main = SparqSettings(**MAIN)
+    swept = sorted({row["index_bits"] for row in values if row["kernel"] == DEFAULT.name}, reverse=True)
     speeds = []
-    for index_bits in SWEPT_BITS:
+    for index_bits in swept:
         of = "" if index_bits == 16 else f", a key index of {index_bits} bits"
         heading = (
             f"Time of SparQ (r=32, k=128{of}) and speed-up over {BASELINE.name}, modelled for a Bow IPU "
@@ -230,13 +231,13 @@ def summary(rows: Iterable[Row]) -> str:
         (
             "One query, batch 1, 32 heads. Everything is modelled; *fixed* is all but the bytes and packets "
             "of remote copies; *low*, *high*: with work on chip at the ends of its range.",
-            headline_table(),
+            headline_table(swept),
             f"Coverage of the grid; the published program ran {PUBLISHED_RAN} of its {PUBLISHED_POINTS} "
             "SparQ points.",
             coverage_table(values),
             *speeds,
             "Several IPUs, in brackets with work on chip low and high; speed-ups, with on-chip work as "
             f"is likely, are over {BASELINE.name} on as many IPUs under the same assumption:",
-            ipus_table(),
+            ipus_table(swept),
         )
     )

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The attention kernels of the device program: the one place in Python that lists them. Backends, planning,
-the report and the benchmarks read it.
+"""The attention kernels of the device program: the one place in Python that lists them. Backends, planning
+and benchmarks read it.
 
 A kernel computes dense attention, or SparQ or window attention where it takes settings of that kind; several
 kernels compute the same bits from caches in different memories. To add one: its entry here, and its entry in
@@ -150,8 +150,6 @@ DENSE_SRAM = KERNELS["dense-sram"]
 BASELINE = KERNELS["dense-streaming"]
 #: what the project is about: the default of plans and benchmarks
 DEFAULT = KERNELS["sparq-streaming"]
-#: `index_bits` that sweeps and reports compare
-SWEPT_BITS = (16, 8, 4)
 #: the key index and hot rows in SRAM
 TIERED = KERNELS["sparq-tiered"]
 

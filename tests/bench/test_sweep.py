@@ -53,8 +53,10 @@ def test_the_grid_is_the_published_one():
     assert {each: bits.count(each) for each in bits} == {
         (DEFAULT.name, 8, 16): 2 * 28,
         (DEFAULT.name, 4, 16): 2 * 28,
+        (DEFAULT.name, 2, 16): 2 * 28,
         (TIERED.name, 8, 16): 2 * 28,
         (TIERED.name, 4, 16): 2 * 28,
+        (TIERED.name, 2, 16): 2 * 28,
         (TIERED.name, 4, 8): 2 * 28,
     }
     assert len({p.key("bow") for p in points}) == len(points) == 2 * (336 + 2 * 28) + len(fewer)
@@ -82,13 +84,13 @@ def test_key_indices_that_are_asked_for_are_of_every_point():
         ]
 
     dense = [(name, 16, None) for name in STREAMED if KERNELS[name].is_dense]
-    usual = [*dense, *((DEFAULT.name, 16, r) for r in (4, 32)), *((DEFAULT.name, b, 32) for b in (8, 4))]
-    tiered = [(TIERED.name, b, 32) for b in (8, 4, 4)]  # twice: rows of 16 and of 8 bits
+    usual = [*dense, *((DEFAULT.name, 16, r) for r in (4, 32)), *((DEFAULT.name, b, 32) for b in (8, 4, 2))]
+    tiered = [(TIERED.name, b, 32) for b in (8, 4, 4, 2)]  # 4 twice: rows of 16 and of 8 bits
     assert sorted(found(), key=str) == sorted([*usual, *tiered], key=str)
     asked = [*dense, *((DEFAULT.name, b, r) for b in (4, 8) for r in (4, 32))]
     tiered = [(TIERED.name, b, r) for b in (8, 4, 4) for r in (4, 32)]
     assert sorted(found("--index-bits", "8", "4"), key=str) == sorted([*asked, *tiered], key=str)
-    every = [(TIERED.name, b, 32) for b in (8, 8, 4, 4)]
+    every = [(TIERED.name, b, 32) for b in (8, 8, 4, 4, 2, 2)]
     both = found("--row-bits", "16", "8")
     assert sorted(each for each in both if each[0] == TIERED.name) == sorted(every)
 
@@ -314,11 +316,11 @@ def cell(row, dense):
 
 def test_the_table_of_speedups_is_of_one_setting(tmp_path, capsys, monkeypatch):
     for slow in ("headline_table", "ipus_table"):  # these plan what is not in the file
-        monkeypatch.setattr(sweep_tables, slow, lambda: "")
+        monkeypatch.setattr(sweep_tables, slow, lambda bits: "")
     out = tmp_path / "sweep.jsonl"
     words = "--S 256 --B 1 --kv-heads 8 --r 32 16 --k 128 64"
     assert sweep.main(["--json", str(out), *words.split()]) == 0
-    assert "[16 8 4]" in sweep.command_line().parser.format_help()
+    assert "[16 8 4 2]" in sweep.command_line().parser.format_help()
     made = rows(out)
     others = [dict(n_local=4), dict(mean_value=False)]
     sparq, *fewer = (r for r in made if r["kernel"] == DEFAULT.name and (r["rank"], r["top_k"]) == (32, 128))
@@ -330,7 +332,7 @@ def test_the_table_of_speedups_is_of_one_setting(tmp_path, capsys, monkeypatch):
     (dense,) = [r for r in made if r["kernel"] == BASELINE.name]
     assert f"| 256 | {cell(sparq, dense)} |" in text
     assert "| sparq-streaming, 8 KV heads | 6 | 6 |" in text
-    assert {row["index_bits"] for row in fewer} == {8, 4}
+    assert {row["index_bits"] for row in fewer} == {8, 4, 2}
     for row in fewer:
         heading = f"a key index of {row['index_bits']} bits) and speed-up over"
         table = text.partition(heading)[2]

@@ -7,10 +7,11 @@ from types import SimpleNamespace
 from typing import Any, Callable
 
 import pytest
+from published_plans import place_layers, plan
 
 pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
 
-from sparq_ipu.planning import place_layers, placement, plan
+from sparq_ipu.planning import placement
 
 #: of a small IPU
 SMALL: dict[str, Any] = dict(n_heads=4, n_kv_heads=2, head_dim=32, rank=8, top_k=16, n_tiles=16)

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from published_plans import plan, plan_pod
 
 from sparq_ipu.device_options import DeviceOptions
 from sparq_ipu.kernels import Attention
-from sparq_ipu.planning import plan, plan_pod
 from sparq_ipu.planning.device_model import device_model
 from sparq_ipu.planning.links import busiest_link_bytes, link_seconds, sync_hops
 from sparq_reference import CacheSpec, DoesNotFit, SparqSettings, WindowSettings
