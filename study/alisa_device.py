@@ -159,7 +159,6 @@ def plan_lines(lines: Sequence[Line], seq_len: int, n_tiles: int = 0) -> list[Li
         settings = WindowSettings(**given) if "n_recent" in given else SparqSettings(**given)
         kernel = attention_over("tiered", settings).kernel
         for n_heads, n_kv_heads in SHAPES:
-<<<<<<< HEAD
             plan = sparq_ipu.plan(
                 1,
                 n_heads,
@@ -167,6 +166,7 @@ def plan_lines(lines: Sequence[Line], seq_len: int, n_tiles: int = 0) -> list[Li
                 128,
                 seq_len,
                 kernel=kernel,
+                index_bits=4,
                 row_bits=8,
                 hot_rows=line["hot_rows"],
                 hit_rate=hit_rate,
@@ -175,29 +175,6 @@ def plan_lines(lines: Sequence[Line], seq_len: int, n_tiles: int = 0) -> list[Li
                 baseline=False,
                 **settings.arguments(),
             )
-=======
-            plans = {
-                column: sparq_ipu.plan(
-                    1,
-                    n_heads,
-                    n_kv_heads,
-                    128,
-                    seq_len,
-                    kernel=kernel,
-                    index_bits=4,
-                    row_bits=8,
-                    hot_rows=line["hot_rows"],
-                    wave_rows=wave_rows,
-                    hit_rate=hit_rate,
-                    n_tiles=n_tiles,
-                    append=True,
-                    baseline=False,
-                    **settings.arguments(),
-                )
-                for column, wave_rows in WAVES.items()
-            }
-            plan = plans["seconds_of_small_waves"]
->>>>>>> 16c9c603 (Plans take the recommended settings; the sweep has an index of 2 bits)
             made.append(
                 {
                     "schema": SCHEMA,

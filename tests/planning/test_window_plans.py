@@ -87,12 +87,7 @@ def test_a_history_takes_132_bytes_a_position() -> None:
         (dict(n_recent=1024), "n_recent must be in [0, 1023] for n_heads=32, got 1024"),
         (dict(n_local=257), "n_local must be in [0, top_k=256], got 257"),
         (dict(row_bits=8), "row_bits must be 16 unless memory is 'tiered', got 8"),
-<<<<<<< HEAD
-        (dict(kernel="window-tiered", hot_rows=5), "hot_rows must be 0 or at least top_k=128, got 5"),
-=======
         (dict(kernel="window-tiered", hot_rows=5), "hot_rows must be 0 or at least top_k=256, got 5"),
-        (dict(kernel="window-tiered", wave_rows=-1), "wave_rows must be in [0, 65536], got -1"),
->>>>>>> 16c9c603 (Plans take the recommended settings; the sweep has an index of 2 bits)
     ],
 )
 def test_refusals(arguments: dict[str, Any], words: str) -> None:
