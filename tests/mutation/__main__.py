@@ -166,11 +166,8 @@ class Runner:
             found = next(self.native().built.glob("install/*/sparq_ipu/toolkit"), None)
             if found and not toolkit.is_symlink():
                 toolkit.symlink_to(found)
-        patience = (
-            PATIENCE
-            + 2 * seconds
-            + (100 if any(t.startswith(("emulator", "tests/popart")) for t in tests) else 0)
-        )
+        builds = any(test.startswith(("emulator/", "tests/popart/")) for test in tests)
+        patience = min(PATIENCE + 2 * seconds, 90 * self.generosity) + 100 * builds
         return self.warm(tests).pytest(
             ["-x", *tests], patience, self.folder / "output", environment=environment
         )

@@ -117,6 +117,8 @@ class Generator:
         old = text.split("\n")[number - 1]
         in_python = file.endswith(PYTHON)
         is_end_of_vertex = "/codelets/" in file and old.strip() == "return true;"
+        if in_python and re.match(r"\s*(_?log|logger|logging)\.\w+\(", old):
+            return
         if not in_python and (DECLARES.match(old) or is_end_of_vertex):
             return
         for new in self._random.sample(*_all_of(by_rules(old, "python" if in_python else "cpp"))):

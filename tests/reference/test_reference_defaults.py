@@ -9,14 +9,18 @@ import numpy as np
 import pytest
 import strategies
 
-from sparq_reference import KVCache, WindowSettings, exact, ideal, transfers
+from sparq_reference import KVCache, SparqSettings, WindowSettings, exact, ideal, transfers
 
 SETTINGS = dict(rank=20, top_k=20)
 
 
-def attention_of(twin: Any, **more: Any) -> np.ndarray:
+def drawn() -> strategies.Attention:
     rng = np.random.default_rng(3)
-    tensors = strategies.make_attention(rng, batch=2, n_kv_heads=2, group_size=3, seq_len=150, head_dim=24)
+    return strategies.make_attention(rng, batch=2, n_kv_heads=2, group_size=3, seq_len=150, head_dim=24)
+
+
+def attention_of(twin: Any, **more: Any) -> np.ndarray:
+    tensors = drawn()
     return twin.sparq_attention(*tensors.qkv, **SETTINGS, lengths=tensors.lengths, **more)
 
 
@@ -29,6 +33,8 @@ def test_attention(twin: Any, default: dict[str, Any], other: dict[str, Any]) ->
     same = attention_of(twin)
     np.testing.assert_array_equal(same, attention_of(twin, **default))
     np.testing.assert_array_equal(same, attention_of(twin, index_bits=16, index_components=0))
+    steps = twin.sparq_steps(*drawn().qkv, SparqSettings(20, 20), lengths=drawn().lengths)
+    np.testing.assert_array_equal(same, steps.output)
     assert np.any(same != attention_of(twin, **other))
 
 
