@@ -133,6 +133,8 @@ class Runner:
                     self.native().mend()
         if run.status == 0:
             return "SURVIVED", ""
+        if run.status in (3, 4, 5):  # of pytest: its own error, wrong arguments, no tests
+            return "not covered", run.output[-200:]
         if "ninja: build stopped" in run.output:
             return "does not build", run.output[-500:]
         file = run.killer.split("::")[0]
