@@ -32,9 +32,7 @@ def read_rows(path: Path) -> list[Row]:
         try:
             rows.append(json.loads(line))
         except (ValueError, RecursionError):
-            raise ValueError(
-                f"decode: --read must be lines of JSON, got {path} with another line {at}"
-            ) from None
+            raise ValueError(f"line {at} is not JSON") from None
     return rows
 
 

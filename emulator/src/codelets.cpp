@@ -146,12 +146,17 @@ int runPopc(const std::vector<std::string> &args, const std::string &log) {
 }
 
 void loadObject(GraphImpl &g, const std::string &path, const std::string &shownPath) {
+  // Loading runs a library's constructors, so what it exports is looked up in the file before.
+  const std::string bytes = readAll(path);
+  const std::string name = std::string(codelet_abi::tablesSymbol) + '\0';
+  if (bytes.compare(0, 4, "\177ELF") == 0 && bytes.find(name) == std::string::npos)
+    throw graph_object_load_error(shownPath, "it is not a codelet object made by popc");
   void *handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!handle)
     throw graph_object_load_error(shownPath, dlerror());
   auto library = std::make_shared<CodeletLibrary>(handle, shownPath);
   if (Access::info(g.target).type == TargetType::IPU) // its executables may be serialised
-    library->object = readAll(path);
+    library->object = bytes;
   const auto tables =
       reinterpret_cast<codelet_abi::TablesFunction>(dlsym(handle, codelet_abi::tablesSymbol));
   if (!tables)

@@ -14,7 +14,11 @@ namespace core {
 
 bool isAskedFor(const char *variable) {
   const char *value = std::getenv(variable);
-  return value && *value && std::string(value) != "0";
+  if (!value || !*value || std::string(value) == "0")
+    return false;
+  if (std::string(value) == "1")
+    return true;
+  throw invalid_option(std::string(variable) + " must be 0 or 1, got '" + value + "'");
 }
 
 bool fillsWithZeros() {

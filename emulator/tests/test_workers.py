@@ -119,6 +119,12 @@ def test_a_seed_is_a_number(programs, seed):
         programs.run("workers", programs.codelets, "Adds", 0, SPARQ_EMULATOR_WORKER_ORDER=seed)
 
 
+@pytest.mark.parametrize("check", ["CHECK_WORKERS", "CHECK_ALIGNMENT", "GUARD", "REPORT_READS"])
+def test_a_check_is_on_or_off(programs, check):
+    with pytest.raises(RuntimeError, match=f"SPARQ_EMULATOR_{check} must be 0 or 1, got 'maybe'"):
+        programs.run("workers", programs.codelets, "Adds", 0, **{f"SPARQ_EMULATOR_{check}": "maybe"})
+
+
 def test_other_programs_compute_the_same_with_the_check(programs):
     for name, args in (("vertices", (programs.codelets, 7)), ("control", (programs.codelets,))):
         checked = programs.run(name, *args, **ON)

@@ -5,6 +5,7 @@ test_words.py."""
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 from typing import Any, Callable
 
@@ -304,3 +305,18 @@ def test_codelets_are_taken_from_where_the_variable_says(
         session_of(0)
     monkeypatch.setenv("SPARQ_CODELETS", str(tmp_path / "empty"))
     session_of(0)  # the next place of the list has them
+
+
+def test_no_code_of_another_library_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library that exports no codelets is refused before its constructors run."""
+    ran = tmp_path / "ran"
+    source = (
+        f'#include <stdio.h>\n__attribute__((constructor)) void f(void) {{ fclose(fopen("{ran}", "w")); }}\n'
+    )
+    (tmp_path / "other.c").write_text(source, encoding="utf-8")
+    library = tmp_path / "sparq_codelets.gp"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, tmp_path / "other.c"], check=True)
+    monkeypatch.setenv("SPARQ_CODELETS", str(tmp_path))
+    with pytest.raises(RuntimeError, match="it is not a codelet object made by popc"):
+        session_of(0)
+    assert not ran.exists()
