@@ -20,6 +20,7 @@ from typing import Any, Callable
 
 import numpy as np
 import torch
+from lib.common import guarded
 from lib.processor import processor
 
 from sparq_ipu.torch.prompt import prompt_attention
@@ -91,7 +92,7 @@ def run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     return rows
 
 
-def main(words: list[str] | None = None) -> None:
+def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -117,7 +118,8 @@ def main(words: list[str] | None = None) -> None:
             f"  ({row['least']:.1f}, {row['most']:.1f})   {row['gflop_per_s'] / product:.2f}",
             file=sys.stderr,
         )
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(guarded(main))

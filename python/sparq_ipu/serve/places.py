@@ -27,8 +27,7 @@ from sparq_ipu.transformers.decoder.step_layer import StepLayer, attention_of_st
 from sparq_ipu.transformers.settings.layers import AnyLayerSettings, ModelSettings, dense_rows
 
 if TYPE_CHECKING:
-    from sparq_ipu.backends.cpu import CPUBackend
-    from sparq_ipu.transformers.decoder.rotary import AttentionOfStep
+    from sparq_ipu.backends.cpu import AttentionOfStep, CPUBackend
 
 #: sets of places whose rows are kept at hand
 _SETS = 8

@@ -32,7 +32,7 @@ from sparq_reference import NotFinite, checks
 from sparq_reference.settings import op_of
 
 if TYPE_CHECKING:
-    from sparq_ipu.transformers.decoder.rotary import AttentionOfStep
+    from sparq_ipu.backends.cpu import AttentionOfStep
 
 
 class SparqLayer(StepLayer):

@@ -15,7 +15,7 @@ from sparq_ipu.transformers.decoder.rotary import Rotary
 from sparq_ipu.transformers.settings.layers import AnyLayerSettings, dense_rows
 
 if TYPE_CHECKING:
-    from sparq_ipu.transformers.decoder.rotary import AttentionOfStep
+    from sparq_ipu.backends.cpu import AttentionOfStep
 
 
 class StepLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly typed in transformers
