@@ -51,7 +51,7 @@ def test_steps_of_a_query(kernel: str) -> None:
     planning: Any = pytest.importorskip("sparq_ipu.planning")
     pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
     shape = dict(batch=1, n_heads=4, n_kv_heads=2, head_dim=64, seq_len=4096, n_tiles=32)
-    options = dict(index_bits=8) if kernel == "sparq-tiered" else {}
+    options = dict(index_bits=8 if kernel == "sparq-tiered" else 16)
     steps = planning.plan(**shape, **options, kernel=kernel, rank=16, top_k=64, baseline=False).steps
     cycles = {step["name"].split("/")[-1]: step["tile_cycles"] for step in steps}
     assert {name: cycles[name] for name in STEPS[kernel]} == STEPS[kernel]

@@ -94,6 +94,7 @@ class Heads:
             head_dim=HEAD_DIM,
             seq_len=SEQ_LEN,
             kernel="sparq-tiered",
+            index_bits=4,
             n_tiles=N_TILES,
             n_layers=self.n_layers,
             misses=misses.ravel().tolist(),

@@ -353,9 +353,10 @@ def test_misses_are_of_tiers_alone() -> None:
 
 
 def test_a_plan_takes_a_hit_rate() -> None:
-    shape: dict[str, Any] = dict(n_heads=4, seq_len=1024, head_dim=32, rank=8, top_k=32, baseline=False)
+    shape: dict[str, Any] = dict(n_heads=4, seq_len=1024, head_dim=32, rank=8, top_k=32)
+    shape.update(index_bits=4, baseline=False)
     cold, hot = (sparq_ipu.plan(**shape, kernel="sparq-tiered", n_tiles=64, hit_rate=h) for h in (0.0, 1.0))
-    assert cold.options == {"index_bits": 4, "index_components": 0, "row_bits": 16}
+    assert cold.request.options == {"index_bits": 4, "index_components": 0, "row_bits": 16}
     assert hot.streamed_bytes == 0 < cold.streamed_bytes
     assert cold.streamed_bytes == 4 * 32 * 2 * 32 * 2  # every selected row, and no other
     few = sparq_ipu.plan(**shape, kernel="sparq-tiered", n_tiles=64, hit_rate=0.6)  # 52 misses of 128
@@ -382,15 +383,12 @@ def test_a_plan_counts_as_a_run_does() -> None:
     session.write(*(rng.standard_normal((1, 4, 1024, 32)).astype(np.float16) for _ in "kv"), [1024])
     session.attention(0, rng.standard_normal((1, 4, 32)).astype(np.float16))
     run = _core.emulator_last_run(session, {"tiles": 64})
-    planned = sparq_ipu.plan(
-        1, 4, 4, 32, 1024, kernel="sparq-tiered", n_tiles=64, baseline=False, rank=8, top_k=32
-    )
+    given: dict[str, Any] = dict(kernel="sparq-tiered", index_bits=4, n_tiles=64, rank=8, top_k=32)
+    planned = sparq_ipu.plan(1, 4, 4, 32, 1024, baseline=False, **given)
     assert planned.seconds_per_query == run["seconds"]["total"]
     executions = [(s["name"], s["executions"]) for s in run["steps"]]
     assert executions == [(s.name, s.executions) for s in planned.stages]
-    some = sparq_ipu.plan(
-        1, 4, 4, 32, 1024, kernel="sparq-tiered", n_tiles=64, baseline=False, rank=8, top_k=32, hit_rate=0.5
-    )
+    some = sparq_ipu.plan(1, 4, 4, 32, 1024, baseline=False, hit_rate=0.5, **given)
     assert executions != [(s.name, s.executions) for s in some.stages]  # negative control
 
 
