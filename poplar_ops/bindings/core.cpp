@@ -295,9 +295,9 @@ PYBIND11_MODULE(_core, m) {
   m.def(
       "stages",
       [] {
-        NamedValues all;
+        std::map<std::string, std::vector<std::string>> all;
         for (const steps::Stage &stage : steps::stages())
-          all[stage.label] = py::tuple(py::cast(stage.names));
+          all[stage.label] = {stage.names.begin(), stage.names.end()};
         return all;
       },
       "Names of steps by the stage of attention that they belong to.");

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import sparq_ipu.transformers
-from sparq_reference import exact
+from sparq_reference import exact, prompt
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -149,6 +149,10 @@ class Oracle:
 
         def attention(module, query, key, value, attention_mask, **kwargs):
             key, value = key.to(torch.float16), value.to(torch.float16)
+            if query.shape[2] > 1 and query.dtype == torch.bfloat16 and attention_mask[:, 0, -1].all():
+                arrays = (x.float().numpy() for x in (query, key, value))
+                read = prompt.prompt_attention(*arrays, scale=kwargs["scaling"])
+                return torch.from_numpy(read).to(query.dtype), None
             if query.shape[2] > 1:
                 return sdpa(
                     module, query, key.to(query.dtype), value.to(query.dtype), attention_mask, **kwargs

@@ -79,8 +79,9 @@ def test_it_is_near_the_models_own_attention(calls: list[tuple[int, int]]) -> No
     assert calls and (ours - exact).norm() < 1.5 * (own - exact).norm()
 
 
-def test_float32_keeps_its_accuracy(calls: list[tuple[int, int]]) -> None:
-    prefill(enabled(torch.float32), tokens_of(60))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_other_types_keep_their_accuracy(dtype: Any, calls: list[tuple[int, int]]) -> None:
+    prefill(enabled(dtype), tokens_of(60))
     assert calls == []
 
 

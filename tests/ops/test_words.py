@@ -63,7 +63,7 @@ def cpu_attention(settings: Any, n_heads: int = 2) -> Any:
     cache = cpu_cache()
     token = np.ones((2, 2, 1, 16), np.float16)
     cache.append(token, token, np.ones(2, np.int64))
-    return cache.attention(np.ones((2, n_heads, 16), np.float16), settings)
+    return cache.attend(np.ones((2, n_heads, 16), np.float16), settings)
 
 
 SPECS = [
@@ -167,9 +167,9 @@ def test_window_settings(changes: dict[str, int]) -> None:
     cache = cpu_cache()
     token = np.ones((2, 2, 1, 16), np.float16)
     cache.append(token, token, np.ones(2, np.int64))
-    assert refused(lambda: cache.window_attention(token[:, :, 0], bad)) == python
+    assert refused(lambda: cache.attend(token[:, :, 0], bad)) == python
     assert refused(lambda: cache.observe(token, bad)) == python.replace("window_attention:", "observe:", 1)
-    cache.window_attention(token[:, :, 0], changed(WindowSettings(5, 1, 2**14 - 1)))  # negative control
+    cache.attend(token[:, :, 0], changed(WindowSettings(5, 1, 2**14 - 1)))  # negative control
 
 
 @pytest.mark.parametrize(

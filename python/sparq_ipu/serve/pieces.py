@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dense attention of a piece of a prompt, with the same bits wherever the prompt is cut into pieces.
 
-`prompt_attention` has that by its contract, for bfloat16 and float16. For float32 PyTorch's kernel is used:
+For bfloat16 that is `prompt_attention`, by its contract. For other types PyTorch's kernel is used as follows.
 
 What is added in another order is rounded otherwise, so how a row is computed must follow from its position
 alone. A prompt has blocks of `BLOCK` tokens, counted from its first, and blocks have cells of `CELL`; pieces

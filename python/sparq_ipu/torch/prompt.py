@@ -9,11 +9,11 @@ from sparq_reference import numerics
 
 
 def takes(query: torch.Tensor) -> bool:
-    """Whether `prompt_attention` can replace PyTorch's attention for this query: it is bfloat16 or float16 on
-    the CPU, without a gradient. A float32 query would lose accuracy."""
+    """Whether `prompt_attention` can replace PyTorch's attention for this query: it is bfloat16 on the CPU,
+    without a gradient. Other types would lose accuracy."""
     head_dim = query.shape[-1]
     return (
-        query.dtype in (torch.bfloat16, torch.float16)
+        query.dtype == torch.bfloat16
         and query.device.type == "cpu"
         and not (torch.is_grad_enabled() and query.requires_grad)
         and head_dim % 8 == 0
