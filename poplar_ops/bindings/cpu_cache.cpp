@@ -176,10 +176,14 @@ py::array attend(KVCache &cache, const py::object &query, const py::object &sett
     return attendFromTokens(cache, array);
   std::optional<SparqSettings> sparq;
   std::optional<WindowSettings> window;
-  if (!settings.is_none() && py::hasattr(settings, "n_recent"))
-    window = settings.cast<WindowSettings>();
-  else if (!settings.is_none())
-    sparq = settings.cast<SparqSettings>();
+  try {
+    if (!settings.is_none() && py::hasattr(settings, "n_recent"))
+      window = settings.cast<WindowSettings>();
+    else if (!settings.is_none())
+      sparq = settings.cast<SparqSettings>();
+  } catch (const py::cast_error &) {
+    throw py::type_error("attend: settings must be SparqSettings, WindowSettings or None");
+  }
   const Query view = queryOf(window  ? "window_attention"
                              : sparq ? "sparq_attention"
                                      : "dense_attention",
