@@ -20,8 +20,8 @@ using sparq::SparqSettings;
 
 namespace {
 
-// A step of a model, whose tensors are given by their addresses. None, and nothing has happened, where
-// the caller must do it in parts.
+// A step of a model, whose tensors are given by their addresses. None, and nothing has happened,
+// where the caller must do it in parts.
 std::optional<std::vector<std::int64_t>>
 attendRotaryAt(KVCache &cache, const std::string &type, std::uintptr_t products, std::uintptr_t cos,
                std::uintptr_t sin, std::size_t rows, std::size_t nHeads, std::uintptr_t output,
@@ -74,8 +74,8 @@ FewBitsWeights linearAt(const LinearAt &at) {
           outputs};
 }
 
-// norms: before attention and before the gates of each layer, then the last one. linears: four of each layer,
-// in the order of DecoderStep::Layer.
+// norms: before attention and before the gates of each layer, then the last one. linears: four of
+// each layer, in the order of DecoderStep::Layer.
 std::unique_ptr<DecoderStep> decoderStep(const std::vector<std::uintptr_t> &norms,
                                          const std::vector<LinearAt> &linears, float epsilon,
                                          std::size_t hidden, unsigned lanes,
@@ -112,8 +112,8 @@ void nextOfStep(const DecoderStep &step, std::size_t layer, std::size_t nRows,
 // The cache, and settings, or none for dense attention.
 using AttentionAt = std::tuple<KVCache *, std::optional<SparqSettings>>;
 
-// The layer that the caller goes on with, and the seconds of attention and of all else. `lengths` gets those of
-// each layer before it, also where this throws.
+// The layer that the caller goes on with, and the seconds of attention and of all else. `lengths`
+// gets those of each layer before it, also where this throws.
 std::tuple<std::size_t, double, double>
 runStep(const DecoderStep &step, std::size_t layer,
         const std::vector<std::optional<AttentionAt>> &attention, std::uintptr_t cos,

@@ -28,8 +28,8 @@ inline const char *rowOf(const pybind11::array &array, std::size_t row) {
   return at;
 }
 
-// An ndarray, no subclass, of fp16 in this machine's byte order, with this many dimensions, none of them
-// empty, and the numbers of each row one after another.
+// An ndarray, no subclass, of fp16 in this machine's byte order, with this many dimensions, none of
+// them empty, and the numbers of each row one after another.
 inline bool isPlain(const pybind11::object &object, pybind11::ssize_t nDims) {
   if (Py_TYPE(object.ptr()) != pybind11::detail::npy_api::get().PyArray_Type_)
     return false;

@@ -11,7 +11,8 @@ namespace cpu {
 // Positions that are written to the columns together: one cache line.
 constexpr std::size_t linePositions = 32;
 
-// Rows [begin, end) of K (, headDim) to the columns (nComponents, columnStride) of their first components.
+// Rows [begin, end) of K (, headDim) to the columns (nComponents, columnStride) of their first
+// components.
 void writeColumns(const Half *rows, std::size_t headDim, std::size_t nComponents, Half *columns,
                   std::size_t columnStride, std::size_t begin, std::size_t end);
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What approximate scores are computed from, for all pairs (batch element, KV head) of a cache: the
-// keys once more by component, in fp16 ("key columns") or quantised to 8, 4 or 2 bits (contract E9).
-// Of each key all components, or the first ones (E13).
+// keys once more by component, in fp16 ("key columns") or quantised to 8, 4 or 2 bits (contract
+// E9). Of each key all components, or the first ones (E13).
 //
 // A quantised index holds the full blocks of 64 positions. The open block, which has fewer, is in
 // fp16 columns until its 64th position arrives.
@@ -23,8 +23,8 @@ public:
   const bool quantised;           // fewer than 16 bits
   const std::size_t columnStride; // positions from one column to the next
 
-  // Of pair `at` (by bank). Columns (nComponents, columnStride): of all positions, or of the open block
-  // where the index is quantised.
+  // Of pair `at` (by bank). Columns (nComponents, columnStride): of all positions, or of the open
+  // block where the index is quantised.
   Half *columns(std::size_t at) const {
     return columnMemory.as<Half>() + at * nComponents * columnStride;
   }

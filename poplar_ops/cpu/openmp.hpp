@@ -8,8 +8,9 @@
 namespace sparq {
 namespace cpu {
 
-// From now on `runOnOpenmp` may do what it says. False where the process has no such runtime, or the
-// environment has SPARQ_CPU_OPENMP=0. Not undone; but a child of fork() goes without from then on.
+// From now on `runOnOpenmp` may do what it says. False where the process has no such runtime, or
+// the environment has SPARQ_CPU_OPENMP=0. Not undone; but a child of fork() goes without from then
+// on.
 bool useOpenmp();
 
 // Calls call(work, thread) on a team of exactly nThreads threads, of which the caller is thread 0,

@@ -5,7 +5,8 @@ namespace sparq {
 namespace cpu {
 namespace {
 
-// On an Intel Xeon 4 and 8 KiB are alike for grouped heads, where less is not enough; with a head for each KV head 4 is quicker.
+// On an Intel Xeon 4 and 8 KiB are alike for grouped heads, where less is not enough; with a head
+// for each KV head 4 is quicker.
 constexpr std::size_t usual = 4096;
 constexpr unsigned long most = 65536;
 // Shorter runs say little. Those over selected rows take microseconds, and differ more.

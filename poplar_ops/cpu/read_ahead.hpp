@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Two ways of asking for rows before they are used, each where a processor is quicker with it (see TwoWays).
+// Two ways of asking for rows before they are used, each where a processor is quicker with it (see
+// TwoWays).
 //
-// Rows that dense attention reads in order: some KiB ahead, or not at all. SPARQ_CPU_READ_AHEAD names the bytes
-// instead; 0 is not at all.
+// Rows that dense attention reads in order: some KiB ahead, or not at all. SPARQ_CPU_READ_AHEAD
+// names the bytes instead; 0 is not at all.
 //
-// Rows that SparQ attention selected, which are anywhere in memory: into the first cache, or into the second, which has
-// room for more lines on their way. SPARQ_CPU_FETCH_LEVEL names the cache, 1 or 2.
+// Rows that SparQ attention selected, which are anywhere in memory: into the first cache, or into
+// the second, which has room for more lines on their way. SPARQ_CPU_FETCH_LEVEL names the cache, 1
+// or 2.
 #pragma once
 
 #include "two_ways.hpp"

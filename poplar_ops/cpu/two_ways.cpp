@@ -10,8 +10,8 @@ namespace sparq {
 namespace cpu {
 namespace {
 
-// 0 1 1 0 1 0 0 1 ...: threads that run side by side have each way as often, and so their processors, of which one
-// may be slower.
+// 0 1 1 0 1 0 0 1 ...: threads that run side by side have each way as often, and so their
+// processors, of which one may be slower.
 unsigned wayOf(unsigned number) { return static_cast<unsigned>(__builtin_parity(number)); }
 
 } // namespace
@@ -41,8 +41,8 @@ TwoWays::Run::~Run() {
   // Of each two runs that follow one another there is one of each way.
   owner.paces[way * owner.tries + number / 2] = (static_cast<std::uint64_t>(ns) << 20) / length;
   // The second only where it is quicker by more than chance: where it is as quick now, it may be
-  // slower when the memory is busier. Not by the quickest run of each: one that finds its data in a cache is
-  // quicker than memory allows, and says nothing about it.
+  // slower when the memory is busier. Not by the quickest run of each: one that finds its data in a
+  // cache is quicker than memory allows, and says nothing about it.
   if (owner.ended.fetch_add(1) + 1 == owner.paces.size())
     owner.chosen = owner.median(1) < owner.median(0) / 20 * 19 ? 1 : 0;
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Of two ways to do the same, the one that is quicker on this processor. The first runs take turns with both and are
-// timed; then the quicker way stays. So it costs no work of its own, and no result depends on it.
+// Of two ways to do the same, the one that is quicker on this processor. The first runs take turns
+// with both and are timed; then the quicker way stays. So it costs no work of its own, and no
+// result depends on it.
 #pragma once
 
 #include <atomic>
@@ -17,7 +18,8 @@ namespace cpu {
 
 class TwoWays {
 public:
-  // shortest: bytes below which a run says little, and is not timed. tries: runs that are timed, of each way.
+  // shortest: bytes below which a run says little, and is not timed. tries: runs that are timed, of
+  // each way.
   TwoWays(std::size_t shortestIn, unsigned triesIn)
       : shortest(shortestIn), tries(triesIn), paces(2 * triesIn) {}
   // This way from now on, and nothing is timed.
@@ -51,8 +53,8 @@ private:
   std::vector<std::uint64_t> paces; // of each run of the first way, then of the second, ns a MiB
 };
 
-// The number that an environment variable holds; nothing where it is not set or empty. Throws std::invalid_argument:
-// `KVCache: <variable> must be in [<least>, <most>], got '<value>'`.
+// The number that an environment variable holds; nothing where it is not set or empty. Throws
+// std::invalid_argument: `KVCache: <variable> must be in [<least>, <most>], got '<value>'`.
 std::optional<unsigned long> numberOf(const char *variable, unsigned long least,
                                       unsigned long most);
 

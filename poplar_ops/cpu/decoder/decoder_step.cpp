@@ -16,7 +16,8 @@ namespace sparq {
 namespace cpu {
 namespace {
 
-// PyTorch's sum of a row: four vectors side by side, and sixteen of each at a time, so that no sum has many.
+// PyTorch's sum of a row: four vectors side by side, and sixteen of each at a time, so that no sum
+// has many.
 template <unsigned lanes> float sumOfSquares(const std::uint16_t *x, std::size_t n) {
   constexpr unsigned side = 4, levels = 4, levelPower = 4, wide = side * lanes;
   constexpr std::size_t levelStep = 1 << levelPower;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A step of one token through a decoder of the kind of Llama, in one call: with a small model it takes as
-// long as its calls are many.
+// A step of one token through a Llama-like decoder, in one call: decoding a small model is bound by
+// the number of calls, not by their size.
 #pragma once
 
 #include "rotary_step.hpp"
@@ -13,8 +13,8 @@
 namespace sparq {
 namespace cpu {
 
-// A linear layer whose weights have 4 bits (int4_product.hpp) or 8 (int8_product.hpp). Arrays are the
-// caller's, and numbers are bits of bfloat16.
+// A linear layer whose weights have 4 bits (int4_product.hpp) or 8 (int8_product.hpp). Arrays are
+// the caller's, and numbers are bits of bfloat16.
 struct FewBitsWeights {
   const void *codes;
   const std::uint16_t *scale; // (outputs,); null: of 4 bits, the scales are between the codes
@@ -22,8 +22,8 @@ struct FewBitsWeights {
   std::size_t inputs, outputs;
 };
 
-// Of a row of n numbers, in fp32. The sum is in the order of PyTorch's, whose vectors have `lanes` numbers: 4, 8
-// or 16, by its version and the processor.
+// Of a row of n numbers, in fp32. The sum is in the order of PyTorch's, whose vectors have `lanes`
+// numbers: 4, 8 or 16, by its version and the processor.
 float meanOfSquares(std::size_t n, unsigned lanes, const std::uint16_t *x);
 
 // x / sqrt(meanOfSquares + epsilon), rounded, then times the weight, rounded.
@@ -41,7 +41,8 @@ public:
     FewBitsWeights down;
   };
 
-  // A layer's attention, as `attendRotary`. Its numbers are bfloat16, and its positions those of `run`.
+  // A layer's attention, as `attendRotary`. Its numbers are bfloat16, and its positions those of
+  // `run`.
   struct Attention {
     KVCache *cache;                // null: the caller computes it
     const SparqSettings *settings; // null: dense
@@ -54,8 +55,8 @@ public:
     double attentionSeconds, productSeconds;        // the latter with all that is not attention
   };
 
-  // epsilon, lanes: as `rmsNorm`. activation: of the gate, for each of the 65536 numbers, in the order of their bits.
-  // Throws std::invalid_argument for layers whose shapes do not fit together.
+  // epsilon, lanes: as `rmsNorm`. activation: of the gate, for each of the 65536 numbers, in the
+  // order of their bits. Throws std::invalid_argument for layers whose shapes do not fit together.
   DecoderStep(std::vector<Layer> layers, const std::uint16_t *lastNorm, float epsilon,
               std::size_t hidden, unsigned lanes, const std::uint16_t *activation);
 
@@ -63,16 +64,17 @@ public:
   void begin(std::size_t nRows, const std::uint16_t *hidden, std::uint16_t *products,
              std::int64_t nThreads) const;
 
-  // From what attention says in a layer, (nRows, inputs of its output), to what the next layer attends with,
-  // or after the last one to its normed output. hidden is changed on the way. Every operation is rounded to
-  // bfloat16, as PyTorch does.
+  // Maps a layer's attention output (nRows, inputs of its output layer) to the next layer's queries,
+  // keys and values, or after the last layer to its normed output. hidden is changed on the way.
+  // Every operation is rounded to bfloat16, as PyTorch does.
   void next(std::size_t layer, std::size_t nRows, const std::uint16_t *attended,
             std::uint16_t *hidden, std::uint16_t *products, std::int64_t nThreads) const;
 
-  // Attention and `next` of the layers from done.layer on, up to one whose attention the caller computes, or
-  // which `attendRotary` leaves to it. products: (nRows, outputs of the inputs of done.layer) in memory for
-  // those of any layer, and then of the layer that done.layer is, or the normed output of the last one. cos, sin,
-  // rows, nHeads: as RotaryStep. Throws Error as `attendRotary`; done is then what was done before that.
+  // Attention and `next` of the layers from done.layer on, up to one whose attention the caller
+  // computes, or which `attendRotary` leaves to it. products: (nRows, outputs of the inputs of
+  // done.layer) in memory for those of any layer, and then of the layer that done.layer is, or the
+  // normed output of the last one. cos, sin, rows, nHeads: as RotaryStep. Throws Error as
+  // `attendRotary`; done is then what was done before that.
   void run(const std::vector<Attention> &attention, const std::uint16_t *cos,
            const std::uint16_t *sin, std::size_t rows, std::size_t nHeads, std::size_t nRows,
            std::uint16_t *hidden, std::uint16_t *products, std::int64_t nThreads, Done &done) const;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The product of a linear layer whose weights have 8 bits, at the memory's pace: a step of one token
-// reads every code once.
+// The product of a linear layer whose weights have 8 bits, at the memory's pace: a step of one
+// token reads every code once.
 #pragma once
 
 #include <cstddef>
@@ -21,8 +21,8 @@ struct Int8Product {
 };
 
 // output = the sum of row * code, times the scale, rounded to bfloat16. The sum is in fp32: sixteen
-// lanes over the inputs, lane j + 8 added to lane j, then the tree of a lane sum (contract E3). So a
-// row has the same bits with any others, any threads and any instruction set.
+// lanes over the inputs, lane j + 8 added to lane j, then the tree of a lane sum (contract E3). So
+// a row has the same bits with any others, any threads and any instruction set.
 //
 // Throws Error: inputs no multiple of 16, outputs none of 4, nThreads or isa as in KVCache.
 void multiplyInt8(const Int8Product &product, std::int64_t nThreads, const std::string &isa);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A decode step of one layer, from the outputs of its linear layers for queries, keys and values to
-// the output of its attention: the rotary embedding, rounding to fp16, append and attention in one call.
+// the output of its attention: the rotary embedding, rounding to fp16, append and attention in one
+// call.
 #pragma once
 
 #include "kv_cache.hpp"

@@ -12,7 +12,8 @@ constexpr unsigned cellVectors = cellBlocks / width;
 // Components whose coefficients make a word of 32 bits: four of 8 bits, or two of 16 bits.
 constexpr unsigned componentsOfWord(unsigned bits) { return bits == 8 ? 2 : 4; }
 
-// The row of a component in a cell is asked for in so many parts of so many lines: it has 17, 9 or 5.
+// The row of a component in a cell is asked for in so many parts of so many lines: it has 17, 9 or
+// 5.
 constexpr unsigned partsOfRow(unsigned bits) { return bits == 8 ? 6 : 3; }
 constexpr unsigned linesOfPart(unsigned bits) { return bits == 2 ? 2 : 3; }
 // Visits to a row if each asks for a part, and a quarter asks for nothing.
@@ -43,7 +44,8 @@ private:
   std::size_t things = 0, all = 1, owed = 0;
 };
 
-// The softmax of another pair, done in small portions while the memory is waited for, at equal pace.
+// The softmax of another pair, done in small portions while the memory is waited for, at equal
+// pace.
 struct BesideCells {
   BesideCells(SoftmaxWeights *softmaxIn, std::size_t blocks)
       : softmax(softmaxIn), pace(softmax ? softmax->n / blockSize : 0, blocks) {}

@@ -44,8 +44,8 @@ struct CellRows {
   }
 };
 
-// Asks for the next cell while one is scored, in `visits` visits to each of its rows: row after row,
-// since memory is read quickest in long runs; a few lines at a time, or a processor loses some
+// Asks for the next cell while one is scored, in `visits` visits to each of its rows: row after
+// row, since memory is read quickest in long runs; a few lines at a time, or a processor loses some
 // (measured); into L1, where there is room for what is computed with and for what comes next; and
 // done after three quarters of the visits, since a line takes a while to come. Addresses are
 // integers: they may be beyond the end of the last cell, which may be smaller.

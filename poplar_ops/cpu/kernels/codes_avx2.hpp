@@ -64,8 +64,9 @@ inline Codes broadcastWord(const void *from) {
   return _mm256_set1_epi32(word);
 }
 
-// Of sixteen numbers of 32 bits, by block: those of the blocks that a vector of codes covers. With 2
-// bits these are two, and the number after the last of sixteen is read for a block that is not there.
+// Of sixteen numbers of 32 bits, by block: those of the blocks that a vector of codes covers. With
+// 2 bits these are two, and the number after the last of sixteen is read for a block that is not
+// there.
 template <unsigned bits> inline Codes spread(const void *sixteen, unsigned block) {
   if (bits == 2) {
     long long two;

@@ -22,8 +22,8 @@ inline Codes maskBytes(Codes x, int mask) {
   return _mm512_and_si512(x, _mm512_set1_epi8(static_cast<char>(mask)));
 }
 #ifdef SPARQ_VNNI
-// The codes of each byte, such that takeApart makes of their sums those of the codes. Sums of 32 bits
-// have room for whole bytes: each code comes with those above it in its byte, whose sums are
+// The codes of each byte, such that takeApart makes of their sums those of the codes. Sums of 32
+// bits have room for whole bytes: each code comes with those above it in its byte, whose sums are
 // subtracted at the end. That is one AND for a vector of codes, and none for the first.
 template <unsigned bits> inline void codesOf(Codes x, Codes *codes) {
   for (unsigned n = 0; n < codesOfByte(bits); ++n)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Vectors of codes for group_products.hpp, in the compiler's own vectors: a code in 16 bits, four outputs.
+// Vectors of codes for group_products.hpp, in the compiler's own vectors: a code in 16 bits, four
+// outputs.
 #pragma once
 
 #include "vectors.hpp"

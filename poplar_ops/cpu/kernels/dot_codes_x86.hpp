@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Integer dot products of codes and coefficients, AVX2 and AVX-512. The bytes of several components
-// are interleaved (8 bits: of two, widened to 16 bits; else of four), so that each lane of 32 bits has
-// the codes of one position, or of two or four, and is multiplied with the coefficients of a word.
+// are interleaved (8 bits: of two, widened to 16 bits; else of four), so that each lane of 32 bits
+// has the codes of one position, or of two or four, and is multiplied with the coefficients of a
+// word.
 #pragma once
 
 #include "coded_cells.hpp"
@@ -22,8 +23,8 @@ constexpr unsigned stepBlocks(unsigned bits) {
 // Sums that live in registers at the same time.
 constexpr unsigned mostSums = codeBytes == 64 ? 16 : 8;
 
-// Vectors of interleaved codes that a vector of each component of a word makes. One has a sum for each
-// code of a byte.
+// Vectors of interleaved codes that a vector of each component of a word makes. One has a sum for
+// each code of a byte.
 constexpr unsigned interleaved = 4;
 
 // `n` of these, 1 or 2, from `first` on, of one half: out[i] in lanes of 32 bits.
@@ -46,8 +47,8 @@ inline void interleave(const unsigned char *const *rows, std::size_t at, Codes *
   }
 }
 
-// These for H heads, which have S sums each. Where there is no VNNI, sums of a few words are kept in
-// lanes of 16 bits. `done` is told how many of a pass are done.
+// These for H heads, which have S sums each. Where there is no VNNI, sums of a few words are kept
+// in lanes of 16 bits. `done` is told how many of a pass are done.
 template <unsigned bits, unsigned H, unsigned first, unsigned n, unsigned S, class Done>
 inline void addWord(const unsigned char *const *rows, std::size_t at, const Codes *coefficients,
                     Codes (*sums)[S], unsigned before, const Done &done) {

@@ -55,8 +55,8 @@ inline void prepareCell(const IndexScores &a, const float *query, const CodedCel
   }
 }
 
-// Blocks [begin, end) of a cell, H heads from `head`. Of several passes over the heads, each asks for
-// its part of the next cell.
+// Blocks [begin, end) of a cell, H heads from `head`. Of several passes over the heads, each asks
+// for its part of the next cell.
 template <unsigned bits, unsigned H>
 inline void scoreCell(const IndexScores &a, unsigned head, const CodedCells &cells,
                       std::size_t cell, unsigned begin, unsigned end, BesideCells &beside) {

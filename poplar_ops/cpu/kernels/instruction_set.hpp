@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// All kernels of one instruction set. They are in an unnamed namespace, so that each file that includes
-// this has its own copy of every function (see vectors.hpp).
+// All kernels of one instruction set. They are in an unnamed namespace, so that each file that
+// includes this has its own copy of every function (see vectors.hpp).
 #pragma once
 
 #include "decoder/kernels/table.hpp"

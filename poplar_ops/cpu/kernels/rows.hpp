@@ -10,8 +10,9 @@ template <bool gathered> inline const Half *rowOf(const Rows &r, std::size_t ent
   return r.rows + (gathered ? r.index[entry] : r.first + entry) * std::size_t(r.headDim);
 }
 
-// Where to ask for rows in sequence ahead of reading them, or 0. Into L2, which has room for them. (Into L1,
-// or without a trace: measured, slower.) It may be beyond the end of the rows, so it is an integer.
+// Where to ask for rows in sequence ahead of reading them, or 0. Into L2, which has room for them.
+// (Into L1, or without a trace: measured, slower.) It may be beyond the end of the rows, so it is
+// an integer.
 inline std::uintptr_t aheadOf(const Rows &r, const Half *at) {
   return r.ahead ? reinterpret_cast<std::uintptr_t>(at) + r.ahead : 0;
 }
@@ -43,7 +44,8 @@ inline void dotRows(const float *query, const Half *const *rows, Dim d, Lanes (*
       sum[h][i] = total[h][i];
 }
 
-// The same for four rows. From `ahead` on as many bytes as these have are asked for, if it is not 0.
+// The same for four rows. From `ahead` on as many bytes as these have are asked for, if it is not
+// 0.
 template <unsigned H, class Dim>
 inline void dotFourRows(const float *query, const Half *const *rows, Dim d, std::uintptr_t ahead,
                         Lanes (*sum)[4]) {

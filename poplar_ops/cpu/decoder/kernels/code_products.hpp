@@ -8,8 +8,8 @@
 // Sums of a dot product side by side.
 constexpr unsigned codeLanes = 16;
 
-// Of R rows with four rows of codes. Each code becomes fp32 once. The products are exact: a number of
-// bfloat16 has 8 bits, a code too.
+// Of R rows with four rows of codes. Each code becomes fp32 once. The products are exact: a number
+// of bfloat16 has 8 bits, a code too.
 template <unsigned R>
 inline void codeProductsOf(const CodeProducts &a, unsigned row, unsigned output) {
   constexpr unsigned n = codeLanes / width;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Dot products of rows of numbers with weights of 4 bits, as a linear layer has them (../int4_product.hpp).
-// Integers of a row have two bytes, for there are instructions that multiply bytes.
+// Dot products of rows of numbers with weights of 4 bits, as a linear layer has them
+// (../int4_product.hpp). Integers of a row have two bytes, for there are instructions that multiply
+// bytes.
 #pragma once
 
 #include "kernels/vectors.hpp"
@@ -11,8 +12,8 @@
 #include "kernels/codes_portable.hpp"
 #endif
 
-// Exponents as fp32 has them: the least one that counts as the largest number's, and that of infinity. A step is
-// 2^13 below.
+// Exponents as fp32 has them: the least one that counts as the largest number's, and that of
+// infinity. A step is 2^13 below.
 constexpr unsigned leastExponent = 30, noExponent = 255, stepsBelow = 13;
 
 inline void roundGroups(const RoundGroups &a) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kernels of linear layers of one instruction set. Like kernels/table.hpp, it defines no function.
+// The kernels of linear layers of one instruction set. Like kernels/table.hpp, it defines no
+// function.
 #pragma once
 
 #include <cstddef>
@@ -20,8 +21,8 @@ struct CodeProducts {
   std::size_t stride;
 };
 
-// Inputs that share a scale and a zero, bytes of 16 outputs of them, and rows that are multiplied at a time
-// (../int4_product.hpp).
+// Inputs that share a scale and a zero, bytes of 16 outputs of them, and rows that are multiplied
+// at a time (../int4_product.hpp).
 constexpr unsigned weightGroup = 32, groupBytes = 320, mostGroupRows = 32;
 
 // 32 numbers of a row as integers, 256 * high + low, times a step.
