@@ -12,17 +12,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparq_ipu import generate
-from sparq_ipu.serve.answers import Answer
-from sparq_ipu.serve.engine import Text
-from sparq_ipu.serve.prompts import Prompts
-from sparq_ipu.serve.sampling import LogProbability
-from sparq_ipu.serve.schemas import ChatRequest, Invalid
-from sparq_ipu.serve.text import TokenNames
-from sparq_ipu.transformers.generation.chats import chat_tokens
-
+pytest.importorskip("torch")
 tokenizers = pytest.importorskip("tokenizers")
 transformers = pytest.importorskip("transformers")
+pytest.importorskip("pydantic")
+
+from sparq_ipu import generate  # noqa: E402
+from sparq_ipu.serve.answers import Answer  # noqa: E402
+from sparq_ipu.serve.engine import Text  # noqa: E402
+from sparq_ipu.serve.prompts import Prompts  # noqa: E402
+from sparq_ipu.serve.sampling import LogProbability  # noqa: E402
+from sparq_ipu.serve.schemas import ChatRequest, Invalid  # noqa: E402
+from sparq_ipu.serve.text import TokenNames  # noqa: E402
+from sparq_ipu.transformers.generation.chats import chat_tokens  # noqa: E402
 
 SPECIAL = ["<s>", "</s>", "<|im_start|>", "<|im_end|>"]
 BODY = (
