@@ -64,9 +64,9 @@ public:
   void begin(std::size_t nRows, const std::uint16_t *hidden, std::uint16_t *products,
              std::int64_t nThreads) const;
 
-  // Maps a layer's attention output (nRows, inputs of its output layer) to the next layer's queries,
-  // keys and values, or after the last layer to its normed output. hidden is changed on the way.
-  // Every operation is rounded to bfloat16, as PyTorch does.
+  // Maps a layer's attention output (nRows, inputs of its output layer) to the next layer's
+  // queries, keys and values, or after the last layer to its normed output. hidden is changed on
+  // the way. Every operation is rounded to bfloat16, as PyTorch does.
   void next(std::size_t layer, std::size_t nRows, const std::uint16_t *attended,
             std::uint16_t *hidden, std::uint16_t *products, std::int64_t nThreads) const;
 
