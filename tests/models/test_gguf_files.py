@@ -275,5 +275,5 @@ def test_the_file_is_parsed_once(tmp_path: Path, model: Any, monkeypatch: Any) -
 
 
 def test_a_vocabulary_that_contradicts_its_merges_is_refused(tmp_path: Path, model: Any) -> None:
-    text = refusal(a_gguf(tmp_path, model, {}, more=changed("tokenizer.ggml.merges", ["w nothing"])))
+    text = refusal(a_gguf(tmp_path, model, {}, more=changed("tokenizer.ggml.merges", ["w nothing", "w 0"])))
     assert re.search("tokenizer", text)
