@@ -67,7 +67,7 @@ def test_rows_are_plans_of_today() -> None:
     """The first step, with nothing hot, and dense attention."""
     row = next(r for r in ROWS if r["kind"] == "step" and (r["n_kv_heads"], r["row_bits"]) == (8, 16))
     shape = dict(n_heads=32, n_kv_heads=8, seq_len=16384, baseline=False)
-    first = plan(**shape, kernel="sparq-tiered", hit_rate=0.0, rank=32, top_k=128)  # type: ignore[arg-type]
+    first = plan(**shape, kernel="sparq-tiered", hit_rate=0.0, rank=32, top_k=128, index_bits=4)  # type: ignore[arg-type]
     assert recorded.seconds_of(first) == row["first"]
     dense = plan(**shape, kernel="dense-streaming")  # type: ignore[arg-type]
     assert recorded.seconds_of(dense) == row["dense"]

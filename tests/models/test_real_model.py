@@ -102,7 +102,7 @@ def test_padded_batch_equals_its_rows_alone(model, plays):
 
 
 def test_command(smollm2, model, plays, monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(generate.Checkpoint, "model", lambda checkpoint, dtype, weights: smollm2[0])
+    monkeypatch.setattr(generate.Checkpoint, "model", lambda checkpoint, dtype, weights, progress: smollm2[0])
     text = smollm2[1].decode(plays["play_othello"][0, :800])
     (tmp_path / "prompt.txt").write_text(text)
     options = ["--prompt-file", str(tmp_path / "prompt.txt"), "--new-tokens", "24", "--n-local", "32"]

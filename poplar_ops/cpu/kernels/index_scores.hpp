@@ -5,6 +5,7 @@
 #pragma once
 
 #include "coded_cells.hpp"
+#include "softmax_weights.hpp"
 #if defined(SPARQ_AVX512) || defined(SPARQ_AVX2)
 #include "dot_codes_x86.hpp"
 #else

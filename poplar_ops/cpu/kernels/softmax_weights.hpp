@@ -6,6 +6,8 @@
 
 #include "vectors.hpp"
 
+inline Vec magnitude(Vec x) { return bitcast<Vec>(bitcast<BitsVec>(x) & 0x7FFFFFFFu); }
+
 #ifndef SPARQ_WIDE_VECTORS // else in simd_avx512.hpp
 // p * 2^n, the weight of x, or 0 below the least argument; t has n in its low bits.
 inline Vec weightOf(Vec x, Vec p, Vec t, Vec) {

@@ -22,5 +22,3 @@ using namespace sparq;
 #else
 #include "simd_portable.hpp"
 #endif
-
-inline Vec magnitude(Vec x) { return bitcast<Vec>(bitcast<BitsVec>(x) & 0x7FFFFFFFu); }
