@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-CHECKS = ("levels", "threads", "conversions", "weights", "allocations", "refusals")
+CHECKS = ("levels", "prompts", "threads", "conversions", "weights", "allocations", "refusals")
 
 pytestmark = pytest.mark.slow
 
@@ -42,12 +42,12 @@ def run(*command: str | Path) -> subprocess.CompletedProcess:
 
 
 def check(*driver: str | Path, checks: tuple[str, ...] = CHECKS) -> str:
-    """Run the checks; returns the digest of all results."""
+    """Run the checks; returns the digests of all results."""
     digest = ""
     for name in checks:
         done = run(*driver, name)
         assert done.returncode == 0, done.stdout + done.stderr
-        digest = re.findall("digest ([0-9a-f]{16})", done.stdout)[0] if name == "levels" else digest
+        digest += "".join(re.findall("digest ([0-9a-f]{16})", done.stdout))
     return digest
 
 
@@ -75,7 +75,7 @@ def test_aarch64(plain: Path, tmp_path: Path) -> None:
 
 def test_threads_sanitized(tmp_path: Path) -> None:
     driver = build(tmp_path, "-DSPARQ_CPU_SANITIZE=thread")
-    check(driver, checks=("levels", "threads"))
+    check(driver, checks=("levels", "prompts", "threads"))
     done = run(driver, "race")  # negative control: a race must be reported
     assert done.returncode != 0 and "data race" in done.stderr
 

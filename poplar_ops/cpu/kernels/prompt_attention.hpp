@@ -8,8 +8,8 @@
 #include "softmax_weights.hpp"
 
 constexpr unsigned blockVectors = blockSize / width;
-// Rows and vectors of a tile of products: as many sums as there are registers for.
-constexpr unsigned tileRows = width == 16 ? 6 : width == 8 ? 3 : 2, tileVectors = 4;
+// Rows of a tile of products, which has up to four vectors a row: as many sums as registers.
+constexpr unsigned tileRows = width == 16 ? 6 : width == 8 ? 3 : 2;
 static_assert(promptRowGroup % tileRows == 0, "a group of rows is a number of tiles");
 
 inline IntVec loadInts(const std::int32_t *from) {
@@ -113,8 +113,6 @@ inline void tiles(TileProducts p, unsigned columns) {
     tile<1>(p);
 }
 
-constexpr float roundingShift = 0x1.8p+23f; // leaves the nearest integer in the low bits
-
 // The integers of a row (contract E14) and the step between them.
 inline float roundRow(const float *row, unsigned n, float limit, std::int16_t *to) {
   Vec most{};
@@ -127,7 +125,7 @@ inline float roundRow(const float *row, unsigned n, float limit, std::int16_t *t
   }
   const float perUnit = limit / largest;
   for (unsigned j = 0; j < n; ++j)
-    to[j] = static_cast<std::int16_t>(bitcast<unsigned>(row[j] * perUnit + roundingShift));
+    to[j] = static_cast<std::int16_t>(bitcast<unsigned>(row[j] * perUnit + integerShift));
   return largest / limit;
 }
 
@@ -212,8 +210,8 @@ inline void promptSoftmax(const PromptAttention &p, const PromptCells &block, un
   const float perUnit = counts ? promptQueryLimit / largestWeight : 0.0f;
   *step = counts ? largestWeight / promptQueryLimit : 0.0f;
   for (unsigned i = 0; i < blockVectors; i += 2) {
-    const BitsVec low = bitcast<BitsVec>(x[i] * perUnit + roundingShift),
-                  high = bitcast<BitsVec>(x[i + 1] * perUnit + roundingShift);
+    const BitsVec low = bitcast<BitsVec>(x[i] * perUnit + integerShift),
+                  high = bitcast<BitsVec>(x[i + 1] * perUnit + integerShift);
     storeInts(pairs + i / 2 * width, bitcast<IntVec>((low & 0xFFFFu) | high << 16));
   }
 }

@@ -5,6 +5,7 @@
 //
 //   levels       every instruction set and thread count gives the bits of portable code on one
 //                thread; prints a digest of them, the same on every architecture
+//   prompts      the same for attention of prompts
 //   threads      callers on several threads, one cache and many; appends in between
 //   conversions  fp16 to fp32 and back, every bit pattern; with denormals flushed by the processor
 //                too, where that can be set
@@ -16,6 +17,7 @@
 #include "arith/arith.hpp"
 #include "dispatch.hpp"
 #include "kv_cache.hpp"
+#include "prompt_attention.hpp"
 #include "stream_sum.hpp"
 
 #include <algorithm>
@@ -185,6 +187,49 @@ void levels(unsigned nCases) {
       }
   }
   std::printf("levels: %u cases, %zu instruction sets, 1, 2, 3 and 8 threads\ndigest %016llx\n",
+              nCases, availableKernels().size(), static_cast<unsigned long long>(hash));
+}
+
+// Arrays have no number more than are read or written, so that a sanitizer sees a step beyond.
+void prompts(unsigned nCases) {
+  std::uint64_t hash = 14695981039346656037u;
+  for (unsigned seed = 0; seed < nCases; ++seed) {
+    Random random(seed);
+    const std::size_t dims[] = {8, 24, 64, 80, 96, 128, 256};
+    const std::size_t d = dims[seed % 7], batch = 1 + random.below(2),
+                      kvHeads = 1 + random.below(2);
+    const std::size_t heads = kvHeads * (1 + random.below(3)), keys = 1 + random.below(150);
+    const std::size_t queries = 1 + random.below(keys);
+    const auto numbers = [&](std::size_t nHeads, std::size_t n) {
+      std::vector<Half> all(batch * nHeads * n * d);
+      for (Half &x : all)
+        x = random.half(seed % 3);
+      return all;
+    };
+    const std::vector<Half> query = numbers(heads, queries), key = numbers(kvHeads, keys),
+                            value = numbers(kvHeads, keys);
+    const auto tensor = [&](const std::vector<Half> &x, std::size_t nHeads, std::size_t n) {
+      const auto row = static_cast<std::ptrdiff_t>(d * sizeof(Half));
+      const auto head = row * static_cast<std::ptrdiff_t>(n);
+      return PromptTensor{x.data(), head * static_cast<std::ptrdiff_t>(nHeads), head, row};
+    };
+    const auto attended = [&](std::int64_t nThreads, const char *isa) {
+      std::vector<Half> output(query.size());
+      attendPrompt({Number::float16, tensor(query, heads, queries), tensor(key, kvHeads, keys),
+                    tensor(value, kvHeads, keys), batch, heads, kvHeads, queries, keys, d, 0.125f,
+                    output.data()},
+                   nThreads, isa);
+      return output;
+    };
+    const std::vector<Half> expected = attended(1, "portable");
+    hash = digest(expected, hash);
+    for (const Kernels *kernels : availableKernels())
+      for (const std::int64_t nThreads : {1, 2, 3, 8})
+        check(attended(nThreads, kernels->name) == expected,
+              std::string("prompts: case ") + std::to_string(seed) + ", " + kernels->name + ", " +
+                  std::to_string(nThreads) + " threads");
+  }
+  std::printf("prompts: %u cases, %zu instruction sets, 1, 2, 3 and 8 threads\ndigest %016llx\n",
               nCases, availableKernels().size(), static_cast<unsigned long long>(hash));
 }
 
@@ -469,6 +514,8 @@ int main(int argc, char **argv) {
   const unsigned n = argc > 2 ? static_cast<unsigned>(std::atoi(argv[2])) : 0;
   if (what == "levels")
     levels(n ? n : 24);
+  else if (what == "prompts")
+    prompts(n ? n : 21);
   else if (what == "threads")
     threads(n ? n : 4);
   else if (what == "conversions")
@@ -486,7 +533,8 @@ int main(int argc, char **argv) {
   else {
     std::fprintf(
         stderr,
-        "usage: %s levels|threads|conversions|weights|allocations|refusals|race|overflow [count]\n",
+        "usage: %s levels|prompts|threads|conversions|weights|allocations|refusals|race|overflow "
+        "[count]\n",
         argv[0]);
     return 2;
   }
