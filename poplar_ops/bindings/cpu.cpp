@@ -3,7 +3,6 @@
 // The Python module sparq_ipu._cpu.
 #include "cpu.hpp"
 #include "convert.hpp"
-#include "cpu_prompt.hpp"
 #include "dispatch.hpp"
 #include "openmp.hpp"
 #include "stream_sum.hpp"
@@ -30,7 +29,7 @@ PYBIND11_MODULE(_cpu, m) {
 
   bindCache(m);
   bindDecoder(m);
-  sparq::bindPromptAttention(m);
+  bindPrompt(m);
 
   py::class_<StreamSum>(m, "StreamSum")
       .def(py::init<std::int64_t, std::int64_t, const std::string &>(), py::arg("n_bytes"),

@@ -26,9 +26,7 @@ std::optional<std::vector<std::int64_t>>
 attendRotaryAt(KVCache &cache, const std::string &type, std::uintptr_t products, std::uintptr_t cos,
                std::uintptr_t sin, std::size_t rows, std::size_t nHeads, std::uintptr_t output,
                const std::optional<SparqSettings> &settings) {
-  const RotaryStep step{type == "float32"    ? Float::float32
-                        : type == "bfloat16" ? Float::bfloat16
-                                             : Float::float16,
+  const RotaryStep step{floatNamed(type),
                         reinterpret_cast<const void *>(products),
                         reinterpret_cast<const void *>(cos),
                         reinterpret_cast<const void *>(sin),

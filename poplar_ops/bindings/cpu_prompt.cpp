@@ -2,7 +2,7 @@
 //
 // Prompt attention in the Python module sparq_ipu._cpu: arrays are given by addresses and strides,
 // which the caller takes from NumPy or PyTorch.
-#include "cpu_prompt.hpp"
+#include "cpu.hpp"
 #include "prompt_attention.hpp"
 
 #include <pybind11/stl.h>
@@ -30,26 +30,20 @@ void promptAttention(const std::string &type, const TensorAt &query, const Tenso
                      const TensorAt &value, const Sizes &sizes, float scale, std::uintptr_t output,
                      std::int64_t nThreads, const std::string &isa) {
   const auto &[batch, nHeads, nKvHeads, nQueries, nKeys, headDim] = sizes;
-  const Number number = type == "float32"    ? Number::float32
-                        : type == "bfloat16" ? Number::bfloat16
-                                             : Number::float16;
-  const Prompt prompt{number, tensorAt(query), tensorAt(key), tensorAt(value),
-                      batch,  nHeads,          nKvHeads,      nQueries,
-                      nKeys,  headDim,         scale,         reinterpret_cast<void *>(output)};
+  const Prompt prompt{floatNamed(type), tensorAt(query), tensorAt(key),
+                      tensorAt(value),  batch,           nHeads,
+                      nKvHeads,         nQueries,        nKeys,
+                      headDim,          scale,           reinterpret_cast<void *>(output)};
   py::gil_scoped_release release;
   attendPrompt(prompt, nThreads, isa);
 }
 
 } // namespace
 
-namespace sparq {
-
-void bindPromptAttention(py::module_ &m) {
+void bindPrompt(py::module_ &m) {
   m.def("prompt_attention", &promptAttention, py::arg("dtype"), py::arg("query"), py::arg("key"),
         py::arg("value"), py::arg("sizes"), py::arg("scale"), py::arg("output"), py::kw_only(),
         py::arg("n_threads") = 0, py::arg("isa") = "auto",
         "Causal attention of a prompt. sizes: batch, n_heads, n_kv_heads, n_queries, n_keys, "
         "head_dim.");
 }
-
-} // namespace sparq

@@ -2,7 +2,6 @@
 #include "prompt_attention.hpp"
 
 #include "arith/arith.hpp"
-#include "bfloat16.hpp"
 #include "call.hpp"
 #include "dispatch.hpp"
 
@@ -26,13 +25,7 @@ void widenRows(const Kernels &kernels, const Prompt &p, const PromptTensor &tens
                              static_cast<std::ptrdiff_t>(batch) * tensor.batch +
                              static_cast<std::ptrdiff_t>(head) * tensor.head +
                              static_cast<std::ptrdiff_t>(token + i) * tensor.token;
-    if (p.type == Number::float32)
-      std::memcpy(to, from, p.headDim * sizeof(float));
-    else if (p.type == Number::float16)
-      kernels.widen(reinterpret_cast<const Half *>(from), to, p.headDim);
-    else
-      for (std::size_t c = 0; c < p.headDim; ++c)
-        to[c] = widened(reinterpret_cast<const std::uint16_t *>(from)[c]);
+    widenNumbers(kernels, p.type, from, p.headDim, to);
     std::fill(to + p.headDim, to + width, 0.0f);
   }
 }
@@ -40,9 +33,9 @@ void widenRows(const Kernels &kernels, const Prompt &p, const PromptTensor &tens
 void writeRow(const Kernels &kernels, const Prompt &p, std::size_t batch, std::size_t head,
               std::size_t row, const float *from) {
   const std::size_t at = ((batch * p.nQueries + row) * p.nHeads + head) * p.headDim;
-  if (p.type == Number::float32)
+  if (p.type == Float::float32)
     std::memcpy(static_cast<float *>(p.output) + at, from, p.headDim * sizeof(float));
-  else if (p.type == Number::float16)
+  else if (p.type == Float::float16)
     kernels.narrow(from, static_cast<Half *>(p.output) + at, p.headDim);
   else
     for (std::size_t c = 0; c < p.headDim; ++c)

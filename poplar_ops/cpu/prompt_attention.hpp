@@ -5,14 +5,14 @@
 // prompt is cut into pieces, nor on threads, batch mates or the instruction set.
 #pragma once
 
+#include "floats.hpp"
+
 #include <cstddef>
 #include <cstdint>
 #include <string>
 
 namespace sparq {
 namespace cpu {
-
-enum class Number { float32, float16, bfloat16 };
 
 // Numbers of one type, head_dim of a row side by side.
 struct PromptTensor {
@@ -21,7 +21,7 @@ struct PromptTensor {
 };
 
 struct Prompt {
-  Number type;
+  Float type;
   PromptTensor query;      // (batch, nHeads, nQueries, headDim)
   PromptTensor key, value; // (batch, nKvHeads, nKeys, headDim)
   std::size_t batch, nHeads, nKvHeads, nQueries, nKeys, headDim;

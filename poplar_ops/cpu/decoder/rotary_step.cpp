@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rotary_step.hpp"
 
-#include "bfloat16.hpp"
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -22,17 +20,8 @@ public:
 
   // Row number `row` of an array of the type.
   void load(const void *from, std::size_t row, float *to) const {
-    if (type == Float::float32) {
-      std::memcpy(to, static_cast<const float *>(from) + row * n, n * sizeof(float));
-      return;
-    }
-    const auto *const bits = static_cast<const std::uint16_t *>(from) + row * n;
-    if (type == Float::float16) {
-      kernels.widen(bits, to, n);
-      return;
-    }
-    for (std::size_t i = 0; i < n; ++i)
-      to[i] = widened(bits[i]);
+    const std::size_t size = type == Float::float32 ? sizeof(float) : sizeof(Half);
+    widenNumbers(kernels, type, static_cast<const char *>(from) + row * n * size, n, to);
   }
 
   void store(const Half *from, void *to, std::size_t row) {

@@ -5,6 +5,7 @@
 // call.
 #pragma once
 
+#include "floats.hpp"
 #include "kv_cache.hpp"
 
 #include <cstddef>
@@ -13,9 +14,6 @@
 
 namespace sparq {
 namespace cpu {
-
-// The type of a model's numbers.
-enum class Float { float32, bfloat16, float16 };
 
 // Arrays of that type, contiguous.
 struct RotaryStep {

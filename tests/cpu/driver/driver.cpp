@@ -215,7 +215,7 @@ void prompts(unsigned nCases) {
     };
     const auto attended = [&](std::int64_t nThreads, const char *isa) {
       std::vector<Half> output(query.size());
-      attendPrompt({Number::float16, tensor(query, heads, queries), tensor(key, kvHeads, keys),
+      attendPrompt({Float::float16, tensor(query, heads, queries), tensor(key, kvHeads, keys),
                     tensor(value, kvHeads, keys), batch, heads, kvHeads, queries, keys, d, 0.125f,
                     output.data()},
                    nThreads, isa);
