@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch")
 
 import prompt as program
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_rows(capsys: pytest.CaptureFixture[str]) -> None:
@@ -29,3 +32,15 @@ def test_other_bits_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program, "prompt_attention", lambda q, k, v: original(q, k, v) * 1.0001)
     with pytest.raises(AssertionError, match="other bits than the reference"):
         program.main(["--S", "64", "--head-dim", "16", "--repeats", "1"])
+
+
+def test_the_document_has_the_committed_rows() -> None:
+    rows = [json.loads(line) for line in (ROOT / "bench/results/prompt.jsonl").read_text().splitlines()]
+    text = (ROOT / "docs/cpu.md").read_text().partition("## Prompts")[2].partition("\n## ")[0]
+    for name in dict.fromkeys(row["method"] for row in rows):
+        cells = " | ".join(
+            "{gflop_per_s:.0f} ({least:.0f}-{most:.0f})".format(**row)
+            for row in rows
+            if row["method"] == name
+        )
+        assert f"| {cells} |" in text, name
