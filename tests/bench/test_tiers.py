@@ -91,7 +91,5 @@ def test_rows_of_the_document_are_plans_of_today(tmp_path: Path) -> None:
     (then,) = (r for r in published() if (r["model"], r["seq_len"], r["n_ipus"]) == ("Llama-2-7B", 16384, 4))
     for of_run in ("git", "command"):
         del today[of_run], then[of_run]
-    # the rows were planned when the code of two vertices took 258 bytes more
-    assert then.pop("max_tile_bytes") - today.pop("max_tile_bytes") == 258
     assert today == then
     assert block("rates") == tiers.rates() + "\n"
