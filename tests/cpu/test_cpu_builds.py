@@ -95,7 +95,7 @@ def test_only_tables_leave_the_kernels(sanitized: Path) -> None:
     for path in objects:
         defined = [line.split()[-2:] for line in run("nm", "--defined-only", "-C", path).stdout.splitlines()]
         shared = {name for kind, name in defined if kind.isupper()}
-        shared = {name for name in shared if not name.startswith(("__odr_asan.", "DW.ref."))}  # the sanitizer's
+        shared = {name for name in shared if not name.startswith(("__odr_asan.", "DW.ref."))}  # not ours
         assert shared == {f"sparq::cpu::{path.name.split('.')[0]}Kernels"}, (path, shared)
 
 
