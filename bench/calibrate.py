@@ -11,7 +11,7 @@ sequence length at a time and predicts it from the others.
     python bench/calibrate.py --check FILE.csv    # judge the model that is kept by other measurements
     python bench/calibrate.py --day day.tar.gz --model fitted.json   # a model from a day on a device
     python bench/calibrate.py --on-chip           # the rules of work on chip beside what others measured
-    python bench/calibrate.py --on-chip --write   # and into docs/on_chip.md
+    python bench/calibrate.py --on-chip --write   # and into the same page
 
 --day takes the archive of hardware_day.py: it fits every parameter on the probes of that day, says which
 rules were wrong and by how much, and with --model writes the parameters, for
@@ -45,7 +45,7 @@ from sparq_ipu.planning.device_model import PARAMETERS, DeviceModel, device_mode
 
 HEADER = ROOT / "emulator/include/sparq_emulator/DeviceModel.hpp"
 DOCUMENT = ROOT / "docs/device_model.md"
-RULES_DOCUMENT = ROOT / "docs/on_chip.md"
+RULES_DOCUMENT = DOCUMENT
 
 #: fitted parameters of the device: name here -> name in DeviceModel.hpp
 DEVICE = {

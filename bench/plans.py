@@ -3,7 +3,7 @@
 """The tables of plans in the documents. Nothing is run; every time is modelled.
 
 python bench/plans.py tiers --help
-python bench/plans.py recorded --write      # the tables of docs/device_model.md and README.md
+python bench/plans.py recorded --write      # the tables of docs/ipu_plans.md and ipu_tables.md
 """
 
 from __future__ import annotations

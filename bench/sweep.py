@@ -55,7 +55,7 @@ from sparq_reference.settings import CacheSpec
 
 _core: Any = importlib.import_module("sparq_ipu._core")
 
-DOCUMENT = ROOT / "docs/device_model.md"
+DOCUMENT = ROOT / "docs/ipu_tables.md"
 #: bytes that a tile has in a plan only, by the kernel's memory: how many rows are taken to be missing; and of
 #: each selection, that it has no clash
 ASSUMED_BYTES = {"streaming": 0, "sram": 0, "tiered": 8}

@@ -134,7 +134,7 @@ def spread(content: Record) -> dict[str, tuple[float, float]]:
     of exchanges with their bytes and pieces; of what exchanges took beyond their schedules, over what the
     rules say.
 
-    Three exchanges are left out, of which only the mean pieces of all tiles are known: see `docs/on_chip.md`.
+    Three exchanges are left out, of which only the mean pieces of all tiles are known (docs/device_model.md).
     """
     loops = [c for c in compared_loops(content) if c.record["kind"] != "assembly"]
     exchanges = [

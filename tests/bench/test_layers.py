@@ -64,10 +64,10 @@ def test_what_does_not_fit_is_a_row(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_documents_table_and_what_grows(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    """The table of docs/device_model.md; 32 layers have vertices and code of one, and under 5 % more."""
+    """The table of docs/ipu_tables.md; 32 layers have vertices and code of one, and under 5 % more."""
     words = "--rank 32 --top-k 128 --index-bits 16 8 4".split()
     rows = rows_of(capsys, tmp_path / "rows.jsonl", *words)
-    text = (ROOT / "docs/device_model.md").read_text()
+    text = (ROOT / "docs/ipu_tables.md").read_text()
     assert (
         markdown(rows, layers.COLUMNS) + "\n"
         == text.partition("<!-- begin layers")[2].partition("-->\n")[2].partition("<!-- end")[0]

@@ -44,7 +44,7 @@ def test_no_step_is_above_a_tenth() -> None:
 
 
 def test_the_document_has_the_table_of_the_rows() -> None:
-    text = (ROOT / "docs/on_chip.md").read_text().partition("<!-- begin misses")[2]
+    text = (ROOT / "docs/ipu_tables.md").read_text().partition("<!-- begin misses")[2]
     assert text.partition("-->\n")[2].partition("<!-- end")[0] == misses_table.table(ROWS) + "\n"
 
 

@@ -87,7 +87,7 @@ def test_refused_flags(words: list[str], message: str, capsys: pytest.CaptureFix
 
 def test_the_document_has_the_table_of_its_rows() -> None:
     rows = scaling.read_rows(ROWS)
-    assert markdown(rows, scaling.COLUMNS) in (ROOT / "docs/scaling.md").read_text()
+    assert markdown(rows, scaling.COLUMNS) in (ROOT / "docs/ipu_tables.md").read_text()
     sizes = {(row["batch"], row["seq_len"], row["n_ipus"], row["split"]) for row in rows}
     assert len(sizes) == len(rows) == 2 * 4 * 3 * 2
 
@@ -111,7 +111,7 @@ def test_what_the_document_says_of_its_rows() -> None:
     seconds = many["seconds_by_category"]
     total = seconds["total"]
     on_chip = sum(seconds[name] for name in ("compute", "exchange", "sync"))
-    text = " ".join((ROOT / "docs/scaling.md").read_text().split())
+    text = " ".join((ROOT / "docs/ipu_plans.md").read_text().split())
     assert f"are bit-exact, and {1e3 * total:.2f} ms in plan and run. " in text
     shares = [
         f"{100 * part / total:.{digits}f} %"

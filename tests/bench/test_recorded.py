@@ -51,10 +51,10 @@ def test_a_mean_is_over_steps() -> None:
 
 def test_the_documents_have_the_tables_of_the_rows() -> None:
     for path, name, table in (
-        ("docs/device_model.md", "recorded", recorded.step_table(ROWS)),
-        ("README.md", "models", recorded.model_table(ROWS)),
+        (recorded.TABLES, "recorded", recorded.step_table(ROWS)),
+        (recorded.PLANS, "models", recorded.model_table(ROWS)),
     ):
-        text = (ROOT / path).read_text().partition(f"<!-- begin {name}")[2]
+        text = path.read_text().partition(f"<!-- begin {name}")[2]
         assert text.partition("-->\n")[2].partition("<!-- end")[0] == table + "\n"
     for row in ROWS:
         for name, times in row.items():

@@ -21,7 +21,7 @@ SMALL = "--r 8 --k 16 --model Llama-3-8B".split()
 
 def block(name: str) -> str:
     """A generated block of the document."""
-    text = (ROOT / "docs/device_model.md").read_text()
+    text = (ROOT / "docs/ipu_tables.md").read_text()
     return text.partition(f"<!-- begin {name}")[2].partition("-->\n")[2].partition("<!-- end")[0]
 
 

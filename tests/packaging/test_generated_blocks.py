@@ -28,14 +28,12 @@ COMPARED = {
     ),
     ("docs/device_model.md", "bench/calibrate.py"): (
         "tests/bench/test_calibrate.py::test_the_document_has_what_is_printed",
-    ),
-    ("docs/on_chip.md", "bench/calibrate.py"): (
         "tests/bench/test_on_chip.py::test_the_document_has_what_is_printed",
     ),
-    ("docs/on_chip.md", "bench/plans.py misses"): (
+    ("docs/ipu_tables.md", "bench/plans.py misses"): (
         "tests/bench/test_misses.py::test_the_document_has_the_table_of_the_rows",
     ),
-    ("docs/device_model.md", "bench/plans.py layers"): (
+    ("docs/ipu_tables.md", "bench/plans.py layers"): (
         "tests/bench/test_layers.py::test_the_documents_table_and_what_grows",
     ),
     ("README.md", "bench/decode.py"): (
@@ -54,21 +52,21 @@ COMPARED = {
     ("docs/reuse.md", "study/reuse.py"): (
         "study/tests/traces/test_reuse_command.py::test_the_document_is_what_the_lines_say",
     ),
-    ("docs/scaling.md", "bench/plans.py scaling"): (
+    ("docs/ipu_tables.md", "bench/plans.py scaling"): (
         "tests/bench/test_pod.py::test_the_document_has_the_table_of_its_rows",
     ),
-    ("docs/device_model.md", "bench/plans.py tiers"): (
+    ("docs/ipu_tables.md", "bench/plans.py tiers"): (
         "tests/bench/test_tiers.py::test_the_documents_tables",
         "tests/bench/test_tiers.py::test_the_table_of_recorded_steps",
         "tests/bench/test_tiers.py::test_rows_of_the_document_are_plans_of_today",
     ),
-    ("docs/device_model.md", "bench/plans.py recorded"): (
+    ("docs/ipu_tables.md", "bench/plans.py recorded"): (
         "tests/bench/test_recorded.py::test_the_documents_have_the_tables_of_the_rows",
     ),
-    ("README.md", "bench/plans.py recorded"): (
+    ("docs/ipu_plans.md", "bench/plans.py recorded"): (
         "tests/bench/test_recorded.py::test_the_documents_have_the_tables_of_the_rows",
     ),
-    ("docs/device_model.md", "bench/sweep.py"): (
+    ("docs/ipu_tables.md", "bench/sweep.py"): (
         "tests/bench/test_sweep.py::test_the_published_tables_are_those_of_the_committed_rows",
     ),
 }

@@ -163,7 +163,7 @@ def test_where_three_tiers_pay_layers_are_in_them(monkeypatch: pytest.MonkeyPatc
     assert ipu.need.tile <= best.request.model.tile_bytes
     assert best.seconds_per_step < published.seconds_per_step
     text = str(best)
-    assert f"{ipu.n_tiered} of 40 in three tiers" in text and "90% of the selected rows" in text
+    assert f"{ipu.n_tiered} of 40 layers in three tiers" in text and "90% of the selected rows" in text
 
 
 def test_an_index_of_fewer_bits_is_that_of_the_best_plan(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +225,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
     rows = tmp_path / "rows.jsonl"
     assert plan_command.main(["smollm2-135m", "--S", "1024", "--r", "16", "--json", str(rows)]) == 0
     out, err = capsys.readouterr()
-    assert "not planned: products" in out and "planning: attention dense" in err
+    assert "not included: products" in out and "planning: attention dense" in err
     written = [json.loads(line) for line in rows.read_text().splitlines()]
     assert [row["attention"] for row in written] == ["dense", "published", "best"]
     assert all(row["model"] == "SmolLM2-135M" and row["fits"] for row in written)

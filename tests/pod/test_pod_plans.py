@@ -271,7 +271,7 @@ def test_options_are_those_of_a_plan() -> None:
         assert row["index_bits"] == 4 and row["row_bits"] == changes.get("row_bits", 16)
         described = [n for n in same if "seconds" not in n and "bytes" not in n]
         assert all(row[name] == of_one[name] for name in described)
-    assert "90% of the selected rows are taken to be hot" in str(changed)
+    assert "hit rate: 90% of the selected rows, assumed" in str(changed)
     # dense attention looks at no option of the cache, as in `plan`
     plain, dense = (
         plan_pod(**SHAPE, kernel="dense-streaming", n_layers=2, n_ipus=2, n_tiles=64, **more)

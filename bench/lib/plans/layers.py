@@ -4,7 +4,7 @@
     python bench/plans.py layers --rank 32 --top-k 128 --index-bits 16 8 4 --write
     python bench/plans.py layers --layers 80 --heads 64 --ipus 8    # another stack
 
-The first command writes the table of docs/device_model.md. Every IPU has its share of the KV heads of all
+The first command writes the table of docs/ipu_tables.md. Every IPU has its share of the KV heads of all
 layers. A row counts the programs that append and attend: their vertices, the code of all tiles, SRAM of the
 fullest tile, and the modelled time of all layers for one token of every batch element. By default the stack
 has the shape of Llama-3-8B.
@@ -36,7 +36,7 @@ from . import command_line as table_command
 from . import markdown, parse, show, write
 from . import planned as planned_rows
 
-DOCUMENT = ROOT / "docs/device_model.md"
+DOCUMENT = ROOT / "docs/ipu_tables.md"
 
 COLUMNS = (
     Column("index", 5, lambda row: f"int{row['index_bits']}" if row["index_bits"] != 16 else "fp16"),

@@ -3,7 +3,7 @@
 
     python bench/plans.py misses            # from the rows that are kept
     python bench/plans.py misses --plan     # plan again: some minutes
-    python bench/plans.py misses --write    # the table and the plot of docs/on_chip.md (needs matplotlib)
+    python bench/plans.py misses --write    # the table and the plot of docs/ipu_tables.md (needs matplotlib)
 
 32 heads, S=16384, head_dim 128, an index of 4 bits, k=128, rows in fp16. Between two numbers of missing rows
 the middle is planned too, as long as the times differ by more than a tenth. Times are modelled, with work on
@@ -28,7 +28,7 @@ from . import Seconds, kept_rows, write
 from . import seconds_of as seconds_of_plan
 
 RESULTS = ROOT / "bench/results/misses.json"
-DOCUMENT = ROOT / "docs/on_chip.md"
+DOCUMENT = ROOT / "docs/ipu_tables.md"
 PLOT = ROOT / "docs/on_chip_misses.png"
 TOP_K = 128
 SHAPE: dict[str, Any] = dict(

@@ -3,7 +3,7 @@
 
     python bench/plans.py recorded            # from the rows that are kept
     python bench/plans.py recorded --plan     # plan again: a few minutes
-    python bench/plans.py recorded --write    # the tables of docs/device_model.md and README.md
+    python bench/plans.py recorded --write    # the tables of docs/ipu_plans.md and ipu_tables.md
 
 The recorded decode steps are those of `bench/results/tiered_steps.jsonl` (three texts, two layers, k=128,
 rows in fp16, 4 thousand positions) and of `bench/results/recorded_misses.jsonl` (four texts, eight layers, 16
@@ -31,6 +31,7 @@ from . import Seconds, kept_rows, seconds_of, write
 from .tiers import LAYERS, MODELS, STEPS
 
 RESULTS = ROOT / "bench/results/recorded.json"
+PLANS, TABLES = ROOT / "docs/ipu_plans.md", ROOT / "docs/ipu_tables.md"
 MISSES = ROOT / "bench/results/recorded_misses.jsonl"
 #: positions before the recorded steps; those of the first are what models are planned with
 BEFORE = (4096, 16384)
@@ -216,6 +217,5 @@ def main(arguments: list[str] | None = None) -> int:
     to_write, rows = kept_rows(__doc__, arguments, RESULTS, planned)
     print(f"{step_table(rows)}\n\n{model_table(rows)}")
     if to_write:
-        device_model, readme = ROOT / "docs/device_model.md", ROOT / "README.md"
-        write({(device_model, "recorded"): step_table(rows), (readme, "models"): model_table(rows)})
+        write({(TABLES, "recorded"): step_table(rows), (PLANS, "models"): model_table(rows)})
     return 0

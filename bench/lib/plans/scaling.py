@@ -5,7 +5,7 @@
     python bench/plans.py scaling --read bench/results/scaling.jsonl.gz --write    # rows of an earlier run
     python bench/plans.py scaling --S 16384 --B 1 --ipus 4 --layers 80 --heads 64
 
-The first two write the table of docs/scaling.md. Every row is a plan (`sparq_ipu.planning.plan_pod`).
+The first two write the table of docs/ipu_tables.md. Every row is a plan (`sparq_ipu.planning.plan_pod`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from . import command_line as table_command
 from . import markdown, parse, show, write
 from . import planned as planned_rows
 
-DOCUMENT = ROOT / "docs/scaling.md"
+DOCUMENT = ROOT / "docs/ipu_tables.md"
 
 
 def _share(row: Row, *names: str) -> str:

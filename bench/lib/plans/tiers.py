@@ -5,7 +5,7 @@
     python bench/plans.py tiers --S 16384 --ipus 4     # one row for each model
     python bench/plans.py tiers --rank 32 --top-k 128 --n-local 0 --index-bits 4 --write
 
-The last command writes the tables of docs/device_model.md. As many layers as fit SRAM are in three tiers, the
+The last command writes the tables of docs/ipu_tables.md. As many layers as fit SRAM are in three tiers, the
 others stream their key index (`sparq_ipu.planning.place_layers`). Times are those of attention in all layers
 for one token, with an assumed share of the selected rows that is hot.
 """
@@ -28,7 +28,7 @@ from ..common import ROOT, Column, CommandLine, Row, Workload, failure, new_row,
 from . import command_line as table_command
 from . import markdown, parse, planned, show, write
 
-DOCUMENT = ROOT / "docs/device_model.md"
+DOCUMENT = ROOT / "docs/ipu_tables.md"
 STEPS = ROOT / "bench/results/tiered_steps.jsonl"
 
 #: of both models, which have 32 layers

@@ -69,7 +69,7 @@ def draw(plans: Sequence[ModelPlan], folder: Path) -> list[Path]:
     in_sram = {
         "attention and caches": [n.attention_tile / KIB for n in needs],
         "weights": [n.weights_tile / KIB for n in needs],
-        "kept for products": [n.products_tile / KIB for n in needs],
+        "reserved for products": [n.products_tile / KIB for n in needs],
     }
     streamed = {
         "caches": [n.cache_streaming / 1e9 for n in needs],
@@ -118,7 +118,7 @@ def write_page(plans: Sequence[ModelPlan], folder: Path) -> Path:
         Section(
             "Memory",
             "Everything that is stored at once: weights, the caches of all batches in flight, and the "
-            "programs of attention. SRAM kept for products is a reserve, since products are not planned.",
+            "programs of attention. SRAM reserved for products is a flat reserve: products are not planned.",
             ("", ""),
             tuple((line.strip(), "") for line in str(best).splitlines()),
             "memory",

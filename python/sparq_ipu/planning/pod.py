@@ -5,7 +5,7 @@
 
 What one IPU does is counted in a dry run, as by `plan`; what passes between IPUs is added, with heads split
 by another dry run, else by the model of links that the emulator has. Tests compare the sum with emulated
-runs over several IPUs. Every time is modelled (docs/scaling.md).
+runs over several IPUs. Every time is modelled (docs/ipu_plans.md).
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class PodPlan:
             ),
         ]
         if request.hit_rate is not None:
-            lines.append(f"  {request.hit_rate:.0%} of the selected rows are taken to be hot")
+            lines.append(f"  hit rate: {request.hit_rate:.0%} of the selected rows, assumed")
         if self.split == "heads" and request.n_ipus > 1:
             lines += [
                 f"  if IPUs behind one gateway share the streaming rate of one: "

@@ -7,7 +7,7 @@ takes.
 Everything counts that is stored at once. Planned are attention of all layers (counted in dry runs, as by
 `plan`), reading weights from streaming memory, and transfers between IPUs. Not planned, and in no time here,
 are products with weights in SRAM, norms, sampling, prefill and the host.
-Every time is modelled (docs/whole_model.md).
+Every time is modelled (docs/ipu_plans.md).
 """
 
 from __future__ import annotations
@@ -263,18 +263,31 @@ class ModelPlan:
         most = max(self.ipus, key=lambda ipu: ipu.need.streaming).need
         need, kib = fullest.need, 1024
         n_layers, n_tiered = (sum(getattr(i, name) for i in self.ipus) for name in ("n_layers", "n_tiered"))
-        each = f"{max(i.n_layers for i in self.ipus)} layers on an IPU"
-        tiers = f", {n_tiered} of {n_layers} in three tiers" if n_tiered else ""
+        ipus = f"{r.n_ipus} IPU{'s' if r.n_ipus > 1 else ''} ({r.model.name})"
+        each = max(i.n_layers for i in self.ipus)
+        tiers = f", {n_tiered} of {n_layers} layers in three tiers" if n_tiered else ""
+        result = (
+            f"{self.seconds_per_step * 1e3:.3f} ms a token (modelled; work on chip low "
+            f"{self.seconds_low * 1e3:.3f}, high {self.seconds_high * 1e3:.3f}), "
+            f"{self.tokens_per_second:.1f} tokens/s of all batches in flight"
+        )
         lines = [
-            f"{r.shape.name}: {r.shape.parameters / 1e9:.2f} billion weights ({r.weights}), "
+            f"{r.shape.name} on {ipus}: {'does not fit' if self.missing else result}",
+            f"  model: {r.shape.parameters / 1e9:.2f} billion weights ({r.weights}), "
             f"{r.cache.capacity} positions, batch {r.cache.batch}, {r.in_flight} in flight",
-            f"  {r.n_ipus} IPUs ({r.model.name}), split by {r.split}; attention {r.attention}: {each}{tiers}",
-            f"  weights in {'SRAM' if self.weights_in == 'sram' else 'streaming memory'}",
+            f"  attention: {r.attention}, split by {r.split}, "
+            f"{each} layer{'s' if each > 1 else ''} on an IPU{tiers}",
+        ]
+        if n_tiered:
+            slowest = ", the slowest case" if r.hit_rate == 0 else ""
+            lines.append(f"  hit rate: {r.hit_rate:.0%} of the selected rows, assumed{slowest}")
+        lines += [
+            f"  weights: in {'SRAM' if self.weights_in == 'sram' else 'streaming memory'}",
             f"  SRAM: {need.tile / kib:.0f} of {r.model.tile_bytes / kib:.0f} KiB on the fullest tile: "
             f"attention and caches {need.attention_tile / kib:.0f}, weights {need.weights_tile / kib:.0f}, "
-            f"kept for products {need.products_tile / kib:.0f}",
+            f"reserved for products {need.products_tile / kib:.0f}",
             f"  streaming memory: {most.streaming / 1e9:.2f} of "
-            f"{r.model.streaming_memory_bytes / 1e9:.0f} GB on the IPU with most: caches "
+            f"{r.model.streaming_memory_bytes / 1e9:.0f} GB on the fullest IPU: caches "
             f"{most.cache_streaming / 1e9:.2f}, weights {most.weights_streaming / 1e9:.2f}",
         ]
         if self.missing:
@@ -282,17 +295,10 @@ class ModelPlan:
             lines += [f"  would fit: {what}" for what in self.would_fit]
             return "\n".join(lines)
         parts = " + ".join(f"{name} {ms:.3f}" for name, ms in self.milliseconds.items())
-        lines.append(
-            f"  modelled, a token: {self.seconds_per_step * 1e3:.3f} ms = {parts}; with attention's work "
-            f"on chip low {self.seconds_low * 1e3:.3f}, high {self.seconds_high * 1e3:.3f}"
-        )
-        lines.append(f"  modelled: {self.tokens_per_second:.1f} tokens/s of all batches in flight")
-        if n_tiered:
-            rate = f"{r.hit_rate:.0%} of the selected rows are taken to be hot"
-            lines.append(f"  {rate}" + (": none, the slowest case" if r.hit_rate == 0 else ""))
+        lines.append(f"  time: {parts} ms")
         if self.weights_would_fit:
             lines.append(f"  weights would fit SRAM: {'; or '.join(self.weights_would_fit)}")
-        lines.append("  not planned: products with weights in SRAM, norms, sampling, prefill, the host")
+        lines.append("  not included: products with weights in SRAM, norms, sampling, prefill, the host")
         return "\n".join(lines)
 
 

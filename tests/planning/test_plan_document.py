@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/ipu_plans.md shows what `sparq-ipu plan` prints today."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
+
+import sparq_ipu
+from sparq_ipu.planning import plan_command, plan_model
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = (ROOT / "docs/ipu_plans.md").read_text(encoding="utf-8")
+EXAMPLE = re.compile(r"^    sparq-ipu plan (\S[^\n]*)\n\n```\n(.*?)```", re.MULTILINE | re.DOTALL)
+
+
+def test_the_printed_example(capsys: pytest.CaptureFixture) -> None:
+    ((words, printed),) = EXAMPLE.findall(TEXT)
+    assert plan_command.main([*shlex.split(words), "--quiet"]) == 0
+    assert capsys.readouterr().out == printed
+
+
+def test_dense_attention_in_sram() -> None:
+    """32 layers of the plan, beside the row of the same model in three tiers."""
+    layer = sparq_ipu.plan(kernel="dense-sram", n_kv_heads=8, baseline=False)
+    low, likely, high = (
+        32e3 * seconds for seconds in (layer.seconds_low, layer.seconds_per_query, layer.seconds_high)
+    )
+    assert f"{layer.max_tile_bytes:,} bytes" in TEXT
+    rows = json.loads((ROOT / "bench/results/recorded.json").read_text())
+    (row,) = (
+        row
+        for row in rows
+        if row["kind"] == "model" and row["model"] == "Llama-3-8B"
+        if (row["n_ipus"], row["seq_len"]) == (4, 16384)
+    )
+    tiers = 1e3 * row["tiers"][1]
+    assert f"| {likely:.2f} ({low:.2f}-{high:.2f}) | {tiers:.2f}" in TEXT
+    assert f" | {likely / tiers:.0f} |" in TEXT
+
+
+@pytest.mark.slow
+def test_weights_outweigh_attention() -> None:
+    four = plan_model("Llama-3-8B", n_ipus=4)
+    weights = four.milliseconds["weights from streaming memory"]
+    assert (
+        f"on 4 IPUs takes {1e3 * four.seconds_per_step:,.0f} ms a token, of which {weights:,.0f} read" in TEXT
+    )
