@@ -64,7 +64,6 @@ def test_module_equals_the_reference(options: dict[str, Any], settings: dict[str
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        (dict(state="tensors"), 'state must be "device": no tensors hold the history of window attention'),
         (dict(top_k=0), "top_k must be in [1, 16777216], got 0"),
         (dict(rank=4), "options must be among"),
     ],

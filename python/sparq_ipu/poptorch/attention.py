@@ -11,9 +11,10 @@ import torch
 
 import sparq_ipu.torch
 from sparq_ipu.device_options import DeviceOptions
+from sparq_ipu.devices import available_devices
 from sparq_ipu.poptorch import contract
 from sparq_ipu.poptorch.library import load_library
-from sparq_ipu.torch import ops
+from sparq_ipu.torch.tensors import check_integer_tensor, check_tensor, halves
 from sparq_reference import checks
 from sparq_reference.settings import CacheSpec, HasSpec, SparqSettings
 
@@ -56,7 +57,7 @@ def begin(held: torch.Tensor) -> torch.Tensor:
     Raises:
         ValueError: not a tensor of integers.
     """
-    ops.check_integer_tensor(contract.BEGIN.name, "held", held)
+    check_integer_tensor(contract.BEGIN.name, "held", held)
     held = held.to(torch.int32)
     if not running_on_ipu():
         return held
@@ -91,7 +92,7 @@ class _Attention(HasSpec, torch.nn.Module):
         self.settings = settings
         self.options = options
         self.cache_name = cache_name
-        # In a list, which hides it from PopTorch: buffers of a submodule would be sent to the IPU.
+        # In a list, which hides it from PopTorch: it is no part of the model on the IPU.
         self._elsewhere: list[sparq_ipu.torch.DenseAttention | sparq_ipu.torch.SparqAttention] = []
 
     @property
@@ -99,8 +100,11 @@ class _Attention(HasSpec, torch.nn.Module):
         """The module of `sparq_ipu.torch` that this one is when it does not run on an IPU."""
         if not self._elsewhere:
             settings = {} if self.settings is None else self.settings.arguments()
+            # only the reference has an index of fewer components
+            has_kernels = "cpu" in available_devices() and not self.spec.index_components
             arguments = {**dataclasses.asdict(self.spec), **settings}
-            self._elsewhere.append(self.module_elsewhere(**arguments, state="tensors"))
+            module = self.module_elsewhere(**arguments, device="cpu" if has_kernels else "reference")
+            self._elsewhere.append(module)
         return self._elsewhere[0]
 
     def _custom_op(
@@ -112,7 +116,7 @@ class _Attention(HasSpec, torch.nn.Module):
     ) -> tuple[torch.Tensor, ...]:
         if held is None:  # nothing to wait for
             held = torch.zeros(self.batch, dtype=torch.int32)
-        ops.check_integer_tensor(op.name, "held", held)
+        check_integer_tensor(op.name, "held", held)
         attributes = contract.attributes_of(op, self.spec, self.cache_name, self.settings, self.options)
         return custom_op(op, (*inputs, held.to(torch.int32)), example_outputs, **attributes)
 
@@ -141,15 +145,15 @@ class _Attention(HasSpec, torch.nn.Module):
                 capacity. The cache is then unchanged.
         """
         op = contract.CACHE_FILL.name
-        ops.check_tensor(op, "key", key)
-        ops.check_tensor(op, "value", value)
+        check_tensor(op, "key", key)
+        check_tensor(op, "value", value)
         shape = tuple(key.shape)
         if len(shape) != 4 or (*shape[:2], shape[3]) != (self.batch, self.n_kv_heads, self.head_dim):
             sizes = f"(batch={self.batch}, n_kv_heads={self.n_kv_heads}, n_tokens, head_dim={self.head_dim})"
             checks.fail(op, "key", f"have shape {sizes}", shape)
         if lengths is None:
             lengths = torch.full((self.batch,), shape[2], dtype=torch.int32)
-        ops.check_integer_tensor(op, "lengths", lengths)
+        check_integer_tensor(op, "lengths", lengths)
         if not running_on_ipu():
             return self._fill_elsewhere(key, value, lengths)
         lengths = lengths.to(torch.int32)
@@ -158,19 +162,16 @@ class _Attention(HasSpec, torch.nn.Module):
         return filled
 
     def _fill_elsewhere(self, key: torch.Tensor, value: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        op, n_tokens, cache = contract.CACHE_FILL.name, key.shape[2], self.elsewhere
-        most = np.full(self.batch, n_tokens)
-        interval = f"[-1, n_tokens={n_tokens}]"
-        checks.check_integers(op, "lengths", lengths.numpy(), self.batch, -1, most, interval)
-        # Works on copies of sums and lengths, so that the cache is unchanged if the tokens are refused.
-        replaced = lengths >= 0
-        value_sum = cache.value_sum.masked_fill(replaced[:, None, None], 0)
-        held = cache.lengths.masked_fill(replaced, 0)
-        new = key.to(torch.float16), value.to(torch.float16), lengths.clamp(min=0)
-        ops.cache_append(cache.key_cache, cache.value_cache, value_sum, held, *new)
-        cache.value_sum.copy_(value_sum)
-        cache.lengths.copy_(held)
-        return cache.held().to(torch.int32)
+        op, cache, new = contract.CACHE_FILL.name, self.elsewhere.cache, lengths.numpy()
+        interval = f"[-1, n_tokens={key.shape[2]}]"
+        checks.check_integers(op, "lengths", new, self.batch, -1, np.full(self.batch, key.shape[2]), interval)
+        kept, counts = np.where(new < 0, cache.lengths, 0), new.clip(min=0)
+        tokens = halves(key), halves(value)
+        # before anything is forgotten
+        checks.check_append("append", *tokens, self.spec, kept, lengths=counts, check_finite=True)
+        cache.truncate(kept)
+        cache.append(*tokens, counts)
+        return self.elsewhere.held().to(torch.int32)
 
     def forward(
         self,
@@ -213,7 +214,7 @@ class _Attention(HasSpec, torch.nn.Module):
             return attended, self.elsewhere.held().to(torch.int32)
         if active is None:
             active = torch.ones(query.shape[0], dtype=torch.int32)
-        ops.check_integer_tensor(self.decode_op.name, "active", active, allow_bool=True)
+        check_integer_tensor(self.decode_op.name, "active", active, allow_bool=True)
         active = active.to(torch.int32)
         half = query.to(torch.float16)
         inputs = (half, key.to(torch.float16), value.to(torch.float16), active)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, ClassVar, Sequence
+from typing import Any, ClassVar, Sequence
 
 import numpy as np
 import torch
@@ -12,15 +12,12 @@ import torch
 from sparq_ipu import KVCache
 from sparq_ipu.devices import check_option_names, resolve_device
 from sparq_ipu.kernels import Settings
-from sparq_ipu.torch import ops
 from sparq_ipu.torch.graphs import outside_graphs
+from sparq_ipu.torch.tensors import check_floating_tensor, check_integer_tensor, check_on_cpu, halves
 from sparq_reference import checks
 from sparq_reference.settings import CacheSpec, HasSpec, SparqSettings, WindowSettings, op_of
 
 FLOAT16_MAX = torch.finfo(torch.float16).max
-
-#: where the cache may live
-STATES = ("device", "tensors")
 
 
 class _StreamingAttention(HasSpec, torch.nn.Module):
@@ -29,12 +26,6 @@ class _StreamingAttention(HasSpec, torch.nn.Module):
     #: settings of SparQ or window attention; None: dense attention
     settings: Settings
 
-    # the buffers of state="tensors"
-    key_cache: torch.Tensor
-    value_cache: torch.Tensor
-    value_sum: torch.Tensor
-    lengths: torch.Tensor
-
     def __init__(
         self,
         batch: int,
@@ -42,7 +33,6 @@ class _StreamingAttention(HasSpec, torch.nn.Module):
         head_dim: int,
         capacity: int,
         *,
-        state: str = "device",
         device: str = "auto",
         **options: Any,
     ):
@@ -50,37 +40,19 @@ class _StreamingAttention(HasSpec, torch.nn.Module):
         op = type(self).__name__
         spec = CacheSpec(batch, n_kv_heads, head_dim, capacity, op=op, **CacheSpec.take(options))
         of_settings = {name: options.pop(name) for name in self._settings_names if name in options}
-        if state == "device":  # before a setting that is missing: it may be here, misspelled
-            names = [*self._settings_names, *CacheSpec.options(), "state", "device", "check_finite"]
-            of_backend = {name: options[name] for name in options if name != "check_finite"}
-            check_option_names(op, resolve_device(op, device), of_backend, names)
-        settings = self._settings_of(op, spec, of_settings)
-        if state not in STATES:
-            checks.fail(op, "state", f"be one of {', '.join(STATES)}", repr(state))
-        self.state = state
+        # before a setting that is missing: it may be here, misspelled
+        names = [*self._settings_names, *CacheSpec.options(), "device", "check_finite"]
+        of_backend = {name: options[name] for name in options if name != "check_finite"}
+        check_option_names(op, resolve_device(op, device), of_backend, names)
         self.spec = spec
-        self.settings = settings
+        self.settings = self._settings_of(op, spec, of_settings)
         #: the name of the attention in messages
-        self._op = op_of(settings)
-        # Plain tuples, because torch.compile may not be able to trace the methods of dataclasses.
+        self._op = op_of(self.settings)
+        # A plain tuple, because torch.compile may not be able to trace the methods of dataclasses.
         self._row = (spec.batch, spec.n_kv_heads, spec.head_dim)
-        self._settings_values = () if settings is None else tuple(settings.arguments().values())
-        self._option_values = tuple(getattr(spec, name) for name in CacheSpec.options())
-        if state == "device":
-            self._cache = KVCache(**dataclasses.asdict(spec), device=device, **options)
-            # Here: the first step would store its token before attention refuses.
-            self._cache.check_settings(op, settings)
-        else:
-            if settings is not None and settings.kind == "window":
-                checks.fail(
-                    op, "state", 'be "device": no tensors hold the history of window attention', repr(state)
-                )
-            if device != "auto":
-                checks.fail(op, "device", 'be "auto" for state="tensors"', repr(device))
-            for name, value in options.items():
-                checks.fail(op, name, 'be left out for state="tensors"', repr(value))
-            for name, tensor in ops.empty_tensors(spec).items():
-                self.register_buffer(name, tensor, persistent=False)
+        self.cache = KVCache(**dataclasses.asdict(spec), device=device, **options)
+        # Here: the first step would store its token before attention refuses.
+        self.cache.check_settings(op, self.settings)
 
     #: names of the settings
     _settings_names: ClassVar[Sequence[str]] = ()
@@ -92,7 +64,7 @@ class _StreamingAttention(HasSpec, torch.nn.Module):
 
     def held(self) -> torch.Tensor:
         """Positions held by each row, (batch,) int64."""
-        return torch.from_numpy(self._cache.lengths) if self.state == "device" else self.lengths.clone()
+        return torch.from_numpy(self.cache.lengths)
 
     def append(self, key: torch.Tensor, value: torch.Tensor, lengths: torch.Tensor | None = None) -> None:
         """Append many tokens: a prompt.
@@ -106,15 +78,12 @@ class _StreamingAttention(HasSpec, torch.nn.Module):
             ValueError: wrong shape, NaN or infinity, more tokens than there is room for; the cache is then
                 unchanged.
         """
-        ops.check_floating_tensor("append", "key", key)
-        ops.check_floating_tensor("append", "value", value)
+        check_floating_tensor("append", "key", key)
+        check_floating_tensor("append", "value", value)
         if lengths is not None:
-            ops.check_integer_tensor("append", "lengths", lengths)
-        if self.state == "device":
-            ops.check_on_cpu("append", key=key, value=value, lengths=lengths)
-            _append(self._cache, key, value, lengths)
-        else:
-            ops.cache_append(*self._tensors(), key.to(torch.float16), value.to(torch.float16), lengths)
+            check_integer_tensor("append", "lengths", lengths)
+        check_on_cpu("append", key=key, value=value, lengths=lengths)
+        _append(self.cache, key, value, lengths)
 
     def forward(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, active: torch.Tensor | None = None
@@ -133,40 +102,22 @@ class _StreamingAttention(HasSpec, torch.nn.Module):
         Raises:
             ValueError: as `append`, or of the query; a row that holds nothing. The cache is then unchanged.
         """
-        ops.check_floating_tensor(self._op, "query", query)
+        check_floating_tensor(self._op, "query", query)
         for name, tensor in (("key", key), ("value", value)):
-            ops.check_floating_tensor(self._op, name, tensor)
+            check_floating_tensor(self._op, name, tensor)
             if tensor.shape != self._row:
                 sizes = f"(batch={self.batch}, n_kv_heads={self.n_kv_heads}, head_dim={self.head_dim})"
                 checks.fail(self._op, name, f"have shape {sizes}", tuple(tensor.shape))
         if active is not None:
-            ops.check_integer_tensor(self._op, "active", active, allow_bool=True)
+            check_integer_tensor(self._op, "active", active, allow_bool=True)
             if active.shape != self._row[:1]:
                 checks.fail(self._op, "active", f"have shape (batch={self.batch},)", tuple(active.shape))
-        if self.state == "device":
-            ops.check_on_cpu(self._op, query=query, key=key, value=value, active=active)
-            return _step(self, query, key, value, active)
-        half = query.to(torch.float16)
-        new = key.to(torch.float16).unsqueeze(2), value.to(torch.float16).unsqueeze(2)
-        counts = None if active is None else active.ne(0).to(torch.int64)
-        ops.cache_append(*self._tensors(), *new, counts, half, self._op)
-        return self._attend_tensors(half).to(query.dtype)
-
-    def _attend_tensors(self, query: torch.Tensor) -> torch.Tensor:
-        if self.settings is None:
-            return ops.dense_attention(query, self.key_cache, self.value_cache, self.lengths)
-        output: torch.Tensor = torch.ops.sparq_ipu.sparq_attention(
-            query, *self._tensors(), *self._settings_values, *self._option_values
-        )
-        return output
+        check_on_cpu(self._op, query=query, key=key, value=value, active=active)
+        return _step(self, query, key, value, active)
 
     def reset(self) -> None:
         """Forget every position."""
-        if self.state == "device":
-            self._cache.reset()
-        else:
-            self.value_sum.zero_()
-            self.lengths.zero_()
+        self.cache.reset()
 
     def reorder(self, index: torch.Tensor) -> None:
         """Row b becomes a copy of what row index[b] was, (batch,) integers: beam search.
@@ -174,36 +125,14 @@ class _StreamingAttention(HasSpec, torch.nn.Module):
         Raises:
             ValueError: wrong shape, or an index out of range; the cache is then unchanged.
         """
-        ops.check_integer_tensor("reorder", "index", index)
-        ops.check_on_cpu("reorder", index=index)
-        if self.state == "device":
-            self._cache.reorder(index.numpy())
-            return
-        # As int64: torch takes an index of uint8 for a mask.
-        rows = torch.from_numpy(checks.check_reorder("reorder", index.numpy(), self.batch))
-        for tensor in self._tensors():
-            tensor.copy_(tensor[rows])
+        check_integer_tensor("reorder", "index", index)
+        check_on_cpu("reorder", index=index)
+        self.cache.reorder(index.numpy())
 
     def extra_repr(self) -> str:
         settings = {} if self.settings is None else self.settings.arguments()
-        values = {**dataclasses.asdict(self.spec), "state": self.state, **settings}
+        values = {**dataclasses.asdict(self.spec), **settings}
         return ", ".join(f"{name}={value!r}" for name, value in values.items())
-
-    def _apply(self, fn: Callable[..., Any], *args: Any, **options: Any) -> torch.nn.Module:
-        """The cache moves with the model, but keeps its dtypes: `model.to(torch.bfloat16)` is for weights."""
-        cache = [id(tensor) for tensor in self._tensors()] if self.state == "tensors" else []
-
-        def moved(tensor: torch.Tensor) -> Any:
-            result = fn(tensor)
-            keep = id(tensor) in cache and result.dtype != tensor.dtype
-            return tensor.to(result.device) if keep else result
-
-        parent: Any = super()  # torch gives _apply no types
-        result: torch.nn.Module = parent._apply(moved, *args, **options)
-        return result
-
-    def _tensors(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        return self.key_cache, self.value_cache, self.value_sum, self.lengths
 
 
 class DenseAttention(_StreamingAttention):
@@ -211,12 +140,8 @@ class DenseAttention(_StreamingAttention):
 
     Args:
         batch, n_kv_heads, head_dim, capacity: shape of the cache, as `sparq_ipu.KVCache`.
-        state: "device": the cache is a `sparq_ipu.KVCache`, the fast way. "tensors": it is the buffers
-            `key_cache`, `value_cache`, `value_sum` and `lengths` of the module, for
-            torch.compile(fullgraph=True) and torch.export; their contents are copied to the kernels at every
-            call, so this is slower.
-        device: as `sparq_ipu.KVCache`; for state="device".
-        options: those of `sparq_ipu.KVCache`: index_bits, and for state="device" those of its backend.
+        device: as `sparq_ipu.KVCache`.
+        options: those of `sparq_ipu.KVCache`: index_bits, and those of the device's backend.
 
     Raises:
         ValueError: an argument out of range.
@@ -233,8 +158,7 @@ class SparqAttention(_StreamingAttention):
 
     Args:
         batch, n_kv_heads, head_dim, capacity: shape of the cache, as `sparq_ipu.KVCache`.
-        state, device: where the cache lives: "device" (fast) or "tensors" (torch.export); see
-            `DenseAttention`.
+        device: as `sparq_ipu.KVCache`.
         options: the settings of `sparq_ipu.sparq_attention`: rank, top_k and so on; and the options of
             `DenseAttention`.
 
@@ -258,7 +182,6 @@ class WindowAttention(_StreamingAttention):
 
     Args:
         batch, n_kv_heads, head_dim, capacity: shape of the cache, as `sparq_ipu.KVCache`.
-        state: "device": cache and history are a `sparq_ipu.KVCache`. There is no other.
         device: as `sparq_ipu.KVCache`.
         options: the settings of `sparq_ipu.window_attention`: top_k, n_local, n_recent; and the options of
             `sparq_ipu.KVCache`.
@@ -286,15 +209,15 @@ class WindowAttention(_StreamingAttention):
         Raises:
             ValueError: as `sparq_ipu.KVCache.observe`.
         """
-        ops.check_floating_tensor("observe", "query", query)
-        ops.check_on_cpu("observe", query=query)
-        self._cache.observe(_halves(query), **self.settings.arguments())
+        check_floating_tensor("observe", "query", query)
+        check_on_cpu("observe", query=query)
+        self.cache.observe(halves(query), **self.settings.arguments())
 
 
 @outside_graphs
 def _append(cache: KVCache, key: torch.Tensor, value: torch.Tensor, lengths: torch.Tensor | None) -> None:
     try:
-        cache.append(_halves(key), _halves(value), None if lengths is None else lengths.detach().numpy())
+        cache.append(halves(key), halves(value), None if lengths is None else lengths.detach().numpy())
     except ValueError:
         _check_range("append", key=key, value=value)
         raise
@@ -308,14 +231,14 @@ def _step(
     value: torch.Tensor,
     active: torch.Tensor | None,
 ) -> torch.Tensor:
-    half, cache = _halves(query), module._cache
+    half, cache = halves(query), module.cache
     counts = None if active is None else (active.detach().numpy() != 0).astype(np.int64)
     try:
         # Attention's own checks come before the token is stored; then the backend is called directly.
         cache.check_query(half, module.settings, n_new=1 if counts is None else counts)
         if module.settings is not None:
             module.settings.check_heads(module._op, half.shape[1])
-        cache.append(_halves(key)[:, :, None], _halves(value)[:, :, None], counts)
+        cache.append(halves(key)[:, :, None], halves(value)[:, :, None], counts)
     except ValueError:
         _check_range(module._op, query=query, key=key, value=value)
         raise
@@ -331,13 +254,3 @@ def _check_range(op: str, **tensors: torch.Tensor) -> None:
             at = beyond.nonzero()[0].tolist()
             rule = f"be at most {FLOAT16_MAX:.0f} in magnitude, the largest float16"
             checks.fail(op, name, rule, f"{tensor[tuple(at)].item()} at {at}")
-
-
-def _halves(tensor: torch.Tensor) -> np.ndarray:
-    """A float16 array of its values; shared with the tensor where that is possible."""
-    # `detach` and `to` take 0.3 and 0.8 us even where they do nothing.
-    if tensor.requires_grad:
-        tensor = tensor.detach()
-    if tensor.dtype != torch.float16:
-        tensor = tensor.to(torch.float16)
-    return tensor.contiguous().numpy()
