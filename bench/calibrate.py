@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fit the device model of a Bow IPU on published measurements, and say how good it is.
 
-The measured program is described as counts (python/sparq_ipu/planning/published_program.py): bytes and
+The measured program is described as counts (bench/lib/published_program.py): bytes and
 packets of its remote copies, and a few constants for its work on chip. All parameters are fitted at once by
 least squares on relative errors; the model is linear in their products. Cross-validation leaves out one
 sequence length at a time and predicts it from the others.
@@ -35,12 +35,12 @@ import numpy as np
 from day import fit as fit_day
 from day import pack
 from lib import on_chip
+from lib import published_program as published
 from lib.common import ROOT, check_output, guarded, refuse, sparq_kernels
 
 from sparq_ipu.commands.command_line import Parser
 from sparq_ipu.commands.tables import markdown_table, replace_block
 from sparq_ipu.kernels import KERNELS
-from sparq_ipu.planning import published_program as published
 from sparq_ipu.planning.device_model import PARAMETERS, DeviceModel, device_model, parameters_file
 
 HEADER = ROOT / "emulator/include/sparq_emulator/DeviceModel.hpp"

@@ -235,10 +235,6 @@ void bindCache(py::module_ &m) {
       .def_property_readonly(
           "key_index_bytes",
           [](const KVCache &cache) { return cache.nPairs() * cache.keyIndex.pairBytes(); })
-      .def_property_readonly("read_ahead",
-                             [](const KVCache &cache) { return cache.readAhead.bytes(); })
-      .def_property_readonly("fetch_level",
-                             [](const KVCache &cache) { return cache.fetchLevel.level(); })
       .def("rows", &KVCache::rowsOf, py::arg("index"))
       .def("append", &append, py::arg("key"), py::arg("value"), py::arg("lengths") = py::none(),
            py::arg("check") = py::none(), py::arg("check_finite") = false)

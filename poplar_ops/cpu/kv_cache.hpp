@@ -11,7 +11,6 @@
 #include "buffer.hpp"
 #include "kernels/table.hpp"
 #include "key_index.hpp"
-#include "read_ahead.hpp"
 #include "sparq/settings.hpp"
 #include "window_history.hpp"
 
@@ -90,8 +89,6 @@ public:
   const std::size_t batch, nKvHeads, headDim, capacity; // of `spec`, as sizes
   const unsigned nThreads;
   const Kernels &kernels;
-  mutable ReadAhead readAhead;
-  mutable FetchLevel fetchLevel;
 
   // One batch element and KV head; pairs count b * nKvHeads + kv.
   struct Pair {

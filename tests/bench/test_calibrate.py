@@ -9,10 +9,10 @@ from pathlib import Path
 import calibrate
 import numpy as np
 import pytest
+from lib import published_program as published
 from lib.common import sparq_kernels
 
 from sparq_ipu.planning import device_model as models
-from sparq_ipu.planning import published_program as published
 
 ROOT = Path(__file__).resolve().parents[2]
 STREAMING = [kernel.name for kernel in sparq_kernels().values() if kernel.memory == "streaming"]

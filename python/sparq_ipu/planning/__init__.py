@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an attention program would do on an IPU, and how long it would take: modelled, nothing is run.
 
-request            what is to be planned, checked: the options that all plans take
-counting           dry runs of one IPU, and whether it has room
-planner            `plan`: one kernel on one shape: tiles, waves, memory, bytes, time
-record             what `plan` gives: the record, its row and text
-placement          `place_layers`: which layers of a model fit in three tiers
-pod                `plan_pod`: attention of all layers of a model over several IPUs
-whole_model        `plan_model`: a whole model with its weights; `sparq-ipu plan`
-device_model       from counts to seconds
-published_program  the published benchmark as counts, and its measurements: what the model is fitted on
-page               the plans of a model as a page of tables and pictures
-defaults           settings where none are given
+request       what is to be planned, checked: the options that all plans take
+counting      dry runs of one IPU, and whether it has room
+planner       `plan`: one kernel on one shape: tiles, waves, memory, bytes, time
+record        what `plan` gives: the record, its row and text
+placement     `place_layers`: which layers of a model fit in three tiers
+pod           `plan_pod`: attention of all layers of a model over several IPUs
+whole_model   `plan_model`: a whole model with its weights; `sparq-ipu plan`
+device_model  from counts to seconds
+page          the plans of a model as a page of tables and pictures
+defaults      settings where none are given
 """
 
 from sparq_ipu.planning.placement import LayerPlacement, place_layers
