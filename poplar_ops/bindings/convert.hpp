@@ -8,8 +8,7 @@
 #include <pybind11/pybind11.h>
 #include <string>
 
-namespace pybind11 {
-namespace detail {
+namespace pybind11::detail {
 
 // Reads the attributes of a Python object into a description. An object that lacks one, or has
 // another kind of value there, is of another type; a number that no field can hold is refused by
@@ -81,8 +80,7 @@ template <> struct type_caster<sparq::WindowSettings> {
   }
 };
 
-} // namespace detail
-} // namespace pybind11
+} // namespace pybind11::detail
 
 namespace sparq {
 

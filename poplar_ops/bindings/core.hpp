@@ -14,8 +14,7 @@
 #include <string>
 #include <vector>
 
-namespace pybind11 {
-namespace detail {
+namespace pybind11::detail {
 
 // An object with `kernel` (a name) and `settings` (SparqSettings, or None), as
 // sparq_ipu.kernels.Attention has them.
@@ -31,8 +30,7 @@ template <> struct type_caster<sparq::DeviceOptions> {
   bool load(handle source, bool);
 };
 
-} // namespace detail
-} // namespace pybind11
+} // namespace pybind11::detail
 
 namespace sparq {
 

@@ -3,8 +3,7 @@
 
 #include "cycles.hpp"
 
-namespace sparq {
-namespace cycles {
+namespace sparq::cycles {
 
 // Four positions, two components to a pass: of four pairs widen, multiply, add; of each component
 // the keys, the query, the address.
@@ -24,5 +23,4 @@ inline std::uint64_t columnOffsets(double nOwn, double rank) {
   return multi(nOwn * (share(rank) * (4 + reloaded) + 6));
 }
 
-} // namespace cycles
-} // namespace sparq
+} // namespace sparq::cycles

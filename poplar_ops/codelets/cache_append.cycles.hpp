@@ -3,8 +3,7 @@
 
 #include "cycles.hpp"
 
-namespace sparq {
-namespace cycles {
+namespace sparq::cycles {
 
 inline std::uint64_t appendOffsets() { return single(8); }
 // The half, its word, mask, shift, OR, store, the address.
@@ -15,5 +14,4 @@ inline std::uint64_t advanceLength() { return single(10); }
 inline std::uint64_t anyFull(double n) { return single(n * (2 + repeated)); }
 inline std::uint64_t flushOffsets(double d) { return multi(12 + share(d) * (2 + reloaded)); }
 
-} // namespace cycles
-} // namespace sparq
+} // namespace sparq::cycles

@@ -3,8 +3,7 @@
 
 #include "cycles.hpp"
 
-namespace sparq {
-namespace cycles {
+namespace sparq::cycles {
 
 inline std::uint64_t fillLength() { return single(10); }
 inline std::uint64_t fillOffsets(double n) { return shared(n, 3 + reloaded); }
@@ -22,5 +21,4 @@ inline std::uint64_t fillSum(double n, double width) {
 }
 inline std::uint64_t activeToken() { return single(8); }
 
-} // namespace cycles
-} // namespace sparq
+} // namespace sparq::cycles

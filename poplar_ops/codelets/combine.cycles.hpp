@@ -3,8 +3,7 @@
 
 #include "lanes.cycles.hpp"
 
-namespace sparq {
-namespace cycles {
+namespace sparq::cycles {
 
 // Eight components: flush, divide, clamp, narrow, two stores, on to the next.
 constexpr double finish = 4 * (flushPair + clampPair + 1) + 8 * floatDivide + 2 + reloaded;
@@ -22,5 +21,4 @@ inline std::uint64_t combineList(double nBlocks, double width, double g) {
 }
 inline std::uint64_t combineDense(double width, double g) { return shared(g * width / 8, finish); }
 
-} // namespace cycles
-} // namespace sparq
+} // namespace sparq::cycles

@@ -17,8 +17,7 @@
 #include <algorithm>
 #include <cstdint>
 
-namespace sparq {
-namespace cycles {
+namespace sparq::cycles {
 
 constexpr unsigned nWorkers = 6;
 // A worker's start, its vertex's fields, its end (PopLibs' estimators of comparable vertices).
@@ -82,5 +81,4 @@ inline std::uint64_t shared(double items, double slots) { return multi(share(ite
 // A Vertex, one worker: in its own issue slots.
 inline std::uint64_t single(double slots) { return static_cast<std::uint64_t>(callSlots + slots); }
 
-} // namespace cycles
-} // namespace sparq
+} // namespace sparq::cycles

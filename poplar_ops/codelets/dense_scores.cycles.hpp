@@ -3,8 +3,7 @@
 
 #include "lanes.cycles.hpp"
 
-namespace sparq {
-namespace cycles {
+namespace sparq::cycles {
 
 inline std::uint64_t denseScores(double n, double g, double d) {
   return shared(n, g * (d / 8 * dotEight() + treeSum + 2 + reloaded)); // scale, store
@@ -12,5 +11,4 @@ inline std::uint64_t denseScores(double n, double g, double d) {
 // Add, compare, branch, store.
 inline std::uint64_t rowOffsets(double n) { return shared(n, 4 + reloaded); }
 
-} // namespace cycles
-} // namespace sparq
+} // namespace sparq::cycles

@@ -3,8 +3,7 @@
 
 #include "lanes.cycles.hpp"
 
-namespace sparq {
-namespace cycles {
+namespace sparq::cycles {
 
 // A score is scaled, compared and stored, the row tested.
 inline std::uint64_t rowScores(double n, double g, double d) {
@@ -22,5 +21,4 @@ inline std::uint64_t listSums(double topK, double g) {
                        16);
 }
 
-} // namespace cycles
-} // namespace sparq
+} // namespace sparq::cycles

@@ -3,8 +3,7 @@
 
 #include "cycles.hpp"
 
-namespace sparq {
-namespace cycles {
+namespace sparq::cycles {
 
 // Of an entry load, mask, compare, branch, and twice an even share of them is the part's own. Of
 // two heads at once, then one: the pairs of every eight components (of the key an address, a load,
@@ -36,5 +35,4 @@ inline std::uint64_t hotValues(double topK, double width, unsigned g) {
   return multi(ofHeads(fours, 4) + ofHeads(twos, 2) + ofHeads(g % 2, 1));
 }
 
-} // namespace cycles
-} // namespace sparq
+} // namespace sparq::cycles

@@ -3,8 +3,7 @@
 
 #include "cycles.hpp"
 
-namespace sparq {
-namespace cycles {
+namespace sparq::cycles {
 
 // An entry is cleared. A way is loaded, its number kept and compared with both ends. Ways are
 // spread evenly over the workers that have a position near theirs: the search halves what is left
@@ -36,5 +35,4 @@ inline std::uint64_t listMisses(double topK) {
   return multi(14 + (nWorkers - 1) * (2 + repeated) + share(topK) * (9 + counted));
 }
 
-} // namespace cycles
-} // namespace sparq
+} // namespace sparq::cycles

@@ -3,8 +3,7 @@
 
 #include "cycles.hpp"
 
-namespace sparq {
-namespace cycles {
+namespace sparq::cycles {
 
 // Of each row and pair a run of words: load, store. Of each slice of values and row 64 bits at a
 // time.
@@ -24,5 +23,4 @@ inline std::uint64_t insertNewest(double nOwners, double width) {
   return multi(nOwners * (2 + repeated) + 14 + share(width / 2) * (2 + computed));
 }
 
-} // namespace cycles
-} // namespace sparq
+} // namespace sparq::cycles

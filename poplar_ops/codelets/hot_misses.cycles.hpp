@@ -3,8 +3,7 @@
 
 #include "cycles.hpp"
 
-namespace sparq {
-namespace cycles {
+namespace sparq::cycles {
 
 // Sums of lists; then for each wave of lists, and the first that is none, 8 of each list and 1 of
 // each wave of all; of each unit 1, but for the last, which has few or none.
@@ -34,5 +33,4 @@ inline std::uint64_t waveRows(double n, double nSlots) {
 // Its number (2), compare and branch (2), load, subtract, store.
 inline std::uint64_t headRows(double n) { return shared(n, 7 + reloaded); }
 
-} // namespace cycles
-} // namespace sparq
+} // namespace sparq::cycles

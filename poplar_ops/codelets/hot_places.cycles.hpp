@@ -3,8 +3,7 @@
 
 #include "cycles.hpp"
 
-namespace sparq {
-namespace cycles {
+namespace sparq::cycles {
 
 // A worker compares each of its ways with every other: load, compare, add. Then its own key, its
 // place and the store.
@@ -21,5 +20,4 @@ inline std::uint64_t dealPlaces(double topK, double nOwners) {
 inline std::uint64_t dealNewest(double nWays) { return single(nWays * (5 + computed / 4) + 16); }
 inline std::uint64_t forgetHot(double nWays) { return multi(share(nWays) * (2 + computed) + 4); }
 
-} // namespace cycles
-} // namespace sparq
+} // namespace sparq::cycles

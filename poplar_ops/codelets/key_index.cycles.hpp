@@ -3,8 +3,7 @@
 
 #include "cycles.hpp"
 
-namespace sparq {
-namespace cycles {
+namespace sparq::cycles {
 
 // Of each component first widen, multiply, magnitude, maximum, add, beside address, two loads,
 // store; then load, multiply, round, to an integer, subtract, store. Two divisions and what else is
@@ -29,5 +28,4 @@ inline std::uint64_t indexScores(double nBlocks, double g, double rank, unsigned
   return shared(nBlocks * pieces, 10 + g * (word + positions * (toFloat + 1 + 4 / 2.0)));
 }
 
-} // namespace cycles
-} // namespace sparq
+} // namespace sparq::cycles

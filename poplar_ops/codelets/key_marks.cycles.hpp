@@ -3,8 +3,7 @@
 
 #include "cycles.hpp"
 
-namespace sparq {
-namespace cycles {
+namespace sparq::cycles {
 
 // Sixteen doubtful keys: their largest, wait for it, compare and branch.
 inline double sixteenDoubtful() { return sidePass(9, 8, computed) + 3; }
@@ -32,5 +31,4 @@ inline std::uint64_t expandMarks(double nBlocks, double nEntries, double topK) {
                share(nEntries) * 16 + 14 * (2 + 2 * nBlocks / topK * (share(nEntries) - 1)));
 }
 
-} // namespace cycles
-} // namespace sparq
+} // namespace sparq::cycles

@@ -3,8 +3,7 @@
 
 #include "cycles.hpp"
 
-namespace sparq {
-namespace cycles {
+namespace sparq::cycles {
 
 // Eight of the 64 counts a pass.
 constexpr double clearCounts = 8 * (8 + counted);
@@ -50,5 +49,4 @@ inline std::uint64_t markKeys(double n, double nPartials, double density) {
                share(n / 64) * (8 * eightKeys(density, 3 + 4.0 / 8) + 20 + 4 * 2 + 2 * 4));
 }
 
-} // namespace cycles
-} // namespace sparq
+} // namespace sparq::cycles

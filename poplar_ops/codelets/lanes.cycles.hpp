@@ -3,8 +3,7 @@
 
 #include "cycles.hpp"
 
-namespace sparq {
-namespace cycles {
+namespace sparq::cycles {
 
 // Softmax weight of a pair: subtract the maximum, compare with the least argument and mask twice,
 // in exp compare and mask, 19 of arithmetic, times the power of two. Of that the numbers go through
@@ -21,5 +20,4 @@ inline double dotEight() { return pass(4 * 4, 2 * 2, computed) + spilled(4 + 4);
 // Of a pair: magnitude, compare, mask. Of a pair: two limits.
 constexpr double flushPair = 3, clampPair = 2;
 
-} // namespace cycles
-} // namespace sparq
+} // namespace sparq::cycles

@@ -3,8 +3,7 @@
 
 #include "cycles.hpp"
 
-namespace sparq {
-namespace cycles {
+namespace sparq::cycles {
 
 // A load, a store; the addresses of a run.
 inline std::uint64_t moveLayer(double nRows, double nCopies) {
@@ -14,5 +13,4 @@ inline std::uint64_t moveTail(double nRows, double nCopies, double nWords) {
   return multi(nRows * ((share(nCopies) + share(nWords)) * (2 + computed) + 2 * 6));
 }
 
-} // namespace cycles
-} // namespace sparq
+} // namespace sparq::cycles

@@ -3,11 +3,9 @@
 
 #include "cycles.hpp"
 
-namespace sparq {
-namespace cycles {
+namespace sparq::cycles {
 
 // Load, compare, copy.
 inline std::uint64_t greatestOfIpus(double nIpus) { return single(nIpus * (3 + counted) + 2); }
 
-} // namespace cycles
-} // namespace sparq
+} // namespace sparq::cycles

@@ -3,8 +3,7 @@
 
 #include "cycles.hpp"
 
-namespace sparq {
-namespace cycles {
+namespace sparq::cycles {
 
 inline std::uint64_t chunkFull() { return single(8); }
 // The least and largest of eight keys at a time (of each pair widen, two selects), then of eight
@@ -21,5 +20,4 @@ inline std::uint64_t fillTailIndex(double d, double nWords) {
   return shared(d, nWords * (2 + counted) + 64 / 4 * (2 + counted) + 6 + computed);
 }
 
-} // namespace cycles
-} // namespace sparq
+} // namespace sparq::cycles

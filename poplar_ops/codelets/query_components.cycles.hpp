@@ -3,8 +3,7 @@
 
 #include "lanes.cycles.hpp"
 
-namespace sparq {
-namespace cycles {
+namespace sparq::cycles {
 
 // Eight components of a head: of each pair widen, mask, add; two loads of the query, four of masks.
 // Eight lanes are all registers, so three of the four pairs go out and in.
@@ -38,5 +37,4 @@ inline std::uint64_t componentList(unsigned d, unsigned g, double rank) {
   return multi(multiplyHigh + busiest);
 }
 
-} // namespace cycles
-} // namespace sparq
+} // namespace sparq::cycles

@@ -3,8 +3,7 @@
 
 #include "query_components.cycles.hpp"
 
-namespace sparq {
-namespace cycles {
+namespace sparq::cycles {
 
 // Four components of a head: of each pair widen, mask, add; a load, the mask's. At the end a limit
 // of each pair, two stores.
@@ -27,5 +26,4 @@ inline std::uint64_t headTemperatures(double d, double g) {
   return shared(g, d / 8 * magnitudeEight() + treeSum + 40);
 }
 
-} // namespace cycles
-} // namespace sparq
+} // namespace sparq::cycles

@@ -3,8 +3,7 @@
 
 #include "key_index.cycles.hpp"
 
-namespace sparq {
-namespace cycles {
+namespace sparq::cycles {
 
 // The address is kept: load, add.
 inline std::uint64_t residentCoefficients(double nBlocks, double g, double rank) {
@@ -54,5 +53,4 @@ inline std::uint64_t nextBlock() { return single(3); }
 // Add, minimum (2), add, store.
 inline std::uint64_t blockOffsets(double n) { return shared(n, 5 + reloaded); }
 
-} // namespace cycles
-} // namespace sparq
+} // namespace sparq::cycles

@@ -3,8 +3,7 @@
 
 #include "cycles.hpp"
 
-namespace sparq {
-namespace cycles {
+namespace sparq::cycles {
 
 // Of four codes: load, two masks, a shift, two ORs, by a store of two words and a load to the
 // numbers' registers; beside that widen, subtract, multiply by pairs, narrow. Of a scale load,
@@ -32,5 +31,4 @@ inline std::uint64_t roundRows(double n, double width) {
   return shared(n * twos, 2 * roundGroup + 8);
 }
 
-} // namespace cycles
-} // namespace sparq
+} // namespace sparq::cycles

@@ -3,8 +3,7 @@
 
 #include "lanes.cycles.hpp"
 
-namespace sparq {
-namespace cycles {
+namespace sparq::cycles {
 
 // Of a block two words of marks, 3 each; of each head eight lanes in memory, cleared, loaded, added
 // up, and a selected position 13.
@@ -12,5 +11,4 @@ inline std::uint64_t selectedSums(double nBlocks, double g, double perBlock) {
   return shared(nBlocks, 2 * 3 + g * (4 + 13 * perBlock + 4 + treeSum));
 }
 
-} // namespace cycles
-} // namespace sparq
+} // namespace sparq::cycles

@@ -3,8 +3,7 @@
 
 #include "lanes.cycles.hpp"
 
-namespace sparq {
-namespace cycles {
+namespace sparq::cycles {
 
 // Two maxima of pairs beside two loads; at the end the largest of six numbers and a store.
 inline std::uint64_t partialMax(double n, double g, unsigned nPieces) {
@@ -43,5 +42,4 @@ inline std::uint64_t foldSums(double nBlocks, double g) {
   return shared(g, nBlocks / 4 * pass(4, 2, repeated) + 8);
 }
 
-} // namespace cycles
-} // namespace sparq
+} // namespace sparq::cycles

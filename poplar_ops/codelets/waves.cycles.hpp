@@ -3,12 +3,10 @@
 
 #include "cycles.hpp"
 
-namespace sparq {
-namespace cycles {
+namespace sparq::cycles {
 
 // Load, compare, branch, copy.
 inline std::uint64_t longestRow(double nSlots) { return shared(nSlots, 4 + computed); }
 inline std::uint64_t nextWave() { return single(5 * 4 + 8); }
 
-} // namespace cycles
-} // namespace sparq
+} // namespace sparq::cycles

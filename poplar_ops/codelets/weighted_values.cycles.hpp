@@ -3,8 +3,7 @@
 
 #include "cycles.hpp"
 
-namespace sparq {
-namespace cycles {
+namespace sparq::cycles {
 
 // Two rows to a pass: of each pair widen, multiply, add; of each row the weight, the address, the
 // values in 64 bits, or in 32 where there are two.
@@ -20,5 +19,4 @@ inline std::uint64_t foldBlocks(double nBlocks, double width, double g) {
                 nBlocks * (pass(4, 4, repeated) + spilled(4 + 1)) + 8 + 4 + reloaded);
 }
 
-} // namespace cycles
-} // namespace sparq
+} // namespace sparq::cycles

@@ -3,8 +3,7 @@
 
 #include "cycles.hpp"
 
-namespace sparq {
-namespace cycles {
+namespace sparq::cycles {
 
 // Of each head two loads, an address, divide, multiply, round, to an integer, subtract, add; a
 // store.
@@ -35,5 +34,4 @@ inline std::uint64_t stridedRows(double n) {
   return multi(stridedPositions + share(n) * (9 + reloaded));
 }
 
-} // namespace cycles
-} // namespace sparq
+} // namespace sparq::cycles

@@ -7,8 +7,7 @@
 #include <atomic>
 #include <optional>
 
-namespace sparq {
-namespace cpu {
+namespace sparq::cpu {
 namespace {
 
 // A pair that is being scored; the one before, whose softmax is computed meanwhile; the next one,
@@ -140,5 +139,4 @@ void attend(const KVCache &cache, const Query &query, std::size_t nHeads,
   });
 }
 
-} // namespace cpu
-} // namespace sparq
+} // namespace sparq::cpu

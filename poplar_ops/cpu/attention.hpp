@@ -5,13 +5,11 @@
 
 #include "kv_cache.hpp"
 
-namespace sparq {
-namespace cpu {
+namespace sparq::cpu {
 
 // Dense attention where `settings` is null, else SparQ. Arguments are checked by KVCache, which
 // holds its lock.
 void attend(const KVCache &cache, const Query &query, std::size_t nHeads,
             const SparqSettings *settings, Half *output);
 
-} // namespace cpu
-} // namespace sparq
+} // namespace sparq::cpu

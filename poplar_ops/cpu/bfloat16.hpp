@@ -6,8 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
-namespace sparq {
-namespace cpu {
+namespace sparq::cpu {
 
 inline float widened(std::uint16_t bits) {
   const std::uint32_t word = std::uint32_t(bits) << 16;
@@ -23,5 +22,4 @@ inline std::uint16_t narrowed(float x) {
   return static_cast<std::uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 
-} // namespace cpu
-} // namespace sparq
+} // namespace sparq::cpu

@@ -11,8 +11,7 @@
 #include <sys/mman.h>
 #endif
 
-namespace sparq {
-namespace cpu {
+namespace sparq::cpu {
 namespace {
 
 constexpr std::size_t hugePage = std::size_t(2) << 20;
@@ -77,5 +76,4 @@ std::size_t product(std::initializer_list<std::size_t> factors) {
   return result;
 }
 
-} // namespace cpu
-} // namespace sparq
+} // namespace sparq::cpu

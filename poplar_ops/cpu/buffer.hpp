@@ -8,8 +8,7 @@
 #include <cstddef>
 #include <initializer_list>
 
-namespace sparq {
-namespace cpu {
+namespace sparq::cpu {
 
 class Buffer {
 public:
@@ -40,5 +39,4 @@ inline std::size_t roundUp(std::size_t n, std::size_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
 }
 
-} // namespace cpu
-} // namespace sparq
+} // namespace sparq::cpu

@@ -9,8 +9,7 @@
 
 #include <algorithm>
 
-namespace sparq {
-namespace cpu {
+namespace sparq::cpu {
 
 // The threads that work on one pair: one of them, or all of the pool.
 class Team {
@@ -74,5 +73,4 @@ struct Call {
   }
 };
 
-} // namespace cpu
-} // namespace sparq
+} // namespace sparq::cpu

@@ -7,8 +7,7 @@
 #include <cpuid.h>
 #endif
 
-namespace sparq {
-namespace cpu {
+namespace sparq::cpu {
 namespace {
 
 std::vector<const Kernels *> findKernels() {
@@ -51,5 +50,4 @@ const Kernels &kernelsNamed(const std::string &op, const std::string &name) {
   throw std::invalid_argument(op + ": isa must be one of [" + names + "], got '" + name + "'");
 }
 
-} // namespace cpu
-} // namespace sparq
+} // namespace sparq::cpu

@@ -8,8 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace sparq {
-namespace cpu {
+namespace sparq::cpu {
 
 // Kernels that can run here, fastest first; "portable" is always among them.
 const std::vector<const Kernels *> &availableKernels();
@@ -18,5 +17,4 @@ const std::vector<const Kernels *> &availableKernels();
 // unknown or can not run here.
 const Kernels &kernelsNamed(const std::string &op, const std::string &name);
 
-} // namespace cpu
-} // namespace sparq
+} // namespace sparq::cpu

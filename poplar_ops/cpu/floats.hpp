@@ -8,8 +8,7 @@
 
 #include <cstring>
 
-namespace sparq {
-namespace cpu {
+namespace sparq::cpu {
 
 enum class Float { float32, bfloat16, float16 };
 
@@ -29,5 +28,4 @@ inline void widenNumbers(const Kernels &kernels, Float type, const void *from, s
     to[i] = widened(bits[i]);
 }
 
-} // namespace cpu
-} // namespace sparq
+} // namespace sparq::cpu

@@ -5,8 +5,7 @@
 #include <emmintrin.h>
 #endif
 
-namespace sparq {
-namespace cpu {
+namespace sparq::cpu {
 namespace {
 
 // 8 rows of 8 components -> 8 columns of 8 positions.
@@ -55,5 +54,4 @@ void writeColumns(const Half *rows, std::size_t headDim, std::size_t nComponents
   }
 }
 
-} // namespace cpu
-} // namespace sparq
+} // namespace sparq::cpu

@@ -5,8 +5,7 @@
 
 #include "kernels/table.hpp"
 
-namespace sparq {
-namespace cpu {
+namespace sparq::cpu {
 
 // Positions that are written to the columns together: one cache line.
 constexpr std::size_t linePositions = 32;
@@ -16,5 +15,4 @@ constexpr std::size_t linePositions = 32;
 void writeColumns(const Half *rows, std::size_t headDim, std::size_t nComponents, Half *columns,
                   std::size_t columnStride, std::size_t begin, std::size_t end);
 
-} // namespace cpu
-} // namespace sparq
+} // namespace sparq::cpu

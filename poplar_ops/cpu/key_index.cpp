@@ -8,8 +8,7 @@
 #include <algorithm>
 #include <cstring>
 
-namespace sparq {
-namespace cpu {
+namespace sparq::cpu {
 namespace {
 
 // Columns are apart by a multiple of 128 bytes that is no multiple of 4096, or the columns read
@@ -59,5 +58,4 @@ void KeyIndex::copy(std::size_t from, std::size_t to, std::size_t length) const 
   }
 }
 
-} // namespace cpu
-} // namespace sparq
+} // namespace sparq::cpu

@@ -12,8 +12,7 @@
 #include "kernels/table.hpp"
 #include "sparq/settings.hpp"
 
-namespace sparq {
-namespace cpu {
+namespace sparq::cpu {
 
 class KeyIndex {
 public:
@@ -50,5 +49,4 @@ private:
   Buffer columnMemory, cellMemory;
 };
 
-} // namespace cpu
-} // namespace sparq
+} // namespace sparq::cpu

@@ -14,8 +14,7 @@
 #include <mutex>
 #include <numeric>
 
-namespace sparq {
-namespace cpu {
+namespace sparq::cpu {
 namespace {
 
 // Changes smaller than this (numbers copied) are done by the calling thread: waking others takes
@@ -424,5 +423,4 @@ void KVCache::addStep(std::size_t b, const std::uint32_t *shares, std::size_t le
     history->give(bankOf(b), static_cast<std::uint32_t>(p), shares[p]);
 }
 
-} // namespace cpu
-} // namespace sparq
+} // namespace sparq::cpu

@@ -20,8 +20,7 @@
 #include <string>
 #include <vector>
 
-namespace sparq {
-namespace cpu {
+namespace sparq::cpu {
 
 // fp16 tensors of the caller, with strides in bytes (any sign, any alignment).
 struct Tokens { // (batch, n_kv_heads, n_tokens, head_dim)
@@ -135,5 +134,4 @@ public:
   const KeyIndex &keyIndex;
 };
 
-} // namespace cpu
-} // namespace sparq
+} // namespace sparq::cpu

@@ -5,8 +5,7 @@
 
 #include <cstring>
 
-namespace sparq {
-namespace cpu {
+namespace sparq::cpu {
 
 float foldBlocks(const float *partial, std::size_t n) {
   float total = 0.0f;
@@ -58,5 +57,4 @@ void writeOutput(const Call &call, std::size_t pair, unsigned h, float *y, float
   call.kernels.narrow(y, call.output + (pair * call.groupSize + h) * d, d);
 }
 
-} // namespace cpu
-} // namespace sparq
+} // namespace sparq::cpu

@@ -5,8 +5,7 @@
 
 #include "call.hpp"
 
-namespace sparq {
-namespace cpu {
+namespace sparq::cpu {
 
 struct ListAttention {
   const std::uint32_t *positions; // (count,) ascending
@@ -29,5 +28,4 @@ float foldBlocks(const float *partial, std::size_t n);
 void writeOutput(const Call &call, std::size_t pair, unsigned h, float *y, float weightSum,
                  const float *alpha = nullptr);
 
-} // namespace cpu
-} // namespace sparq
+} // namespace sparq::cpu

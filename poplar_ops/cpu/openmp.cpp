@@ -8,8 +8,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 
-namespace sparq {
-namespace cpu {
+namespace sparq::cpu {
 namespace {
 
 // What GCC calls for `#pragma omp parallel`. LLVM's and Intel's runtimes have it too.
@@ -77,5 +76,4 @@ bool runOnOpenmp(unsigned nThreads, void (*call)(const void *, unsigned), const 
   return region.complete;
 }
 
-} // namespace cpu
-} // namespace sparq
+} // namespace sparq::cpu

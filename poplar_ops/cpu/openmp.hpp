@@ -5,8 +5,7 @@
 // processors, and a call would take twice as long.
 #pragma once
 
-namespace sparq {
-namespace cpu {
+namespace sparq::cpu {
 
 // From now on `runOnOpenmp` may do what it says. False where the process has no such runtime, or
 // the environment has SPARQ_CPU_OPENMP=0. Not undone; but a child of fork() goes without from then
@@ -17,5 +16,4 @@ bool useOpenmp();
 // and returns true when all have returned; or calls nothing and returns false.
 bool runOnOpenmp(unsigned nThreads, void (*call)(const void *, unsigned), const void *work);
 
-} // namespace cpu
-} // namespace sparq
+} // namespace sparq::cpu

@@ -6,8 +6,7 @@
 
 #include <limits>
 
-namespace sparq {
-namespace cpu {
+namespace sparq::cpu {
 namespace {
 
 // Bytes at which dense attention asks for rows before it reads them. On an Intel Xeon, heads that
@@ -305,5 +304,4 @@ float PairAttention::maximum(unsigned h) const {
   return most;
 }
 
-} // namespace cpu
-} // namespace sparq
+} // namespace sparq::cpu

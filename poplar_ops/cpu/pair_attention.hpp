@@ -7,8 +7,7 @@
 #include "pair_query.hpp"
 #include "scratch.hpp"
 
-namespace sparq {
-namespace cpu {
+namespace sparq::cpu {
 
 class PairAttention {
 public:
@@ -64,5 +63,4 @@ private:
   bool fetched = false; // what score() reads first
 };
 
-} // namespace cpu
-} // namespace sparq
+} // namespace sparq::cpu

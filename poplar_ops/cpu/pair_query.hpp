@@ -9,8 +9,7 @@
 
 #include <cstring>
 
-namespace sparq {
-namespace cpu {
+namespace sparq::cpu {
 
 // Lane sum of |x[c]| (contract E3).
 template <class Magnitude> inline float laneSum(std::size_t n, const Magnitude &magnitude) {
@@ -112,5 +111,4 @@ private:
   KVCache::Pair pair{};
 };
 
-} // namespace cpu
-} // namespace sparq
+} // namespace sparq::cpu

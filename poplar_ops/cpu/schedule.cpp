@@ -3,8 +3,7 @@
 
 #include <algorithm>
 
-namespace sparq {
-namespace cpu {
+namespace sparq::cpu {
 namespace {
 
 // Shorter pairs are not worth the barriers between the steps.
@@ -34,5 +33,4 @@ std::size_t schedulePairs(std::uint32_t *pairs, std::size_t n, const std::size_t
   return split;
 }
 
-} // namespace cpu
-} // namespace sparq
+} // namespace sparq::cpu

@@ -8,13 +8,11 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace sparq {
-namespace cpu {
+namespace sparq::cpu {
 
 // Orders `pairs` (0 .. n - 1 on entry, in any order) by length, longest first, equal lengths by
 // number; returns how many from the front to split.
 std::size_t schedulePairs(std::uint32_t *pairs, std::size_t n, const std::size_t *lengths,
                           unsigned nThreads);
 
-} // namespace cpu
-} // namespace sparq
+} // namespace sparq::cpu

@@ -5,8 +5,7 @@
 
 #include "call.hpp"
 
-namespace sparq {
-namespace cpu {
+namespace sparq::cpu {
 
 // Memory for the pairs that a thread, or a team, is working on. `stride` is the padded length, `g`
 // the group size.
@@ -73,5 +72,4 @@ struct Scratch {
   float *listBlockSums = nullptr;
 };
 
-} // namespace cpu
-} // namespace sparq
+} // namespace sparq::cpu

@@ -7,8 +7,7 @@
 #include <stdexcept>
 #include <vector>
 
-namespace sparq {
-namespace cpu {
+namespace sparq::cpu {
 namespace {
 
 constexpr std::int64_t granule = 4096;
@@ -56,5 +55,4 @@ double StreamSum::run(std::int64_t offset, std::int64_t bytes) const {
   return total;
 }
 
-} // namespace cpu
-} // namespace sparq
+} // namespace sparq::cpu

@@ -10,8 +10,7 @@
 #include <cstdint>
 #include <string>
 
-namespace sparq {
-namespace cpu {
+namespace sparq::cpu {
 
 class StreamSum {
 public:
@@ -29,5 +28,4 @@ private:
   Buffer memory;
 };
 
-} // namespace cpu
-} // namespace sparq
+} // namespace sparq::cpu

@@ -16,8 +16,7 @@
 #include <sched.h>
 #endif
 
-namespace sparq {
-namespace cpu {
+namespace sparq::cpu {
 namespace {
 
 inline void pause() {
@@ -227,5 +226,4 @@ unsigned checkedThreads(const char *op, std::int64_t nThreads) {
   return nThreads ? static_cast<unsigned>(nThreads) : defaultThreads();
 }
 
-} // namespace cpu
-} // namespace sparq
+} // namespace sparq::cpu

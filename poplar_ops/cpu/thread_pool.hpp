@@ -16,8 +16,7 @@
 #include <memory>
 #include <mutex>
 
-namespace sparq {
-namespace cpu {
+namespace sparq::cpu {
 
 class ThreadPool {
 public:
@@ -88,5 +87,4 @@ unsigned defaultThreads();
 // std::invalid_argument.
 unsigned checkedThreads(const char *op, std::int64_t nThreads);
 
-} // namespace cpu
-} // namespace sparq
+} // namespace sparq::cpu

@@ -8,8 +8,7 @@
 
 #include <atomic>
 
-namespace sparq {
-namespace cpu {
+namespace sparq::cpu {
 namespace {
 
 // The positions of one batch element.
@@ -137,5 +136,4 @@ void attendInWindow(const KVCache &cache, WindowHistory *history, const Query &q
   });
 }
 
-} // namespace cpu
-} // namespace sparq
+} // namespace sparq::cpu

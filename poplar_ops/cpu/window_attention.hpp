@@ -6,8 +6,7 @@
 
 #include "kv_cache.hpp"
 
-namespace sparq {
-namespace cpu {
+namespace sparq::cpu {
 
 // Arguments are checked by KVCache, which holds its lock. The query is of one token, `back`
 // positions before the last one held, and sees the positions up to its own. With a history the step
@@ -16,5 +15,4 @@ void attendInWindow(const KVCache &cache, WindowHistory *history, const Query &q
                     std::size_t nHeads, const WindowSettings &settings, std::size_t back,
                     Half *output);
 
-} // namespace cpu
-} // namespace sparq
+} // namespace sparq::cpu

@@ -4,8 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-namespace sparq {
-namespace cpu {
+namespace sparq::cpu {
 
 WindowHistory::WindowHistory(std::size_t nSlots, std::size_t positions, unsigned recent)
     : nRecent(recent), capacity(positions),
@@ -76,5 +75,4 @@ void WindowHistory::forget(std::size_t bank, const Step &step) {
     sum[p] -= static_cast<std::int32_t>(shares[p]);
 }
 
-} // namespace cpu
-} // namespace sparq
+} // namespace sparq::cpu

@@ -9,8 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace sparq {
-namespace cpu {
+namespace sparq::cpu {
 
 // The steps of one layer, by bank of the cache.
 class WindowHistory {
@@ -56,5 +55,4 @@ private:
   std::vector<std::size_t> held; // so many of them are remembered
 };
 
-} // namespace cpu
-} // namespace sparq
+} // namespace sparq::cpu

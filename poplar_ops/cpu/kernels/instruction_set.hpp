@@ -7,8 +7,7 @@
 #include "decoder/kernels/table.hpp"
 #include "table.hpp"
 
-namespace sparq {
-namespace cpu {
+namespace sparq::cpu {
 namespace {
 
 #include "all.hpp"
@@ -26,5 +25,4 @@ constexpr Kernels tableOf(const char *name) {
 }
 
 } // namespace
-} // namespace cpu
-} // namespace sparq
+} // namespace sparq::cpu

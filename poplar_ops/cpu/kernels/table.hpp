@@ -10,8 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace sparq {
-namespace cpu {
+namespace sparq::cpu {
 
 // Bits of an IEEE fp16 number.
 using Half = std::uint16_t;
@@ -222,5 +221,4 @@ struct Kernels {
 
 extern const Kernels avx512vnniKernels, avx512Kernels, avx2Kernels, portableKernels;
 
-} // namespace cpu
-} // namespace sparq
+} // namespace sparq::cpu

@@ -6,8 +6,7 @@
 
 #include <vector>
 
-namespace sparq {
-namespace steps {
+namespace sparq::steps {
 
 // clang-format off
 constexpr const char
@@ -57,5 +56,4 @@ inline std::vector<Stage> stages() {
 // behind which they agree on a number.
 inline std::vector<const char *> branchesByNumber() { return {fetch, readSome, fewMisses}; }
 
-} // namespace steps
-} // namespace sparq
+} // namespace sparq::steps
