@@ -40,7 +40,7 @@ py::array newHalves(const std::vector<py::ssize_t> &shape) {
 
 PySession::PySession(const Shape &shape, const Programs &programs, const DeviceOptions &options,
                      bool timed, bool stacked)
-    : shape_(shape), fillTokens_(programs.fillTokens) {
+    : shape_(shape) {
   const py::gil_scoped_release release;
   session_ = std::make_unique<Session>(shape, programs, options, timed, stacked);
 }
@@ -92,16 +92,6 @@ void PySession::append(const py::array &key, const py::array &value,
   withTokens("append", key, value, 1,
              [&](Session &session, const std::uint16_t *k, const std::uint16_t *v, unsigned) {
                session.append(k, v, active, layer);
-             });
-}
-
-void PySession::fill(const py::array &key, const py::array &value,
-                     const std::vector<std::int32_t> &lengths, unsigned layer) {
-  // without a prefill program, any number of tokens gets as far as the session's own message
-  const py::ssize_t n = fillTokens_ != 0 ? static_cast<py::ssize_t>(fillTokens_) : -1;
-  withTokens("fill", key, value, n,
-             [&](Session &session, const std::uint16_t *k, const std::uint16_t *v, unsigned) {
-               session.fill(k, v, lengths, layer);
              });
 }
 
@@ -219,14 +209,13 @@ std::unique_ptr<PySession> makeSession(const CacheSpec &cache, unsigned nHeads,
                                        const std::vector<Attention> &attention,
                                        const std::optional<DeviceOptions> &given,
                                        const std::string &device, unsigned nLayers, bool append,
-                                       bool timed, unsigned fillTokens, bool stacked) {
+                                       bool timed, bool stacked) {
   DeviceOptions options = given.value_or(DeviceOptions{});
   options.device = device;
   Programs programs;
   programs.attention = attention;
   programs.nLayers = nLayers;
   programs.append = append;
-  programs.fillTokens = fillTokens;
   return std::make_unique<PySession>(Shape(cache, nHeads), programs, options, timed, stacked);
 }
 
@@ -240,11 +229,9 @@ PYBIND11_MODULE(_core, m) {
   py::class_<PySession, EngineOwner>(m, "Session")
       .def(py::init(&makeSession), "cache"_a, "n_heads"_a, py::kw_only(),
            "attention"_a = py::tuple(), "options"_a = py::none(), "device"_a = "emulator",
-           "n_layers"_a = 1u, "append"_a = true, "timed"_a = false, "fill_tokens"_a = 0u,
-           "stacked"_a = false)
+           "n_layers"_a = 1u, "append"_a = true, "timed"_a = false, "stacked"_a = false)
       .def("write", &PySession::write, "key"_a, "value"_a, "counts"_a, "layer"_a = 0u)
       .def("append", &PySession::append, "key"_a, "value"_a, "active"_a, "layer"_a = 0u)
-      .def("fill", &PySession::fill, "key"_a, "value"_a, "lengths"_a, "layer"_a = 0u)
       .def("read", &PySession::read, "n_tokens"_a, "layer"_a = 0u)
       .def("reset", &PySession::reset, "layer"_a = 0u)
       .def_property_readonly("n_layers", [](PySession &s) { return s.session().nLayers(); })

@@ -68,8 +68,6 @@ public:
              const std::vector<std::uint32_t> &counts, unsigned layer);
   void append(const pybind11::array &key, const pybind11::array &value,
               const std::vector<std::uint32_t> &active, unsigned layer);
-  void fill(const pybind11::array &key, const pybind11::array &value,
-            const std::vector<std::int32_t> &lengths, unsigned layer);
   KeyAndValue read(unsigned nTokens, unsigned layer);
   pybind11::array attention(std::int64_t index, const pybind11::array &query, unsigned layer);
   pybind11::array attendAll(std::int64_t index, const pybind11::array &query);
@@ -97,7 +95,6 @@ private:
 
   std::mutex mutex_; // taken without the GIL only, which its holder may wait for
   Shape shape_;
-  unsigned fillTokens_;
   std::unique_ptr<Session> session_;
 };
 

@@ -43,7 +43,7 @@ DoesNotFit outOfTileMemory(const graph_memory_allocation_error &error, unsigned 
 
 Session::Session(const Shape &shape, const Programs &programs, const DeviceOptions &options,
                  bool timed, bool stacked)
-    : shape_(shape), nLayers_(programs.nLayers), fillTokens_(programs.fillTokens), timed_(timed) {
+    : shape_(shape), nLayers_(programs.nLayers), timed_(timed) {
   check("plan", shape);
   const std::vector<Share> shares = shareOut(shape, nLayers_, options.nIpus, options.split);
   checkWindows(programs, shares.front());
@@ -73,13 +73,12 @@ Session::Session(const Shape &shape, const Programs &programs, const DeviceOptio
     shards_.emplace_back(shares[ipu], graph.createVirtualGraph(ipu * tiles, (ipu + 1) * tiles), own,
                          shared ? "ipu" + std::to_string(ipu) + "/" : "", shared, lockstep);
   });
-  const bool sameElements = shares.front().shape.batch == shape.batch;
   forEachIpu([&](unsigned ipu, const std::shared_ptr<Lockstep> &lockstep) {
     if (spread) {
       shards_[ipu].cache.load = shards_.back().cache.load;
       shards_[ipu].cache.store = shards_.back().cache.store;
     }
-    shards_[ipu].addPrograms(own, shared, sameElements, lockstep);
+    shards_[ipu].addPrograms(own, shared, lockstep);
   });
   addEntries(spread);
   compile(graph, buildPrograms(stacked));
@@ -117,8 +116,6 @@ void Session::addWhole(Shard &shard) {
     site.addOutput(whole_, step);
   if (shard.ports.append.key.valid())
     site.addAppend(whole_);
-  if (fillTokens_ != 0)
-    site.addFill(whole_, fillTokens_);
 }
 
 Tensor Session::ofShard(const Shard &shard, const Tensor &whole) const {
@@ -140,18 +137,17 @@ Program Session::scatter(const Entry &entry, const PortOf &portOf, const char *n
   return Copy(concat(from), concat(to), false, {name});
 }
 
-Program Session::newTokens(const Entry &entry, NewTokens Ports::*tokens, Program Shard::*program,
-                           const char *counts) const {
+Program Session::appendOn(const Entry &entry) const {
   if (!entry.isSpread())
-    return entry.shards.front()->*program;
+    return entry.shards.front()->append;
   Sequence onAll;
-  if (!(entry.ports->*tokens).key.valid())
+  if (!entry.ports->append.key.valid())
     return onAll; // there is no such program
-  onAll.add(scatter(entry, [&](const Ports &p) { return (p.*tokens).key; }, "scatter_key"));
-  onAll.add(scatter(entry, [&](const Ports &p) { return (p.*tokens).value; }, "scatter_value"));
-  onAll.add(scatter(entry, [&](const Ports &p) { return (p.*tokens).counts; }, counts));
+  onAll.add(scatter(entry, [](const Ports &p) { return p.append.key; }, "scatter_key"));
+  onAll.add(scatter(entry, [](const Ports &p) { return p.append.value; }, "scatter_value"));
+  onAll.add(scatter(entry, [](const Ports &p) { return p.append.active; }, "scatter_active"));
   for (const Shard *const shard : entry.shards)
-    onAll.add(shard->*program);
+    onAll.add(shard->append);
   return onAll;
 }
 
@@ -184,13 +180,11 @@ Program Session::timed(Entry &entry, std::size_t index) const {
 }
 
 std::vector<Program> Session::programsOf(Entry &entry) const {
-  std::vector<Program> all{newTokens(entry, &Ports::append, &Shard::append, "scatter_active")};
+  std::vector<Program> all{appendOn(entry)};
   for (std::size_t i = 0; i != nAttention(); ++i) {
     entry.attend.push_back(attend(entry, i));
     all.push_back(timed_ ? timed(entry, i) : entry.attend.back());
   }
-  if (fillTokens_ != 0)
-    all.push_back(newTokens(entry, &Ports::fill, &Shard::fill, "scatter_lengths"));
   return all;
 }
 

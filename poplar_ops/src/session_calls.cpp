@@ -93,42 +93,10 @@ void Session::append(const std::uint16_t *key, const std::uint16_t *value,
     shard->host->checkRoom(shard->own(layer), 1, shard->share.ofBatch(active),
                            shard->share.firstBatch);
   select(entry, layer);
-  entry.ports->append.write(*engine_, key, value, active.data());
+  entry.ports->append.write(*engine_, key, value, active);
   engine_->run(entry.firstProgram);
   for (Shard *const shard : entry.shards)
     shard->host->advance(shard->own(layer), shard->share.ofBatch(active));
-}
-
-void Session::fill(const std::uint16_t *key, const std::uint16_t *value,
-                   const std::vector<std::int32_t> &lengths, unsigned layer) {
-  const Entry &entry = entryOf("fill", layer);
-  if (fillTokens_ == 0)
-    throw Error("fill: the session must have been made with fill_tokens, got 0");
-  checkBatch("fill", lengths.size());
-  for (const std::int32_t length : lengths)
-    if (length < -1 || length > static_cast<std::int64_t>(fillTokens_))
-      throw Error("fill: lengths must be in [-1, n_tokens=" + std::to_string(fillTokens_) +
-                  "], got " + std::to_string(length));
-  select(entry, layer);
-  entry.ports->fill.write(*engine_, key, value, lengths.data());
-  engine_->run(entry.firstProgram + static_cast<unsigned>(1 + nAttention()));
-  for (Shard *const shard : entry.shards) {
-    const unsigned own = shard->own(layer);
-    const std::vector<std::int32_t> ofShard = shard->share.ofBatch(lengths);
-    const bool remembers = shard->host->history().any(own);
-    std::vector<HostHistory::Steps> steps;
-    if (remembers)
-      steps = shard->host->history().read(*engine_, own);
-    for (unsigned b = 0; b != ofShard.size(); ++b) {
-      if (ofShard[b] < 0)
-        continue;
-      shard->host->replaced(own, b, static_cast<std::uint32_t>(ofShard[b]));
-      if (remembers)
-        steps[b].clear();
-    }
-    if (remembers)
-      shard->host->history().write(*engine_, own, steps);
-  }
 }
 
 void Session::tookStep(const Entry &entry, std::size_t index, unsigned layer) {

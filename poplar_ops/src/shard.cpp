@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sparq/shard.hpp"
 #include "context.hpp"
-#include "sparq/cache_fill.hpp"
 #include "sparq/kernels.hpp"
 #include "sparq/layers.hpp"
 #include "sparq/step_names.hpp"
@@ -49,37 +48,24 @@ Tensor PortSite::add(const std::vector<std::size_t> &extents, const std::string 
   return t.reshape(extents);
 }
 
-NewTokens PortSite::addTokens(const std::vector<std::size_t> &extents, const std::string &program,
-                              const char *counts, Type type) const {
-  NewTokens tokens{add(extents, program + "/key"),
-                   add(extents, program + "/value"),
-                   graph.addVariable(type, {shape.batch}, prefix + program + "/" + counts),
-                   {},
-                   {},
-                   {}};
-  graph.setTileMapping(tokens.counts, 0);
-  const auto writable = [&](const Tensor &tensor, const char *what) {
-    return HostTensor::writable(graph, tensor, prefix + program + "/" + what);
-  };
-  tokens.writeKey = writable(tokens.key, "key");
-  tokens.writeValue = writable(tokens.value, "value");
-  tokens.writeCounts = writable(tokens.counts, counts);
-  return tokens;
-}
-
 void PortSite::addQuery(Ports &ports) const {
   ports.query = add({shape.batch, shape.nHeads, shape.headDim}, "query");
   ports.writeQuery = HostTensor::writable(graph, ports.query, prefix + "query");
 }
 
 void PortSite::addAppend(Ports &ports) const {
-  ports.append =
-      addTokens({shape.batch, shape.nKvHeads, shape.headDim}, "append", "active", UNSIGNED_INT);
-}
-
-void PortSite::addFill(Ports &ports, unsigned nTokens) const {
-  ports.fill =
-      addTokens({shape.batch, shape.nKvHeads, nTokens, shape.headDim}, "fill", "lengths", INT);
+  const std::vector<std::size_t> token{shape.batch, shape.nKvHeads, shape.headDim};
+  NewTokens &append = ports.append;
+  append.key = add(token, "append/key");
+  append.value = add(token, "append/value");
+  append.active = graph.addVariable(UNSIGNED_INT, {shape.batch}, prefix + "append/active");
+  graph.setTileMapping(append.active, 0);
+  const auto writable = [&](const Tensor &tensor, const char *what) {
+    return HostTensor::writable(graph, tensor, prefix + "append/" + what);
+  };
+  append.writeKey = writable(append.key, "key");
+  append.writeValue = writable(append.value, "value");
+  append.writeActive = writable(append.active, "active");
 }
 
 void PortSite::addOutput(Ports &ports, const std::string &step) const {
@@ -122,10 +108,9 @@ Tensor Shard::attendNothing(Sequence &program, const std::string &step) {
   return output;
 }
 
-void Shard::addPrograms(const Programs &programs, bool shared, bool fillsTogether,
+void Shard::addPrograms(const Programs &programs, bool shared,
                         const std::shared_ptr<Lockstep> &lockstep) {
-  const auto alone = std::make_shared<Lockstep>();
-  cache.lockstep = alone;
+  cache.lockstep = std::make_shared<Lockstep>(); // the host works on one IPU at a time
   host.emplace(graph, cache);
   cache.lockstep = lockstep;
   const PortSite site{graph, plan.placement, share.shape, prefix};
@@ -149,7 +134,7 @@ void Shard::addPrograms(const Programs &programs, bool shared, bool fillsTogethe
     site.addAppend(ports);
     const NewTokens &t = ports.append;
     append = made("append", true, [&](Sequence &body) {
-      sparq::append(graph, cache, t.key, t.value, t.counts, body, {"append"});
+      sparq::append(graph, cache, t.key, t.value, t.active, body, {"append"});
     });
   }
   for (std::size_t i = 0; i != plan.attention.size(); ++i)
@@ -160,16 +145,6 @@ void Shard::addPrograms(const Programs &programs, bool shared, bool fillsTogethe
                           : sparq::attend(graph, cache, i, ports.query, body, {steps[i]}),
                       steps[i]);
     }));
-  if (programs.fillTokens != 0) {
-    if (!fillsTogether)
-      cache.lockstep = alone;
-    site.addFill(ports, programs.fillTokens);
-    const NewTokens &t = ports.fill;
-    fill = made("fill", true, [&](Sequence &body) {
-      fillCache(graph, cache, t.key, t.value, t.counts, body, {"fill"});
-    });
-    cache.lockstep = lockstep;
-  }
 }
 
 std::uint64_t Shard::streamingBytes() const { return cache.streamingBytes(graph.getTarget()); }

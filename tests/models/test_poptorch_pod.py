@@ -100,7 +100,9 @@ class Emulated(types.ModuleType):
         counts = [0] * (1 + max(decoder.ipus))
         for layer, ipu in zip(decoder.model.layers, decoder.ipus):
             name = layer.self_attn.attention.cache_name
-            self.layer_of[name], self.rows[name] = counts[ipu], [[] for _ in range(BATCH)]
+            self.layer_of[name] = counts[ipu]
+            nothing = np.zeros((first.spec.n_kv_heads, 0, first.spec.head_dim), np.float16)
+            self.rows[name] = [[nothing, nothing] for _ in range(BATCH)]
             counts[ipu] += 1
         self.spec = first.spec
         attention = [attention_over(first.options.memory, first.settings)]
@@ -110,7 +112,6 @@ class Emulated(types.ModuleType):
                 n_heads,
                 attention=attention,
                 options=DeviceOptions(n_tiles=8, hot_rows=first.options.hot_rows),
-                fill_tokens=PROMPT,
                 n_layers=n,
             )
             for n in counts
@@ -160,10 +161,15 @@ class Emulated(types.ModuleType):
         self.calls.append(name)
         if name == "CacheFill":
             key, value, lengths = arrays[:3]
-            session.fill(np.ascontiguousarray(key), np.ascontiguousarray(value), lengths.tolist(), layer)
             for b, n in enumerate(lengths):
                 if n >= 0:
                     self.rows[cache][b] = [key[b, :, :n], value[b, :, :n]]
+            counts = [rows[0].shape[1] for rows in self.rows[cache]]
+            whole = np.zeros((2, BATCH, key.shape[1], max(counts), key.shape[3]), np.float16)
+            for b, rows in enumerate(self.rows[cache]):
+                whole[:, b, :, : counts[b]] = rows
+            session.reset(layer)
+            session.write(*whole, counts, layer)
             return [torch.tensor(session.lengths(layer), dtype=torch.int32)]
         assert name == "SparqDecode"
         query, key, value, active = arrays[:4]

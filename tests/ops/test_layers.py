@@ -113,24 +113,6 @@ def test_tokens_one_by_one_through_chunks_and_blocks(index_bits: int) -> None:
                 stacks.attend(layer)
 
 
-def test_prefill_on_the_device_is_for_one_layer() -> None:
-    rng = np.random.default_rng(1)
-    spec = CacheSpec(2, 2, 24, 300, index_bits=4)
-    session = _core.Session(
-        spec, 4, attention=[DENSE, SPARQ], options=DeviceOptions(n_tiles=24), fill_tokens=200, n_layers=3
-    )
-    caches = [KVCache(2, 2, 24, 300, device="reference", index_bits=4) for _ in range(3)]
-    for layer, lengths in ((1, [200, 70]), (0, [129, 3]), (2, [64, 191])):
-        key, value = (rng.standard_normal((2, 2, 200, 24)).astype(np.float16) for _ in range(2))
-        session.fill(key, value, lengths, layer)
-        caches[layer].append(key, value, np.array(lengths))
-    for layer, cache in enumerate(caches):
-        assert list(session.lengths(layer)) == list(cache.lengths)
-        query = rng.standard_normal((2, 4, 24)).astype(np.float16)
-        expected = sparq_attention(query, cache, rank=8, top_k=24, n_local=4)
-        assert_bits(session.attention(1, query, layer=layer), expected)
-
-
 def test_programs_do_not_grow_with_layers() -> None:
     """Vertices and code of 32 layers are those of one, but for the vertices that load and store a layer."""
 

@@ -214,40 +214,6 @@ def test_rows_that_are_selected_again_stay_hot() -> None:
         assert misses_of(session, query) == 0
 
 
-# 1 and 3 blocks a part
-@pytest.mark.parametrize(
-    ("row_bits", "n_tiles", "components"), [(16, 24, 0), (8, 24, 16), (16, 8, 0), (16, 24, 8)]
-)
-def test_prefill_on_the_device(row_bits: int, n_tiles: int, components: int) -> None:
-    rng = np.random.default_rng(4)
-    settings_ = SparqSettings(rank=8, top_k=24, n_local=4)
-    index = dict(index_bits=4, row_bits=row_bits, index_components=components)
-    spec = CacheSpec(2, 2, 24, 300, **index)
-    attention = [Attention("sparq-tiered", settings_)]
-    session = _core.Session(
-        spec, 4, attention=attention, options=DeviceOptions(n_tiles), fill_tokens=200, n_layers=2
-    )
-    caches = [KVCache(2, 2, 24, 300, device="reference", **index) for _ in range(2)]
-    for layer, lengths in ((1, [200, 70]), (0, [129, 3]), (1, [64, 191]), (0, [-1, 128])):
-        key, value = (rng.standard_normal((2, 2, 200, 24)).astype(np.float16) for _ in "kv")
-        session.fill(key, value, lengths, layer)
-        held = caches[layer].lengths
-        keys, values = caches[layer].read() if held.any() else (key[:, :, :0], value[:, :, :0])
-        caches[layer].reset()
-        for b, n in enumerate(lengths):
-            own = np.zeros(2, np.int64)
-            own[b] = n if n >= 0 else held[b]
-            new = (key, value) if n >= 0 else (keys, values)
-            caches[layer].append(*new, own)
-        for _ in range(2):
-            query = rng.standard_normal((2, 4, 24)).astype(np.float16)
-            expected = sparq_attention(query, caches[layer], **settings_.arguments())
-            assert_bits(session.attention(0, query, layer=layer), expected)
-            token = [rng.standard_normal((2, 2, 1, 24)).astype(np.float16) for _ in "kv"]
-            session.append(*token, [1, 1], layer)
-            caches[layer].append(*token)
-
-
 @pytest.mark.parametrize("split", ["layers", "heads"])
 def test_several_ipus(split: str) -> None:
     rng = np.random.default_rng(5)

@@ -250,20 +250,3 @@ def test_what_a_session_refuses() -> None:
     words = "plan: split must be 'layers' where heads of one history of window attention would be split"
     assert message(lambda: _core.Session(spec, 4, attention=[remembers], options=split)).startswith(words)
     assert _core.Session(spec, 4, attention=[strided], options=split).n_recent == 0  # negative control
-
-
-def test_prefill_by_the_device_forgets() -> None:
-    """Of the batch elements that it replaces."""
-    made = _core.Session(
-        CacheSpec(2, 1, 8, 64),
-        1,
-        attention=[Attention("window-streaming", WindowSettings(4, n_recent=3))],
-        options=DeviceOptions(n_tiles=2),
-        fill_tokens=8,
-    )
-    key = tensors("normal", (2, 1, 8, 8), np.random.default_rng(0))
-    made.fill(key, key, [8, 8])
-    made.attention(0, np.ascontiguousarray(key[:, :, 0]))
-    assert [len(steps) for steps in made.history()] == [1, 1]
-    made.fill(key, key, [-1, 5])
-    assert [len(steps) for steps in made.history()] == [1, 0]

@@ -79,17 +79,13 @@ def test_every_step_is_of_all_ipus(kernel: str, index_bits: int) -> None:
         spec = CacheSpec(1, 4, 16, 256, index_bits=index_bits)
     rng = np.random.default_rng(1)
     key = numbers(rng, spec.batch, spec.n_kv_heads, 100, 16)
-    prompt = numbers(rng, spec.batch, spec.n_kv_heads, 70, 16)
     token = [numbers(rng, spec.batch, spec.n_kv_heads, 1, 16)] * 2
     query = numbers(rng, spec.batch, 2 * spec.n_kv_heads, 16)
     times = {}
     for n_ipus, split in ((4, "heads"), (2, "layers")):
-        more = {"fill_tokens": 70} if kernel != "dense-streaming" else {}
-        session = session_of(kernel, spec, n_ipus, split, **more)
+        session = session_of(kernel, spec, n_ipus, split)
         session.write(key, key, [100] * spec.batch, 1)
         programs = [(session.append, (*token, [1] * spec.batch, 1)), (session.attention, (0, query, 1))]
-        if more and spec.batch == 1:
-            programs.append((session.fill, (prompt, prompt, [70], 1)))
         for call, arguments in programs:
             call(*arguments)
             some = on_some(steps_of(session), n_ipus)

@@ -149,56 +149,6 @@ def executions_of(step: str, session: Any) -> int:
     return sum(s["executions"] for s in steps if s["name"].endswith(f"/{step}") and not s["beside"])
 
 
-@pytest.mark.parametrize("kernel", ["sparq-streaming", "sparq-tiered"])
-@pytest.mark.parametrize(("n_ipus", "split"), SPLITS)
-def test_prefill_by_the_device(n_ipus: int, split: str, kernel: str) -> None:
-    session = session_of(kernel, n_ipus, split, fill_tokens=70)
-    rng = np.random.default_rng(4)
-    references = filled(session)
-    for layer, lengths in ((3, [70, 0]), (0, [-1, 66]), (1, [5, -1])):
-        key, value = (numbers(rng, 2, 2, 70, 16) for _ in "kv")
-        session.fill(key, value, lengths, layer)
-        cache = references[layer]
-        (keys, values), held = cache.read(), cache.lengths
-        cache.reset()
-        for b, n in enumerate(lengths):
-            own = np.zeros(2, np.int64)
-            own[b] = n if n >= 0 else held[b]
-            cache.append(*((key, value) if n >= 0 else (keys, values)), own)
-        token = [numbers(rng, 2, 2, 1, 16) for _ in "kv"]
-        session.append(*token, [1, 1], layer)
-        cache.append(*token)
-    query = numbers(rng, 2, 4, 16)
-    for layer, cache in enumerate(references):
-        assert session.lengths(layer) == cache.lengths.tolist()
-        expected = sparq_attention(query, cache, **SPARQ.arguments())
-        assert_bits(session.attention(0, query, layer=layer), expected)
-        for rows, same in zip(session.read(int(cache.lengths.max()), layer), cache.read()):
-            assert_bits(rows, same)
-    with pytest.raises(ValueError, match=r"^fill: lengths must be in \[-1, n_tokens=70\], got 71$"):
-        session.fill(key, value, [1, 71], 0)
-    with pytest.raises(ValueError, match=r"^fill: layer must be in \[0, n_layers=4\), got 4$"):
-        session.fill(key, value, [1, 1], 4)
-
-
-@pytest.mark.parametrize(("n_ipus", "split"), SPLITS)
-def test_prefill_forgets_the_steps_of_what_it_replaces(n_ipus: int, split: str) -> None:
-    spec = CacheSpec(4, 1, 16, 150)
-    program = Attention("window-streaming", WindowSettings(9, 4, 3))
-    options = DeviceOptions(8, n_ipus=n_ipus, split=split)
-    session = _core.Session(spec, 2, attention=[program], options=options, n_layers=N_LAYERS, fill_tokens=20)
-    rng = np.random.default_rng(6)
-    key = numbers(rng, 4, 1, 20, 16)
-    for layer in (0, 3):
-        session.fill(key, key, [20] * 4, layer)
-        session.attention(0, numbers(rng, 4, 2, 16), layer=layer)
-    session.fill(key, key, [-1, 5, 0, -1], 3)
-    assert [len(steps) for steps in session.history(3)] == [1, 0, 0, 1]
-    assert [len(steps) for steps in session.history(0)] == [1] * 4
-    session.reset(0)
-    assert session.history(0) == [[]] * 4
-
-
 @pytest.mark.parametrize(("n_ipus", "split"), SPLITS)
 def test_misses_are_of_the_last_call(n_ipus: int, split: str) -> None:
     session = session_of("sparq-tiered", n_ipus, split, hot_rows=64)
@@ -222,7 +172,7 @@ def test_misses_are_of_the_last_call(n_ipus: int, split: str) -> None:
 
 @pytest.mark.parametrize(("n_ipus", "split"), SPLITS)
 def test_the_device_counts_the_cycles_of_a_call(n_ipus: int, split: str) -> None:
-    session = session_of("sparq-tiered", n_ipus, split, hot_rows=64, fill_tokens=70, timed=True)
+    session = session_of("sparq-tiered", n_ipus, split, hot_rows=64, timed=True)
     references = filled(session)
     query = numbers(np.random.default_rng(5), 2, 4, 16)
     for layer in (0, 3):
@@ -234,9 +184,6 @@ def test_the_device_counts_the_cycles_of_a_call(n_ipus: int, split: str) -> None
             run = _core.emulator_last_run(session)
             assert counted[-1] == pytest.approx(run["seconds"]["total"] * session.clock_hz, rel=0.02, abs=2)
         assert counted[1] < counted[0]
-    key = numbers(np.random.default_rng(6), 2, 2, 70, 16)
-    session.fill(key, key, [70, 70], 1)
-    assert session.lengths(1) == [70, 70]
     with pytest.raises(
         ValueError, match=r"^cycles: the session must have been made with timed=True, got False"
     ):

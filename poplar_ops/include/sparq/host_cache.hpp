@@ -60,7 +60,6 @@ public:
   void checkRoom(unsigned layer, unsigned nTokens, const std::vector<std::uint32_t> &counts,
                  unsigned firstElement = 0) const;
   void advance(unsigned layer, const std::vector<std::uint32_t> &counts);
-  void replaced(unsigned layer, unsigned b, std::uint32_t length) { lengths_[layer][b] = length; }
 
 private:
   // Runs a program that loads the layer that was selected, or stores it.

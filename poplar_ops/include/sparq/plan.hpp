@@ -232,7 +232,6 @@ struct Programs {
   unsigned nLayers = 1;    // of one shape, that these programs serve in turn
   bool append = true;      // without it, and without key columns, rows are packed for reading in
                            // sequence
-  unsigned fillTokens = 0; // of one call of the prefill program; 0: there is none
   TierOptions tiers{};     // where the cache is in three tiers
   // For a plan of several IPUs: only what passes between them. There is no cache, and attention is
   // a branch that is never taken.

@@ -64,10 +64,6 @@ public:
   // nKvHeads, headDim}.
   void append(const std::uint16_t *key, const std::uint16_t *value,
               const std::vector<std::uint32_t> &active, unsigned layer = 0);
-  // Prefill by the device, fillTokens a call: key, value {batch, nKvHeads, fillTokens, headDim}.
-  // Where lengths[b] is not -1, element b then holds the first lengths[b] and nothing else.
-  void fill(const std::uint16_t *key, const std::uint16_t *value,
-            const std::vector<std::int32_t> &lengths, unsigned layer = 0);
 
   // Runs entry `index` of the attention programs: query, output {batch, nHeads, headDim}.
   void attention(std::size_t index, const std::uint16_t *query, std::uint16_t *output,
@@ -98,7 +94,7 @@ private:
   struct Entry {
     const Ports *ports;
     std::vector<Shard *> shards;
-    unsigned firstProgram = 0;                    // append, each attention, fill
+    unsigned firstProgram = 0;                    // append, each attention
     std::vector<HostTensor> cycles;               // of each attention, where they are counted
     std::vector<poplar::program::Program> attend; // each attention, from port to port
 
@@ -117,9 +113,7 @@ private:
   template <class PortOf>
   poplar::program::Program scatter(const Entry &entry, const PortOf &portOf,
                                    const char *name) const;
-  poplar::program::Program newTokens(const Entry &entry, NewTokens Ports::*tokens,
-                                     poplar::program::Program Shard::*program,
-                                     const char *counts) const;
+  poplar::program::Program appendOn(const Entry &entry) const;
   poplar::program::Program attend(const Entry &entry, std::size_t index) const;
   poplar::program::Sequence stack(std::size_t index);
   void compile(poplar::Graph &graph, const std::vector<poplar::program::Program> &all);
@@ -133,7 +127,7 @@ private:
   void tookStep(const Entry &entry, std::size_t index, unsigned layer);
 
   Shape shape_;
-  unsigned nLayers_, fillTokens_;
+  unsigned nLayers_;
   bool timed_;
   poplar::Device device_;
   std::vector<Shard> shards_;

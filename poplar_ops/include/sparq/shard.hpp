@@ -14,16 +14,16 @@
 
 namespace sparq {
 
-// Tokens for the programs that append or fill: keys and values, and which of them are real.
+// A token for each batch element whose active is 1.
 struct NewTokens {
-  poplar::Tensor key, value, counts;
-  HostTensor writeKey, writeValue, writeCounts;
+  poplar::Tensor key, value, active;
+  HostTensor writeKey, writeValue, writeActive;
 
   void write(poplar::Engine &engine, const std::uint16_t *keys, const std::uint16_t *values,
-             const void *ofElements) const {
+             const std::vector<std::uint32_t> &elements) const {
     writeKey.write(engine, keys);
     writeValue.write(engine, values);
-    writeCounts.write(engine, ofElements);
+    writeActive.write(engine, elements.data());
   }
 };
 
@@ -31,7 +31,6 @@ struct NewTokens {
 struct Ports {
   poplar::Tensor query;                // {batch, nHeads, headDim}
   NewTokens append;                    // {batch, nKvHeads, headDim}, active {batch}
-  NewTokens fill;                      // {batch, nKvHeads, fillTokens, headDim}, lengths {batch}
   std::vector<poplar::Tensor> outputs; // of each attention
   HostTensor writeQuery;
   std::vector<HostTensor> readOutputs;
@@ -46,15 +45,12 @@ struct PortSite {
 
   void addQuery(Ports &ports) const;
   void addAppend(Ports &ports) const;
-  void addFill(Ports &ports, unsigned nTokens) const;
   // For outputs that are elsewhere.
   void addOutput(Ports &ports, const std::string &step) const;
   void readOutput(Ports &ports, const poplar::Tensor &output, const std::string &step) const;
 
 private:
   poplar::Tensor add(const std::vector<std::size_t> &extents, const std::string &name) const;
-  NewTokens addTokens(const std::vector<std::size_t> &extents, const std::string &program,
-                      const char *counts, poplar::Type type) const;
 };
 
 struct Shard {
@@ -63,9 +59,7 @@ struct Shard {
         const std::string &prefix, bool shared, const std::shared_ptr<Lockstep> &lockstep);
   // Its programs, in lockstep too: those that the last IPU returns are of all IPUs, those of the
   // others are empty. `shared`: several programs call each of them, so they become functions.
-  // `fillsTogether`: prefill runs in lockstep as well, because it replaces the same batch elements
-  // on all IPUs.
-  void addPrograms(const Programs &programs, bool shared, bool fillsTogether,
+  void addPrograms(const Programs &programs, bool shared,
                    const std::shared_ptr<Lockstep> &lockstep);
 
   Share share;
@@ -77,7 +71,7 @@ struct Shard {
   std::vector<std::string> steps; // of each attention, in a profile
   Ports ports;
   // Each works on the layer that was selected.
-  poplar::program::Program append, fill;
+  poplar::program::Program append;
   std::vector<poplar::program::Program> attend;
 
   unsigned own(unsigned layer) const { return layer - share.firstLayer; }
