@@ -32,7 +32,7 @@ def commands() -> list[str]:
         for line in re.sub(r"\\\n\s*", " ", path.read_text(encoding="utf-8")).splitlines():
             match = COMMAND.match(line)
             # The arguments of lm_eval are another program's; test_lm_eval.py tries them.
-            if match and "|" not in line and "sparq_ipu.lm_eval" not in line:
+            if match and "|" not in line and "sparq_study.lm_eval" not in line:
                 found.append(re.split(r" +# ", match[1])[0].replace(" ...", "").strip())
     return sorted(set(found))
 

@@ -13,7 +13,6 @@ EXTRAS = {
     "transformers": "models",
     "gguf": "models",
     "tqdm": "models",
-    "lm_eval": "models,lm-eval",
     "fastapi": "models,serve",
     "uvicorn": "models,serve",
     "prometheus_client": "models,serve",

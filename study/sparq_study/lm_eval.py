@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """lm-evaluation-harness over an enabled model: every token that its tasks score comes from SparQ attention.
 
-    python -m sparq_ipu.lm_eval run --model sparq --tasks ... --model_args pretrained=DIR,rank=32,top_k=128
-    python -m sparq_ipu.lm_eval run --model sparq --tasks ... --model_args pretrained=DIR,attention=dense
+    python -m sparq_study.lm_eval run --model sparq --tasks ... --model_args pretrained=DIR,rank=32,top_k=128
+    python -m sparq_study.lm_eval run --model sparq --tasks ... --model_args pretrained=DIR,attention=dense
 
 The rest of the command line is lm_eval's own. From Python: `lm_eval.simple_evaluate(SparqLM(model,
 tokenizer=tokenizer, rank=32, top_k=128), tasks=[...])`.
@@ -12,7 +12,7 @@ attention is dense. Here the context but for its last token is prefill, and the 
 steps, each with a selection of its own. So every token that is scored was predicted by a decode step.
 Generation is `model.generate`, whose first token comes from prefill.
 
-Needs `pip install '.[models,lm-eval]'` in a checkout (Python 3.10).
+Needs `pip install . './study[lm-eval]'` in a checkout (Python 3.10).
 """
 
 from __future__ import annotations
@@ -21,22 +21,18 @@ import copy
 from pathlib import Path
 from typing import Any, List, Sequence, Tuple
 
-from sparq_ipu.commands.extras import needed
+import torch
+import transformers
+from lm_eval.api.registry import register_model
+from lm_eval.models.huggingface import HFLM
+from tqdm import tqdm
+
 from sparq_ipu.models import load_smollm2
-from sparq_ipu.transformers import LayerSettings
+from sparq_ipu.transformers import LayerSettings, enable, enable_dense, quantise_weights
+from sparq_ipu.transformers.cache_name import cache_of, with_cache
+from sparq_ipu.transformers.decoder.weights import check_weights
 from sparq_ipu.transformers.settings.command import parse_layer_settings
 from sparq_reference import checks
-
-with needed("sparq_ipu.lm_eval", is_command=__name__ == "__main__"):
-    import torch
-    import transformers
-    from lm_eval.api.registry import register_model
-    from lm_eval.models.huggingface import HFLM
-    from tqdm import tqdm
-
-    from sparq_ipu.transformers import enable, enable_dense, quantise_weights
-    from sparq_ipu.transformers.cache_name import cache_of, with_cache
-    from sparq_ipu.transformers.decoder.weights import check_weights
 
 #: how a model may attend: SparQ, dense over the same cache, or as it is without this package
 ATTENTION = ("sparq", "dense", "own")

@@ -18,11 +18,11 @@ from lm_eval.api.instance import Instance  # noqa: E402
 from lm_eval.tasks import TaskManager  # noqa: E402
 from tiny_models import enable, save_checkpoint  # noqa: E402
 
-from sparq_ipu.lm_eval import SparqLM  # noqa: E402
 from sparq_ipu.transformers import RECOMMENDED, disable, is_enabled  # noqa: E402
 from sparq_ipu.transformers.cache_name import cache_of, with_cache  # noqa: E402
 from sparq_ipu.transformers.decoder.weights import weights_of  # noqa: E402
 from sparq_ipu.transformers.integration import decoding  # noqa: E402
+from sparq_study.lm_eval import SparqLM  # noqa: E402
 
 FEW = dict(rank=2, top_k=2, n_local=0, mean_value=False, published=True)
 #: (context, continuation): two answers to one question, another question, and a question without words
@@ -193,7 +193,7 @@ def test_what_the_command_line_makes(checkpoint: Path) -> None:
 
 def test_settings(model: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     given = {}
-    monkeypatch.setattr("sparq_ipu.lm_eval.enable", lambda model, **options: given.update(options))
+    monkeypatch.setattr("sparq_study.lm_eval.enable", lambda model, **options: given.update(options))
     SparqLM(model, tokenizer=tokenizer)
     assert (
         not set(given) & set(RECOMMENDED) - {"layers"} and given["layers"] is None and not given["published"]
