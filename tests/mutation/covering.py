@@ -36,7 +36,7 @@ WITH_CPP = {
     "emulator/": "",
 }
 #: what these test is no source file
-LEFT_OUT = ("tests/mutation/", "tests/packaging/", "tests/bindings/", "tests/codelets/test_coverage.py")
+LEFT_OUT = ("tests/mutation/", "tests/packaging/", "tests/codelets/test_coverage.py")
 _COMPILER = """#!/bin/sh
 # GCC for coverage; keeps the notes of what popc compiles in a folder that it removes.
 g++ --coverage -fprofile-abs-path "$@" -O0 -Wno-error || exit

@@ -41,8 +41,6 @@ def test_the_version_is_written_once():
 def test_a_type_checker_may_use_the_types(package):
     folder = Path(package.__file__).parent
     assert (folder / "py.typed").is_file()
-    native = {path.name.partition(".")[0] for path in folder.glob("_*.so")}
-    assert native <= {path.stem for path in folder.glob("*.pyi")}
 
 
 def test_what_is_installed():
@@ -54,8 +52,7 @@ def test_what_is_installed():
         pytest.skip("an editable installation has its files elsewhere")
     assert top - information == {"sparq_ipu", "sparq_reference"}
     names = {file.as_posix() for file in files}
-    wanted = ("sparq_ipu/py.typed", "sparq_ipu/_core.pyi", "sparq_ipu/_cpu.pyi", "sparq_reference/py.typed")
-    assert names.issuperset(wanted)
+    assert names.issuperset(("sparq_ipu/py.typed", "sparq_reference/py.typed"))
     assert any(file.name == "LICENSE" for file in files)
 
 
