@@ -229,10 +229,10 @@ struct TierOptions {
 // What a graph is to have on one cache.
 struct Programs {
   std::vector<Attention> attention;
-  unsigned nLayers = 1;    // of one shape, that these programs serve in turn
-  bool append = true;      // without it, and without key columns, rows are packed for reading in
-                           // sequence
-  TierOptions tiers{};     // where the cache is in three tiers
+  unsigned nLayers = 1; // of one shape, that these programs serve in turn
+  bool append = true;   // without it, and without key columns, rows are packed for reading in
+                        // sequence
+  TierOptions tiers{};  // where the cache is in three tiers
   // For a plan of several IPUs: only what passes between them. There is no cache, and attention is
   // a branch that is never taken.
   bool onlyBetween = false;
