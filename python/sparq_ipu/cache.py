@@ -24,7 +24,7 @@ class KVCache(HasSpec):
     """A KV cache on any device, for one attention layer or for all layers of a model that have one shape.
 
     On an IPU or the emulator, keys and values live in streaming memory: rows of K and V, and K once more
-    by component for the score step (docs/design.md). Elements of the batch have lengths of their own.
+    by component for the score step (docs/design_ipu.md). Elements of the batch have lengths of their own.
 
     Args:
         batch: batch elements.

@@ -33,7 +33,7 @@ class Share:
 
 @dataclasses.dataclass(frozen=True)
 class DeviceOptions:
-    """Options of a cache on an IPU or an emulated one (docs/design.md).
+    """Options of a cache on an IPU or an emulated one (docs/ipu_plans.md).
 
     Args:
         n_tiles: tiles of an emulated IPU; 0: all 1472.
