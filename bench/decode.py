@@ -13,7 +13,7 @@ where the time of a step goes (of steps that are not counted). The model has the
 of SmolLM2-135M and random weights, unless --model names a checkpoint or "smollm2"; keys and values in the
 cache are random too. So speed is measured, and what is said means nothing. stdout: one JSON line for each
 method, type and length; stderr: progress, and a table made from those lines. --write puts the table of the
-committed rows into README.md, and more of them into docs/models.md.
+committed rows into docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from lib.common import (
 )
 from lib.decode_method import METHODS, OURS, Method, head_dim_of, settings_of
 from lib.decode_parts import PARTS
-from lib.decode_tables import TYPES, all_rows, best_plain, of_the_lengths, of_the_peers, plot, read_rows
+from lib.decode_tables import TYPES, best_plain, of_the_lengths, of_the_peers, read_rows
 from lib.json_lines import SCHEMA, JsonLines
 from lib.processor import processor
 from lib.quiet import Pace, noise, others, watched
@@ -58,8 +58,7 @@ from sparq_ipu.commands.tables import replace_block
 
 #: the published tables
 ROWS = ROOT / "bench/results/decode.jsonl"
-PEERS = ROOT / "bench/results/peers.jsonl"
-BLOCKS = {ROOT / "README.md": of_the_lengths, ROOT / "docs/models.md": all_rows}
+DOCUMENT = ROOT / "docs/benchmarks.md"
 
 #: SmolLM2-135M, by the names of LlamaConfig
 SHAPE = dict(
@@ -142,9 +141,8 @@ def parser() -> argparse.ArgumentParser:
     )
     cli.add_argument("--json", type=Path, help="append the rows to this file too")
     cli.add_argument("--read", type=Path, help="measure nothing: take the rows of that file")
-    cli.add_argument("--plot", type=Path, help="draw tokens per second over the length (needs matplotlib)")
     cli.add_argument(
-        "--write", action="store_true", help="put the tables of the rows into README.md and docs/models.md"
+        "--write", action="store_true", help="put the tables of the rows into docs/benchmarks.md"
     )
     return cli
 
@@ -440,8 +438,7 @@ def main(argv: list[str] | None = None) -> int:
         cli.error(f"--S must {rule}, got {min(a.S)} and {a.steps}")
     if a.cpu_time and (a.threads != 1 or os.environ.get("OMP_NUM_THREADS") != "1"):
         cli.error("--cpu-time must have --threads 1 and OMP_NUM_THREADS=1: it is that of one thread")
-    for flag in ("json", "plot"):
-        check_output(cli, f"--{flag}", getattr(a, flag))
+    check_output(cli, "--json", a.json)
     rows: list[Row] = []
     if a.read is not None:
         try:
@@ -463,13 +460,10 @@ def main(argv: list[str] | None = None) -> int:
         if a.json is not None:
             JsonLines(a.json, "decode").append(new)
     print(table(rows), file=sys.stderr)
-    if a.plot is not None:
-        plot(rows, a.plot)
-    has_peers = any(row["dtype"] == "gguf" for row in rows)
-    for document, of_rows in BLOCKS.items() if a.write and not has_peers else ():
-        replace_block(document, "decode", of_rows(rows))
-    if a.write and has_peers:
-        replace_block(ROOT / "README.md", "peers", of_the_peers(rows))
+    if a.write:
+        has_peers = any(row["dtype"] == "gguf" for row in rows)
+        name, text = ("peers", of_the_peers) if has_peers else ("decode", of_the_lengths)
+        replace_block(DOCUMENT, name, text(rows))
     return int(any(row["error"] for row in rows))
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Accuracy of SparQ and its rivals on a pretrained model, offline: see docs/accuracy.md.
+"""Accuracy of SparQ and its rivals on a pretrained model, offline: see docs/study.md.
 
     python study/accuracy.py --quick                                a look, under 5 minutes on 2 cores
     python study/accuracy.py --jobs 2 --out runs/accuracy.jsonl     the whole table; run again to continue
@@ -38,11 +38,13 @@ OTHER_TASKS = "study/results/tasks_*.jsonl"  # of each model and length one
 ROWS = ROOT / "study/results/row_bits.jsonl"
 STATISTICS = ROOT / "study/results/attention_statistics.jsonl"
 COVERAGE = ROOT / "study/results/interval_coverage.jsonl"
-DOCUMENT = ROOT / "docs/accuracy.md"
+README = ROOT / "README.md"
+ANSWER = ROOT / "docs/accuracy.md"
+DOCUMENT = ROOT / "docs/study.md"
 TABLES = ROOT / "docs/accuracy_tables.md"
 HELD_OUT_TABLES = ROOT / "docs/accuracy_held_out.md"
-LATER_DOCUMENT = ROOT / "docs/accuracy_later.md"
-MODELS_DOCUMENT = ROOT / "docs/models.md"
+LATER_DOCUMENT = ROOT / "docs/sparse_methods.md"
+SETTINGS_DOCUMENT = ROOT / "docs/settings.md"
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -129,7 +131,7 @@ def arguments() -> argparse.ArgumentParser:
         "--write",
         action="store_true",
         help=f"only put the results of study/results into docs/{DOCUMENT.name}, its pages of tables, "
-        f"{LATER_DOCUMENT.name} and {MODELS_DOCUMENT.name}",
+        f"{LATER_DOCUMENT.name} and {SETTINGS_DOCUMENT.name}",
     )
     parser.add_argument(
         "--coverage",
@@ -260,9 +262,9 @@ def write_coverage(path: Path) -> None:
 
 
 def write_documents() -> None:
-    """Make the pages of tables and the generated blocks of docs/accuracy.md from the published lines."""
+    """Make the pages of tables and the generated blocks of documents from the published lines."""
     from sparq_ipu.commands.tables import replace_block
-    from sparq_study.accuracy import document, later, report, runner
+    from sparq_study.accuracy import defaults, document, later, report, runner
 
     lines, held_out = runner.read_results(RESULTS), runner.read_results(HELD_OUT)
     for page, source, shown in ((TABLES, RESULTS, lines), (HELD_OUT_TABLES, HELD_OUT, held_out)):
@@ -277,13 +279,13 @@ def write_documents() -> None:
     replace_block(LATER_DOCUMENT, "later", later.tables(files))
     replace_block(LATER_DOCUMENT, "goal", later.goal_table(files))
     replace_block(LATER_DOCUMENT, "components", later.components_table(files))
-    replace_block(
-        LATER_DOCUMENT,
-        "tasks",
-        later.tasks_table([runner.read_results(path) for path in ROOT.glob(OTHER_TASKS)]),
-    )
+    tasks = [runner.read_results(path) for path in ROOT.glob(OTHER_TASKS)]
+    replace_block(LATER_DOCUMENT, "tasks", later.tasks_table(tasks))
+    of_defaults = list(defaults.rows_of(files, [*tasks, held_out]))
+    replace_block(ANSWER, "defaults", defaults.table(of_defaults))
+    replace_block(README, "cost", defaults.sentence(of_defaults))
     settings = [runner.read_results(path) for path in ROOT.glob(SETTINGS)]
-    replace_block(MODELS_DOCUMENT, "settings", later.settings_table(files, settings))
+    replace_block(SETTINGS_DOCUMENT, "settings", later.settings_table(files, settings))
 
 
 def run(args: argparse.Namespace, plan: Plan) -> int:

@@ -251,7 +251,7 @@ def overhead_for(largest: float, costs: Costs) -> Line:
 
 
 def _measure(rows: Sequence[Line]) -> Line:
-    """The study's numbers of one method, as docs/accuracy.md has them: sums over all texts of a task."""
+    """The study's numbers of one method, as docs/study.md has them: sums over all texts of a task."""
 
     def ratio(task: str, over: str, under: str) -> float:
         own = [r for r in rows if r["task"] == task]

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What rows of 8 bits cost: the error of the attention output on recorded traces (see docs/accuracy.md).
+"""What rows of 8 bits cost: the error of the attention output on recorded traces (see docs/study.md).
 
     python study/rows.py --input play.npz --json runs/row_bits.jsonl
 

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What weights of few bits cost in quality, and what SparQ attention costs, each apart (see docs/models.md).
+"""What weights of few bits cost in quality, and what SparQ attention costs, each apart: docs/settings.md.
 
     python study/weights.py --json study/results/weights.jsonl
 
 The Kullback-Leibler divergence of the next token, in nats, from the same model with weights in bfloat16 and
 dense attention: its mean along texts of the study, and the share of tokens with the same most likely one. Of
 each text a prompt is read, then tokens follow as decode steps, whose products are those of few bits. The
-standard error is that of the means of the texts. --write puts the table of the lines into docs/models.md.
+standard error is that of the means of the texts. --write puts the table of the lines into docs/settings.md.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--threads", type=thread_count, default=2, metavar="N", help="of PyTorch [2]")
     add("--json", type=Path, metavar="FILE", help="write JSON lines: one for each case")
     add("--read", type=Path, metavar="FILE", help="measure nothing: take the lines of that file")
-    add("--write", action="store_true", help="put the table of the lines into docs/models.md")
+    add("--write", action="store_true", help="put the table of the lines into docs/settings.md")
     a = parser.parse_args(argv)
     if a.read is not None:
         refuse(parser, a, "with --read", "model", "texts", "prompt_tokens", "tokens", "threads", "json")
@@ -145,7 +145,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if a.json is not None:
         a.json.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     if a.write:
-        replace_block(ROOT / "docs/models.md", "weights", table(lines))
+        replace_block(ROOT / "docs/settings.md", "weights", table(lines))
     return 0
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is shown of the rows of bench/decode.py: the README's table, that of docs/models.md, and a plot."""
+"""What is shown of the rows of bench/decode.py: the tables of docs/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Iterable
 
 from sparq_ipu.commands.tables import markdown_table
 
-from .common import Row, number
+from .common import ROOT, Row, number
+from .quiet import QUIET_SHARE
 
 TYPES = {
     "float32": "fp32",
@@ -19,10 +20,8 @@ TYPES = {
     "int4": "int4",
     "gguf": "the file's",
 }
-#: the load average up to which two threads of ours had the machine to themselves
-QUIET = 3.0
-#: of the plot: the method, or the best one of those that begin so
-LINES = {"plain": "transformers alone, its best", "dense": "dense, our cache", "sparq": "SparQ"}
+#: the published rows of `bench/decode.py --peers`
+PEERS = ROOT / "bench/results/peers.jsonl"
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -62,7 +61,7 @@ def _sizes(rows: Iterable[Row]) -> list[tuple[int, int]]:
 def published(rows: Iterable[Row]) -> list[Row]:
     """The rows that say something: those of a quiet machine, or else of CPU time, which needs none."""
     worked = [row for row in rows if row["error"] is None and row["tokens_per_second"] is not None]
-    quiet = [row for row in worked if row["clock"] == "wall" and max(row["load_average"]) <= QUIET]
+    quiet = [row for row in worked if row["clock"] == "wall" and (row["others"] or 0.0) <= QUIET_SHARE]
     return quiet or [row for row in worked if row["clock"] == "cpu"]
 
 
@@ -70,15 +69,17 @@ def _how(rows: list[Row]) -> str:
     """How the rows came about, in a sentence."""
     row = rows[0]
     rates = [r["memory_bytes_per_second"] / 1e9 for r in rows]
-    loads = [load for r in rows for load in r["load_average"]]
     if row["clock"] == "cpu":
-        what = "By CPU time of one thread, for the machine had other work"
+        what = "CPU time of one thread, since the machine had other work"
     else:
-        what = f"By wall time, {row['n_threads']} threads"
-    return (
-        f"{what} (load {min(loads):.1f} to {max(loads):.1f}); {row['cpu']}, which read memory at "
-        f"{min(rates):.1f} to {max(rates):.1f} GB/s."
-    )
+        shares = [r["others"] or 0.0 for r in rows]
+        what = f"Wall time, {row['n_threads']} threads; other programs took at most {max(shares):.1%}"
+    said = f"{what}. {row['cpu']}; memory was read at {min(rates):.1f} to {max(rates):.1f} GB/s. "
+    return f"{said}Commit {_commits(rows)}. The commands:\n\n{_commands(rows)}"
+
+
+def _commits(rows: list[Row]) -> str:
+    return ", ".join(sorted({row["git"][:8] for row in rows}))
 
 
 def _commands(rows: list[Row]) -> str:
@@ -86,26 +87,24 @@ def _commands(rows: list[Row]) -> str:
 
 
 def of_the_lengths(rows: list[Row]) -> str:
-    """Tokens per second, a line for each length: for the README."""
+    """Tokens per second beside transformers, a line for each length."""
     lines = []
     rows = published(rows)
     for batch, seq_len in _sizes(rows):
         plain = _best(rows, seq_len, batch, "plain")
-        cells = [str(seq_len), "-"]
+        cells = [f"{seq_len:,}", str(batch), "-"]
         if plain is not None:
             name = f"{plain['method'][len('plain-') :]} {TYPES[plain['dtype']]}"
-            cells[1] = f"{plain['tokens_per_second']:.1f} ({name})"
-        for method in ("dense", "sparq"):
-            for dtype in ("float32", "bfloat16"):
-                row = _best(rows, seq_len, batch, method, dtype)
-                cells.append(number(None if row is None else row["tokens_per_second"], ".1f"))
-        sparq = _best(rows, seq_len, batch, "sparq")
-        gain = None if sparq is None or plain is None else _ratio(sparq, plain)
-        lines.append([*cells, number(gain, ".1f", unit="x")])
-        if batch != 1:
-            lines[-1][0] += f", batch {batch}"
-    header = ["positions", "transformers, its best", "dense fp32", "dense bf16", "SparQ fp32", "SparQ bf16"]
-    return markdown_table([*header, "best SparQ / best transformers"], lines) + f"\n\n{_how(rows)}"
+            cells[2] = f"{plain['tokens_per_second']:.1f} ({name})"
+        ours = [_best(rows, seq_len, batch, method) for method in ("dense", "recommended")]
+        cells += [number(None if row is None else row["tokens_per_second"], ".1f") for row in ours]
+        for row in ours:
+            gain = None if row is None or plain is None else _ratio(row, plain)
+            cells.append(number(gain, ".1f", unit="x"))
+        lines.append(cells)
+    header = ["positions", "batch", "transformers, its best", "ours, dense", "ours, SparQ"]
+    header += ["dense / transformers", "SparQ / transformers"]
+    return markdown_table(header, lines) + f"\n\n{_how(rows)}"
 
 
 def _ratio(row: Row, of: Row) -> float:
@@ -113,74 +112,67 @@ def _ratio(row: Row, of: Row) -> float:
     return ratio
 
 
-def all_rows(rows: list[Row]) -> str:
-    """Every row, with the parts of a step: for docs/models.md."""
-    header = ["method", "weights", "positions", "batch", "tokens/s", "ms a step", "MAD", "fastest to slowest"]
-    header += ["products ms", "attention ms", "rest ms", "cache MB"]
-    lines, rows = [], published(rows)
-    for row in sorted(rows, key=lambda row: (row["batch"], row["seq_len"])):
-        times = [number(row[f"seconds_{name}"], ".1f", 1e3) for name in ("per_step", "mad")]
-        ends = [number(row[f"seconds_{name}"], ".1f", 1e3) for name in ("min", "max")]
-        parts = [number(row[f"seconds_{name}"], ".1f", 1e3) for name in ("products", "attention", "rest")]
-        first = [row["method"], TYPES[row["dtype"]], row["seq_len"], row["batch"]]
-        speed = number(row["tokens_per_second"], ".1f")
-        cache = number(row["cache_bytes"], ".0f", 1e-6)
-        lines.append([*first, speed, *times, " to ".join(ends), *parts, cache])
-    return markdown_table(header, lines) + f"\n\n{_how(rows)} The commands:\n\n{_commands(rows)}"
-
-
 #: a column of the table beside other programs: what it is called, method, weights, rows of the cache, bits of
 #: the key index
-PEERS = (
+PEERS_COLUMNS = (
     ("llama.cpp, f16", "llama.cpp", "gguf", "f16", None),
     ("llama.cpp, q8_0", "llama.cpp", "gguf", "q8_0", None),
     ("OpenVINO, f16", "openvino", "gguf", "f16", None),
     ("OpenVINO, u8", "openvino", "gguf", "u8", None),
     ("dense, bf16", "dense", "bfloat16", "f16", None),
-    ("SparQ, bf16", "sparq", "bfloat16", "f16", 4),
-    ("SparQ as recommended, bf16", "recommended", "bfloat16", "f16", 2),
+    ("SparQ, bf16", "recommended", "bfloat16", "f16", 2),
     ("dense, int8", "dense", "int8", "f16", None),
-    ("SparQ, int8", "sparq", "int8", "f16", 4),
+    ("SparQ, int8", "recommended", "int8", "f16", 2),
     ("dense, int4", "dense", "int4", "f16", None),
-    ("SparQ, int4", "sparq", "int4", "f16", 4),
-    ("SparQ, 2 bits, int4", "sparq", "int4", "f16", 2),
-    ("SparQ as recommended, int4", "recommended", "int4", "f16", 2),
+    ("SparQ k=128 4 bits, int4", "sparq", "int4", "f16", 4),
+    ("SparQ, int4", "recommended", "int4", "f16", 2),
 )
-_MODELS = {"smollm2": "SmolLM2-135M"}
+_MODELS = {"smollm2": "SmolLM2-135M", "qwen2.5-coder-0.5b-q4_1": "Qwen2.5-Coder-0.5B"}
+
+
+def model_name(model: str) -> str:
+    """A model as tables call it."""
+    name = Path(model).name
+    name = name[: -len(".gguf")] if name.endswith(".gguf") else name
+    return _MODELS.get(name, name)
 
 
 def of_the_peers(rows: list[Row]) -> str:
     """Tokens per second beside other programs, and seconds to the first token; tables for each processor."""
-    text = []
     rows = [row for row in rows if row["error"] is None]
-    for in_turns in (True, False):
-        for cpu in sorted({row["cpu"] for row in rows}):
-            # only rows that were measured in turns say how long the processors stood still
-            group = [r for r in rows if r["cpu"] == cpu and (r.get("paused") is not None) == in_turns]
-            if group:
-                text += _of_a_processor(group, f"{cpu}, {'in turns' if in_turns else 'one after another'}")
-    return "\n\n".join(text)
+    return "\n\n".join(
+        part
+        for cpu in dict.fromkeys(row["cpu"] for row in reversed(rows))
+        for part in _of_a_processor([row for row in rows if row["cpu"] == cpu])
+    )
 
 
-def _of_a_processor(rows: list[Row], how: str) -> list[str]:
+def _of_a_processor(rows: list[Row]) -> list[str]:
     """Paragraphs, of rows that are compared."""
-    text, columns = [], [p for p in PEERS if any(_is(row, p) for row in rows)]
-    for values, form, said in (
-        ("tokens_per_second", ".1f", "Tokens per second after the first"),
-        ("first_token_seconds", ".2f", "Seconds from the prompt to the first token"),
+    text, plain = [], any(_is_plain(row) for row in rows)
+    columns = [p for p in PEERS_COLUMNS if any(_is(row, p) for row in rows)]
+    for values, best, form, said in (
+        ("tokens_per_second", max, ".1f", "Tokens per second after the first"),
+        ("first_token_seconds", min, ".2f", "Seconds from the prompt to the first token"),
     ):
         lines = []
         for model, seq_len in sorted({(row["model"], row["seq_len"]) for row in rows}):
             here = [row for row in rows if (row["model"], row["seq_len"]) == (model, seq_len)]
             cells = [next((row[values] for row in here if _is(row, p)), None) for p in columns]
-            name = _MODELS.get(model, Path(model).stem)
-            lines.append([name, str(seq_len), *(number(cell, form) for cell in cells)])
-        header = ["model", "positions", *(p[0] for p in columns)]
-        text.append(f"{said}, {how}:\n\n{markdown_table(header, lines)}")
+            if plain:
+                of_plain = [r[values] for r in here if _is_plain(r) and r[values]]
+                cells.insert(0, best(of_plain, default=None))
+            lines.append([model_name(model), f"{seq_len:,}", *(number(cell, form) for cell in cells)])
+        header = ["model", "positions", *(["transformers, its best, bf16"] if plain else [])]
+        text.append(
+            f"{said}, {rows[-1]['cpu']}:\n\n{markdown_table([*header, *(p[0] for p in columns)], lines)}"
+        )
     shares = [row["others"] for row in rows]
     paces = [row["memory_bytes_per_second"] / 1e9 for row in rows if row["memory_bytes_per_second"]]
-    paused = [row["paused"] for row in rows if row.get("paused") is not None]
-    said = f"Other programs took at most {max(shares):.1%} of the processors meanwhile."
+    paused = [row["paused"] for row in rows if row["paused"] is not None]
+    said = (
+        f"Commit {_commits(rows)}. Other programs took at most {max(shares):.1%} of the processors meanwhile."
+    )
     if paces:
         said += f" Memory was read at {min(paces):.1f} to {max(paces):.1f} GB/s."
     if paused:
@@ -188,31 +180,10 @@ def _of_a_processor(rows: list[Row], how: str) -> list[str]:
     return [*text, f"{said} The commands:", _commands(rows)]
 
 
+def _is_plain(row: Row) -> bool:
+    """Whether it is transformers as it is; with our weights of few bits it is not."""
+    return bool(row["method"].startswith("plain") and row["dtype"] == "bfloat16")
+
+
 def _is(row: Row, column: tuple[str, str, str, str, int | None]) -> bool:
     return (row["method"], row["dtype"], row.get("kv_type"), row["index_bits"]) == column[1:]
-
-
-def plot(rows: list[Row], path: Path) -> None:
-    """Tokens per second over the length, one line for each way and type, of batch 1."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    rows = published(rows)
-    figure, axes = pyplot.subplots(figsize=(7, 4.2))
-    for style, dtype in (("--", "float32"), ("-", "bfloat16")):
-        for color, (method, label) in zip(("tab:gray", "tab:blue", "tab:red"), LINES.items()):
-            best = [_best(rows, seq_len, 1, method, dtype) for batch, seq_len in _sizes(rows) if batch == 1]
-            points = [(row["seq_len"], row["tokens_per_second"]) for row in best if row is not None]
-            axes.plot(*zip(*points), style, color=color, marker="o", label=f"{label}, {TYPES[dtype]}")
-    axes.set(xscale="log", xlabel="positions in the cache", ylabel="tokens per second")
-    axes.set_ylim(bottom=0)
-    axes.xaxis.set_major_formatter(matplotlib.ticker.ScalarFormatter())
-    axes.set_xticks(sorted({row["seq_len"] for row in rows}))
-    axes.minorticks_off()
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
-    figure.tight_layout()
-    figure.savefig(path, dpi=130)
-    pyplot.close(figure)

@@ -56,12 +56,12 @@ def test_a_divergence_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_document_has_the_table_of_the_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = ROOT / "study/results/weights.jsonl"
-    document = (ROOT / "docs/models.md").read_text(encoding="utf-8")
+    document = (ROOT / "docs/settings.md").read_text(encoding="utf-8")
     (tmp_path / "docs").mkdir()
-    (tmp_path / "docs/models.md").write_text(document, encoding="utf-8")
+    (tmp_path / "docs/settings.md").write_text(document, encoding="utf-8")
     monkeypatch.setattr(study, "ROOT", tmp_path)
     assert study.main(["--read", str(lines), "--write"]) == 0
-    assert (tmp_path / "docs/models.md").read_text(encoding="utf-8") == document
+    assert (tmp_path / "docs/settings.md").read_text(encoding="utf-8") == document
     (tmp_path / "one").write_text(lines.read_text().replace('"kl": 0.0', '"kl": 0.1'))
     assert study.main(["--read", str(tmp_path / "one"), "--write"]) == 0
-    assert (tmp_path / "docs/models.md").read_text(encoding="utf-8") != document
+    assert (tmp_path / "docs/settings.md").read_text(encoding="utf-8") != document

@@ -349,14 +349,15 @@ def test_dense_attention_has_no_rank(capsys: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.slow
-def test_the_readme_shows_what_the_main_job_prints(capsys: pytest.CaptureFixture[str]) -> None:
-    readme = (Path(__file__).resolve().parents[2] / "README.md").read_text()
+def test_the_documents_show_what_the_main_job_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    root = Path(__file__).resolve().parents[2]
+    readme, page = (root / "README.md").read_text(), (root / "docs/benchmarks.md").read_text()
     command = next(
         line for line in readme.splitlines() if "bench/ipu_sparq.py" in line and "pip install" in line
     )
     assert ipu_sparq.main(command.split("bench/ipu_sparq.py")[1].split()) == 0
     printed = capsys.readouterr().out
-    table = readme[readme.index("device emulator, batch 1,") :].split("```")[0]
+    table = page[page.index("device emulator, batch 1,") :].split("```")[0]
     assert len(table.splitlines()) > 10
     assert table in printed
     assert table.replace("yes", "no", 1) not in printed  # negative control

@@ -131,36 +131,42 @@ def row(method: str, dtype: str, kv: str, tokens: float, cpu: str = "A", **more:
         error=None,
         n_threads=2,
         command="c",
+        paused=None,
+        git="abcdef0123",
     )
     return {**values, **more}
 
 
 def test_the_table_has_processors_apart_and_what_we_lose() -> None:
     made = [
+        row("sparq", "int4", "f16", 20.0, cpu="B", memory_bytes_per_second=None),
         row("recommended", "int4", "f16", 60.0, index_bits=2, memory_bytes_per_second=2.8e10, paused=0.012),
-        row("sparq", "int4", "f16", 50.0, memory_bytes_per_second=None),
         row("sparq", "int4", "f16", 55.0, paused=0.031),
         row("llama.cpp", "gguf", "q8_0", 80.0, paused=0.012),
-        row("sparq", "int4", "f16", 20.0, cpu="B"),
+        row("plain-sdpa", "bfloat16", "bfloat16", 7.0),
+        row("plain-sdpa-static", "bfloat16", "bfloat16", 9.0, first_token_seconds=0.5),
+        row("plain-sdpa-static", "int4", "int4", 99.0),  # with weights of ours: not transformers as it is
         row("openvino", "gguf", "u8", 1.0, error="the machine must be quiet"),
     ]
     lines = decode_tables.of_the_peers(made).splitlines()
-    first = lines.index("Tokens per second after the first, A, in turns:")
+    first = lines.index("Tokens per second after the first, A:")
+    names = "transformers, its best, bf16 | llama.cpp, q8_0 | SparQ k=128 4 bits, int4 | SparQ, int4"
     assert lines[first + 2 : first + 5] == [
-        "| model | positions | llama.cpp, q8_0 | SparQ, int4 | SparQ as recommended, int4 |",
-        "|---|---:|---:|---:|---:|",
-        "| SmolLM2-135M | 512 | 80.0 | 55.0 | 60.0 |",
+        f"| model | positions | {names} |",
+        "|---|---:|---:|---:|---:|---:|",
+        "| SmolLM2-135M | 512 | 9.0 | 80.0 | 55.0 | 60.0 |",
     ]
-    share, read = "Other programs took at most 2.0% of the processors meanwhile.", "Memory was read at"
-    still = "The processors stood still for at most 3.1% of the time."
-    assert f"{share} {read} 28.0 to 30.0 GB/s. {still} The commands:" in lines
-    older = lines.index("Tokens per second after the first, A, one after another:")
-    assert older > first and lines[older + 4] == "| SmolLM2-135M | 512 | 50.0 |"
+    prompts = lines.index("Seconds from the prompt to the first token, A:")
+    assert lines[prompts + 4] == "| SmolLM2-135M | 512 | 0.50 | 1.50 | 1.50 | 1.50 |"
+    share = "Commit abcdef01. Other programs took at most 2.0% of the processors meanwhile."
+    read, still = (
+        "Memory was read at 28.0 to 30.0 GB/s.",
+        "The processors stood still for at most 3.1% of the time.",
+    )
+    assert f"{share} {read} {still} The commands:" in lines
+    other = lines.index("Tokens per second after the first, B:")  # the last processor comes first
+    assert other > first and lines[other + 4] == "| SmolLM2-135M | 512 | 20.0 |"
     assert f"{share} The commands:" in lines
-    other = lines.index("Tokens per second after the first, B, one after another:")
-    assert lines[other + 4] == "| SmolLM2-135M | 512 | 20.0 |"
-    assert f"{share} {read} 30.0 to 30.0 GB/s. The commands:" in lines
-    assert "Seconds from the prompt to the first token, A, in turns:" in lines
 
 
 @pytest.mark.parametrize(
@@ -181,9 +187,9 @@ def test_refusals(words: str, text: str, capsys: pytest.CaptureFixture[str]) -> 
     assert text in capsys.readouterr().err
 
 
-def test_readme_is_what_the_rows_say() -> None:
-    made = decode_tables.read_rows(decode.PEERS)
+def test_the_document_is_what_the_rows_say() -> None:
+    made = decode_tables.read_rows(decode_tables.PEERS)
     assert made and not any(row["error"] or row["others"] > quiet.QUIET_SHARE for row in made)
-    text = (decode.ROOT / "README.md").read_text()
+    text = decode.DOCUMENT.read_text()
     block = text.partition("<!-- begin peers: ")[2].partition("<!-- end peers -->")[0]
     assert block.partition("\n")[2] == decode_tables.of_the_peers(made) + "\n"

@@ -36,7 +36,7 @@ def test_other_bits_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_document_has_the_committed_rows() -> None:
     rows = [json.loads(line) for line in (ROOT / "bench/results/prompt.jsonl").read_text().splitlines()]
-    text = (ROOT / "docs/cpu.md").read_text().partition("## Prompts")[2].partition("\n## ")[0]
+    text = (ROOT / "docs/benchmarks.md").read_text().partition("## Prompts")[2].partition("\n## ")[0]
     for name in dict.fromkeys(row["method"] for row in rows):
         cells = " | ".join(
             "{gflop_per_s:.0f} ({least:.0f}-{most:.0f})".format(**row)

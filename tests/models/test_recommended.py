@@ -133,7 +133,7 @@ def test_short_texts_are_dense_and_long_ones_are_not(model):
 @pytest.mark.parametrize("prompt_tokens", [[], ["--prompt-tokens", "2000"]], ids=str)
 def test_the_documented_command_says_what_dense_attention_says(monkeypatch, tmp_path, capsys, prompt_tokens):
     page = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
-    (command,) = re.findall(r"^    python -m sparq_ipu.generate (.*--compare-dense)$", page, re.MULTILINE)
+    (command,) = re.findall(r"^    sparq-ipu generate (.*--compare-dense)$", page, re.MULTILINE)
     monkeypatch.chdir(tmp_path)
     (play,) = re.findall(r"^    cp (\S+) play.txt$", page, re.MULTILINE)
     shutil.copy(ROOT / play, "play.txt")

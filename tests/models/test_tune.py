@@ -286,7 +286,7 @@ def test_a_cut_n_local_is_said(tmp_path, capsys, monkeypatch):
 
 @pytest.mark.slow
 def test_the_mean_value_harms_the_first_layer_of_smollm2():
-    """The first layer attends diffusely: see docs/accuracy.md. Found on a text, not known beforehand."""
+    """The first layer attends diffusely: see docs/study.md. Found on a text, not known beforehand."""
     pytest.importorskip("gguf")
     from sparq_ipu.models import load_smollm2
     from sparq_study.accuracy.text import excerpts

@@ -28,7 +28,7 @@ from sparq_ipu.planning.device_model import device_model  # noqa: E402
 from sparq_ipu.planning.on_chip import FACTORS  # noqa: E402
 from sparq_reference import CacheSpec, DoesNotFit, SparqSettings  # noqa: E402
 
-README = Path(__file__).resolve().parents[2] / "README.md"
+BENCHMARKS = Path(__file__).resolve().parents[2] / "docs/benchmarks.md"
 
 #: batch, n_heads, n_kv_heads, head_dim, capacity, tiles, lengths
 SHAPES = [
@@ -498,7 +498,7 @@ def test_headline_is_quick_and_needs_no_cache():
     assert peak < 8e9
     assert seconds < 10  # about one on an idle machine
     assert "modelled" in str(plan)
-    (row,) = re.findall(r"^sparq-streaming  .*$", README.read_text(encoding="utf-8"), re.MULTILINE)
+    (row,) = re.findall(r"^sparq-streaming  .*$", BENCHMARKS.read_text(encoding="utf-8"), re.MULTILINE)
     assert f" {plan.speedup_vs_dense_streaming:.2f}x" in row and "7." in row
     assert plan.max_tile_bytes == max(plan.memory["bytes_per_tile"]) < plan.memory["limit"]
     assert sum(plan.stages_by_name().values()) == pytest.approx(plan.seconds_per_query, rel=1e-12)

@@ -76,7 +76,7 @@ def enable(
     Prefill (several tokens at once) is dense: `prompt_attention` for bfloat16, the model's own attention
     for other types, for padded rows and for windows. Caches that `generate` makes, and
     empty `DynamicCache`s that you pass, become caches of this kind; they can be kept over turns. Enabling
-    again replaces the settings. Settings that are not given are those that docs/accuracy.md recommends:
+    again replaces the settings. Settings that are not given are those that docs/settings.md recommends:
     no mean value in layer 0, a key index of 2 bits, and dense attention of texts so short that SparQ would
     read more. A cache in three tiers cannot attend densely: there SparQ decodes at any length. `model.config`
     becomes a copy: another model may have been built from the same object.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How often the intervals of few items hold the truth, by simulation: why `measure` has the one it has.
 
-`python study/accuracy.py --coverage` writes the lines of which docs/accuracy.md shows the table.
+`python study/accuracy.py --coverage` writes the lines of which docs/study.md shows the table.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The generated blocks of docs/accuracy.md, made from the lines of the published result files.
+"""The generated blocks of docs/study.md, made from the lines of the published result files.
 
 All figures of results in that document are in these blocks: tables, and the differences that its claims rest
 on. `python study/accuracy.py --write` puts them there; a test fails when block and data differ.

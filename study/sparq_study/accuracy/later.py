@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The generated block of docs/accuracy_later.md: methods that came after SparQ, at equal bytes.
+"""The generated block of docs/sparse_methods.md: methods that came after SparQ, at equal bytes.
 
 Each model and length has a file of lines, `study/results/later_*.jsonl`, by `study/accuracy.py --later`.
 Methods that were measured and later withdrawn keep their rows: `study/results/withdrawn.json` names them.

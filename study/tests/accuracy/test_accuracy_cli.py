@@ -205,7 +205,7 @@ def test_recommended_settings_are_those_of_the_table():
     assert importlib.import_module("sparq_ipu.transformers").RECOMMENDED is RECOMMENDED
     assert (
         plan_module.RECOMMENDED_METHOD == "sparq:k=256,mean_from=1,index_bits=2"
-    )  # what docs/accuracy.md recommends
+    )  # what docs/settings.md recommends
     assert plan_module.RECOMMENDED_METHOD in plan_module.DEFAULT_METHODS
     method = parse_method(plan_module.RECOMMENDED_METHOD)
     options = dict(RECOMMENDED)

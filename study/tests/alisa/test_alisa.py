@@ -88,9 +88,9 @@ def test_pictures_show_the_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_quality_is_that_of_the_accuracy_page() -> None:
-    """The numbers beside SparQ's and ALISA's speeds are those that docs/accuracy.md shows."""
+    """The numbers beside SparQ's and ALISA's speeds are those that docs/study.md shows."""
     measured = alisa_lines.quality(alisa.ACCURACY)
-    page = (ROOT / "docs/accuracy.md").read_text()
+    page = (ROOT / "docs/study.md").read_text()
     for line in alisa._where(LINES, kind="sparq"):
         assert measured[line["method"]] == {name: line[name] for name in measured[line["method"]]}
     third = measured["alisa@sparq:k=256"]

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, List, Mapping, Optional, Sequence, Union
 import sparq_reference
 from sparq_reference import checks, transfers
 
-#: What docs/accuracy.md recommends at head_dim 64, and what `enable(model)` has there: see `complete`.
+#: What docs/settings.md recommends at head_dim 64, and what `enable(model)` has there: see `complete`.
 #: The first layer attends diffusely: the mean value costs more quality there than in all other layers.
 RECOMMENDED: dict[str, Any] = {
     "rank": 32,
@@ -21,7 +21,7 @@ RECOMMENDED: dict[str, Any] = {
     "index_bits": 2,
     "layers": {0: {"mean_value": False}},
 }
-#: A longer text needs more rows for one quality (docs/models.md, "Settings for other models", up to 32,000
+#: A longer text needs more rows for one quality (docs/settings.md, up to 32,000
 #: positions): the most positions, and the top_k up to there.
 TOP_K_BY_LENGTH: tuple[tuple[int, int], ...] = (
     (8192, RECOMMENDED["top_k"]),

@@ -21,7 +21,7 @@ To add an accuracy method:
 3. Add the class to METHODS below, a family to `accuracy/plots.py`, and its text to `accuracy/plan.py`.
 4. Write it again as a plain loop in `study/tests/method_oracles.py`, and name both in
    `test_accuracy_methods.py` (against the loop, transfer formula) and `test_accuracy_engine.py` (decoding).
-5. Run study/accuracy.py, and describe the method in docs/accuracy.md.
+5. Run study/accuracy.py, and describe the method in docs/study.md.
 
 Published results are keyed by text form, so a parameter's short name and its default must not change. What
 changes the numbers of a method raises its `revision`. Needs torch.

@@ -1,0 +1,129 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Tables of docs/benchmarks.md from committed rows: CPU kernels, attention of prompts, servers.
+
+    python bench/tables.py --write
+
+Without --write they are printed. The rows of whole models have a command of their own: `bench/decode.py
+--read FILE --write`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from lib.common import ROOT, Parser, Row, guarded
+from lib.decode_tables import read_rows
+
+from sparq_ipu.commands.tables import markdown_table, replace_block
+
+DOCUMENT = ROOT / "docs/benchmarks.md"
+RESULTS = ROOT / "bench/results"
+KERNELS = ("dense", "sparq", "sparq-int8", "sparq-int4", "sparq-int2")
+SERVERS = {"sparq": "`sparq-ipu serve`", "transformers": "`transformers serve`", "llama": "llama.cpp"}
+
+
+def kernels(rows: list[Row]) -> str:
+    """One call of the CPU kernels: milliseconds, and in brackets over a plain sum of the same bytes."""
+    parts = []
+    for cpu in dict.fromkeys(row["processor"] for row in rows):
+        here = [row for row in rows if row["processor"] == cpu]
+        runs = {
+            (row["n_heads"], row["n_kv_heads"], row["seq_len"], row["top_k"], row["command"])
+            for row in here
+            if row["top_k"]
+        }
+        lines = []
+        for n_heads, n_kv_heads, seq_len, top_k, command in sorted(runs):
+            of_kernel = {
+                row["kernel"]: f"{row['seconds_per_query'] * 1e3:.3f} ({row['ratio_to_stream']:.1f})"
+                for row in here
+                if (row["n_heads"], row["n_kv_heads"]) == (n_heads, n_kv_heads)
+                and (row["seq_len"], row["command"]) == (seq_len, command)
+            }
+            cells = [f"{n_heads}/{n_kv_heads}", f"{seq_len:,}", str(top_k)]
+            lines.append([*cells, *(of_kernel.get(kernel, "-") for kernel in KERNELS)])
+        head = [
+            "heads/KV heads",
+            "positions",
+            "`top_k`",
+            "dense",
+            *(f"{bits} bits" for bits in (16, 8, 4, 2)),
+        ]
+        commits = ", ".join(sorted({row["git"][:8] for row in here}))
+        how = f"2 cores, {here[0]['n_threads']} threads, head_dim {here[0]['head_dim']}"
+        said = f"{cpu}, {how}; commit {commits}"
+        commands = "\n".join(f"    {command}" for command in sorted({row["command"] for row in here}))
+        parts.append(f"{said}:\n\n{markdown_table(head, lines)}\n\n{commands}")
+    return "\n\n".join(parts)
+
+
+def prompts(rows: list[Row]) -> str:
+    """GFLOP/s of attention of a prompt: the median, and the least and most."""
+    names = dict.fromkeys(row["method"] for row in rows)
+    dims = sorted({row["head_dim"] for row in rows})
+    lines = [
+        [
+            name,
+            *(
+                "{gflop_per_s:.0f} ({least:.0f}-{most:.0f})".format(**row)
+                for dim in dims
+                for row in rows
+                if (row["method"], row["head_dim"]) == (name, dim)
+            ),
+        ]
+        for name in names
+    ]
+    return markdown_table(["GFLOP/s", *(f"head_dim {dim}" for dim in dims)], lines)
+
+
+def servers(rows: list[Row]) -> str:
+    """Answers of a server: those that were measured on a quiet machine."""
+    lines = []
+    for row in rows:
+        first, between = row["first_seconds"], row["between_milliseconds"]
+        what = "recorded requests" if row["what"] == "mix" else f"turn {row['turn']} of conversations"
+        weights = "4 bits" if row["dtype"] in ("gguf", "int4") or "int4" in row["repro"] else "bfloat16"
+        lines.append(
+            [
+                SERVERS[row["server"]],
+                what,
+                weights,
+                row["at_once"],
+                f"{row['prompt_tokens']:,}",
+                f"{row['overall_tokens_per_second']:.1f}",
+                f"{first[0]:.1f}, {first[1]:.1f}",
+                f"{between[0]:.0f}, {between[1]:.0f}",
+            ]
+        )
+    head = ["server", "what", "weights", "at once", "prompt tokens", "tokens/s"]
+    head += ["s to the first token", "ms between tokens"]
+    return markdown_table(head, lines)
+
+
+#: block -> the file of its rows, and its table
+ROWS = {
+    "kernels": ("cpu_sparq.jsonl", kernels),
+    "prompts": ("prompt.jsonl", prompts),
+    "servers": ("serve.jsonl", servers),
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command."""
+    cli = Parser(
+        prog="bench/tables.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    cli.add_argument("--write", action="store_true", help="put the tables into docs/benchmarks.md")
+    a = cli.parse_args(argv)
+    for name, (file, table) in ROWS.items():
+        text = table(read_rows(RESULTS / file))
+        print(f"{text}\n")
+        if a.write:
+            replace_block(DOCUMENT, name, text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(main))

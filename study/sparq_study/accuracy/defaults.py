@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the default settings cost, by model and length: for docs/accuracy.md and README.md."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Iterator, List, NamedTuple, Sequence
+
+from sparq_ipu.commands.tables import markdown_table
+from sparq_ipu.transformers.settings.layers import RECOMMENDED, recommended_top_k
+
+from . import report
+from .later import KL, gap, in_order
+from .methods import parse_method
+from .tasks import TASKS
+
+Items = Dict[int, Dict[str, Any]]
+Files = Sequence[List[Dict[str, Any]]]
+COPYING = TASKS["repetition"]
+#: what is asked for in a text: the longest texts have the first, shorter ones the second
+FINDING = (TASKS["retrieval"], TASKS["multikey"])
+#: lengths of tasks are those of a model's text if they are at least this share of it
+_NEAR = 0.7
+
+
+class Found(NamedTuple):
+    """A task's items with dense attention, and with the default settings."""
+
+    task: Any
+    dense: Items
+    sparq: Items
+
+    @property
+    def metric(self) -> Any:
+        return self.task.metrics[0]
+
+    def values(self) -> tuple[float, float]:
+        """Of dense attention, and of the default settings."""
+        dense, sparq = (report.estimate(items, self.metric).value for items in (self.dense, self.sparq))
+        return dense, sparq
+
+    def is_loss(self) -> bool:
+        """Whether the default settings are significantly worse."""
+        difference = report.difference(self.sparq, self.dense, self.metric)
+        return difference is not None and report.clear(difference) and difference.value < 0
+
+
+class Default(NamedTuple):
+    """A model at a length."""
+
+    model: str
+    seq_len: int
+    top_k: int
+    lm: Items
+    copying: Found | None
+    finding: Found | None
+
+
+def default_method(seq_len: int) -> str:
+    """The method that has the settings of `generate` at that length."""
+    rank, bits = RECOMMENDED["rank"], RECOMMENDED["index_bits"]
+    return str(parse_method(f"sparq:r={rank},k={recommended_top_k(seq_len)},mean_from=1,index_bits={bits}"))
+
+
+def rows_of(files: Files, task_files: Files) -> Iterator[Default]:
+    """Models and lengths that were measured.
+
+    files: with the task lm. task_files: with the other tasks.
+    """
+    for lines in in_order(files):
+        found = report.select(lines, "lm", "sparse")
+        seq_len = next(iter(found["dense"].values()))["seq_len"]
+        method = default_method(seq_len)
+        if method in found:
+            model = lines[0]["model"]
+            copying = _task([COPYING], model, seq_len, method, task_files)
+            finding = _task(FINDING, model, seq_len, method, task_files)
+            yield Default(model, seq_len, recommended_top_k(seq_len), found[method], copying, finding)
+
+
+def _task(tasks: Sequence[Any], model: str, seq_len: int, method: str, files: Files) -> Found | None:
+    for task in tasks:
+        for lines in files:
+            if lines[0]["model"] != model:
+                continue
+            found = report.select(lines, task.name, task.questions[-1])
+            if method in found and "dense" in found:
+                length = next(iter(found["dense"].values()))["seq_len"]
+                if _NEAR * seq_len <= length <= seq_len / _NEAR:
+                    return Found(task, found["dense"], found[method])
+    return None
+
+
+def table(rows: Sequence[Default]) -> str:
+    """KL, copying and finding, beside dense attention."""
+    head = ["model", "tokens", "`top_k`", "of dense attention's bytes", "KL [95 %]"]
+    for name in ("copied", "found"):
+        head += [f"{name}, dense", f"{name}, SparQ", "difference [95 %]"]
+    lines = []
+    for row in rows:
+        cells = [row.model, f"{row.seq_len:,}", str(row.top_k), f"{100 / report.compression(row.lm):.1f} %"]
+        cells.append(report.interval(report.estimate(row.lm, KL), KL.digits))
+        for found in (row.copying, row.finding):
+            if found is None:
+                cells += [""] * 3
+            else:
+                cells += [f"{value:.3f}" for value in found.values()]
+                cells.append(gap(found.sparq, found.dense, found.metric))
+        lines.append(cells)
+    return markdown_table(head, lines)
+
+
+def sentence(rows: Sequence[Default]) -> str:
+    """Up to where nothing is lost significantly, and what the longest texts lose."""
+    told = [(row.seq_len, row.copying, row.finding) for row in rows if row.copying and row.finding]
+    longest, copying, finding = max(told, key=lambda of: of[0])
+    fine = [seq_len for seq_len, *tasks in told if not any(task.is_loss() for task in tasks)]
+    (copied, copies), (found, finds) = copying.values(), finding.values()
+    return (
+        f"* **What it costs:** up to {max(fine):,} tokens no loss in copying or retrieval is significant. "
+        f"At {longest:,} SparQ retrieves {finds:.3f} of the digits asked for, dense attention {found:.3f}; "
+        f"of a repeated passage it copies {copies:.3f} of the tokens, dense attention {copied:.3f} "
+        "([accuracy](docs/accuracy.md))."
+    )

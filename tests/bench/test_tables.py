@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""bench/tables.py: the tables of docs/benchmarks.md are those of the committed rows."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import tables
+from lib.decode_tables import read_rows
+
+
+@pytest.mark.parametrize("name", tables.ROWS)
+def test_the_document_is_what_the_rows_say(name: str) -> None:
+    file, table = tables.ROWS[name]
+    rows = read_rows(tables.RESULTS / file)
+    text = tables.DOCUMENT.read_text().partition(f"<!-- begin {name}: ")[2]
+    text = text.partition(f"<!-- end {name} -->")[0]
+    shown, made = text.partition("\n")[2], table(rows) + "\n"
+    assert shown == made and made.count("\n") > 4
+    changed = json.loads(json.dumps(rows).replace("1", "2"))  # negative control: other figures, another table
+    assert table(changed) + "\n" != shown
