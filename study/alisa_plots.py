@@ -9,6 +9,7 @@ from typing import Sequence
 import numpy as np
 from alisa_lines import SPARSITIES, Line, timeline_of, variants
 
+from sparq_ipu.commands import pictures
 from sparq_study.alisa import RECOMPUTE
 
 
@@ -43,8 +44,7 @@ def _throughput(lines: Sequence[Line], path: Path) -> None:
         axis.set_ylabel("tokens/s (modelled)")
     axes.flat[0].legend(fontsize=8)
     figure.tight_layout()
-    figure.savefig(path, dpi=90)
-    plt.close(figure)
+    pictures.save(figure, path, lines, dpi=90)
 
 
 def _phases(lines: Sequence[Line], path: Path) -> None:
@@ -85,5 +85,4 @@ def _phases(lines: Sequence[Line], path: Path) -> None:
         axis.legend(fontsize=7)
     figure.suptitle("OPT-30B, batch 64, H100, 128 in, 512 out")
     figure.tight_layout()
-    figure.savefig(path, dpi=90)
-    plt.close(figure)
+    pictures.save(figure, path, lines, dpi=90)

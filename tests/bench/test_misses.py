@@ -14,6 +14,8 @@ pytest.importorskip("sparq_ipu._core", reason="the extension module is not built
 from lib.common import ROOT
 from lib.plans import misses as misses_table
 
+from sparq_ipu.commands import pictures
+
 ROWS: list[dict[str, Any]] = json.loads(misses_table.RESULTS.read_text())
 
 
@@ -46,6 +48,12 @@ def test_no_step_is_above_a_tenth() -> None:
 def test_the_document_has_the_table_of_the_rows() -> None:
     text = (ROOT / "docs/ipu_tables.md").read_text().partition("<!-- begin misses")[2]
     assert text.partition("-->\n")[2].partition("<!-- end")[0] == misses_table.table(ROWS) + "\n"
+
+
+def test_the_picture_is_not_older_than_its_rows() -> None:
+    """If this fails: python bench/plans.py misses --write."""
+    shown = pictures.digest_in(misses_table.PLOT)
+    assert shown == pictures.digest(ROWS) != pictures.digest(ROWS[1:])
 
 
 @pytest.mark.slow

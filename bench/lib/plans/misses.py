@@ -18,6 +18,7 @@ from typing import Any, Callable
 
 import numpy as np
 
+from sparq_ipu.commands import pictures
 from sparq_ipu.commands.extras import needed
 from sparq_ipu.commands.tables import markdown_table
 from sparq_ipu.kernels import TIERED
@@ -157,7 +158,7 @@ def draw(rows: list[Row], path: Path) -> None:
     axes[0].set(ylabel="us a step (modelled)", ylim=(0, None))
     axes[0].legend(fontsize=8)
     figure.tight_layout()
-    figure.savefig(path, dpi=110)
+    pictures.save(figure, path, rows, dpi=110)
 
 
 def load_matplotlib() -> None:

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from sparq_ipu.commands import pictures
+
 from . import report
 from .tasks import TASKS
 
@@ -35,7 +37,7 @@ class Family:
 # A method belongs to the first family that it matches.
 FAMILIES = (
     Family(
-        "SparQ, no mean value in layer 0, 8- and 4-bit index",
+        "SparQ, no mean value in layer 0, index of 8, 4 or 2 bits",
         r"sparq:.*mean_from=1,index",
         "tab:cyan",
         "s",
@@ -94,14 +96,6 @@ def draw(lines: list[dict[str, Any]], folder: Path) -> list[Path]:
     return written
 
 
-def _save(figure: Any, path: Path) -> Path:
-    import matplotlib.pyplot as plt
-
-    figure.savefig(path, bbox_inches="tight")
-    plt.close(figure)
-    return path
-
-
 def _curves(lines: list[dict[str, Any]], path: Path) -> Path:
     """Main metric of each task against compression, joined within families (the paper's figures A1 to A3)."""
     import matplotlib.pyplot as plt
@@ -151,7 +145,7 @@ def _curves(lines: list[dict[str, Any]], path: Path) -> Path:
     legend_rows = -(-len(order) // 4)
     height = figure.get_size_inches()[1]
     figure.tight_layout(rect=(0, (0.17 * legend_rows + 0.1) / height, 1, 1))
-    return _save(figure, path)
+    return pictures.save(figure, path, lines, bbox_inches="tight")
 
 
 def _needles(lines: list[dict[str, Any]], path: Path) -> Path:
@@ -193,7 +187,7 @@ def _needles(lines: list[dict[str, Any]], path: Path) -> Path:
             axis.set_xlabel("tokens", fontsize=7)
     figure.colorbar(image, ax=axes, shrink=0.5, aspect=30, pad=0.01, label="digits right")
     figure.suptitle("needle: digits right of those asked for, whole prompt decoded by the method", fontsize=9)
-    return _save(figure, path)
+    return pictures.save(figure, path, lines, bbox_inches="tight")
 
 
 def _statistics(lines: list[dict[str, Any]], path: Path) -> Path:
@@ -263,4 +257,4 @@ def _statistics(lines: list[dict[str, Any]], path: Path) -> Path:
     axes[1, 4].tick_params(axis="x", labelsize=7)
     axes[1, 4].grid(alpha=0.3, axis="y")
     figure.tight_layout()
-    return _save(figure, path)
+    return pictures.save(figure, path, lines, bbox_inches="tight")
