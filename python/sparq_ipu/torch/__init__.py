@@ -10,8 +10,8 @@ from sparq_ipu.backends import cpu
 from sparq_ipu.commands.extras import needed
 
 with needed("sparq_ipu.torch"):
-    from sparq_ipu.torch.attention import DenseAttention, SparqAttention, WindowAttention
+    from sparq_ipu.torch.attention import DenseAttention, SparqAttention
 
-__all__ = ["DenseAttention", "SparqAttention", "WindowAttention"]
+__all__ = ["DenseAttention", "SparqAttention"]
 
 cpu.share_threads()

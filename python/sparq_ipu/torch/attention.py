@@ -11,11 +11,10 @@ import torch
 
 from sparq_ipu import KVCache
 from sparq_ipu.devices import check_option_names, resolve_device
-from sparq_ipu.kernels import Settings
 from sparq_ipu.torch.graphs import outside_graphs
 from sparq_ipu.torch.tensors import check_floating_tensor, check_integer_tensor, check_on_cpu, halves
 from sparq_reference import checks
-from sparq_reference.settings import CacheSpec, HasSpec, SparqSettings, WindowSettings, op_of
+from sparq_reference.settings import CacheSpec, HasSpec, SparqSettings, op_of
 
 FLOAT16_MAX = torch.finfo(torch.float16).max
 
@@ -23,8 +22,8 @@ FLOAT16_MAX = torch.finfo(torch.float16).max
 class _StreamingAttention(HasSpec, torch.nn.Module):
     """A KV cache, how it is fed, and attention over it. Arguments: as `DenseAttention`."""
 
-    #: settings of SparQ or window attention; None: dense attention
-    settings: Settings
+    #: settings of SparQ attention; None: dense attention
+    settings: SparqSettings | None
 
     def __init__(
         self,
@@ -58,7 +57,7 @@ class _StreamingAttention(HasSpec, torch.nn.Module):
     _settings_names: ClassVar[Sequence[str]] = ()
 
     @classmethod
-    def _settings_of(cls, op: str, spec: CacheSpec, arguments: dict[str, Any]) -> Settings:
+    def _settings_of(cls, op: str, spec: CacheSpec, arguments: dict[str, Any]) -> SparqSettings | None:
         """The settings, from keyword arguments of these names."""
         raise NotImplementedError
 
@@ -174,44 +173,6 @@ class SparqAttention(_StreamingAttention):
     @classmethod
     def _settings_of(cls, op: str, spec: CacheSpec, arguments: dict[str, Any]) -> SparqSettings:
         return SparqSettings.of(op, spec.head_dim, arguments)
-
-
-class WindowAttention(_StreamingAttention):
-    """Window attention (ALISA, arXiv:2403.17312, Algorithm 1; local, strided) with a streaming KV cache, and
-    the history that it selects by.
-
-    Args:
-        batch, n_kv_heads, head_dim, capacity: shape of the cache, as `sparq_ipu.KVCache`.
-        device: as `sparq_ipu.KVCache`.
-        options: the settings of `sparq_ipu.window_attention`: top_k, n_local, n_recent; and the options of
-            `sparq_ipu.KVCache`.
-
-    Raises:
-        ValueError: an argument out of range.
-        RuntimeError: the device is not available here.
-    """
-
-    settings: WindowSettings
-
-    _settings_names = tuple(field.name for field in dataclasses.fields(WindowSettings))
-
-    @classmethod
-    def _settings_of(cls, op: str, spec: CacheSpec, arguments: dict[str, Any]) -> WindowSettings:
-        return WindowSettings.of(op, arguments)
-
-    def observe(self, query: torch.Tensor) -> None:
-        """Put the dense attention of the last tokens held into the history: after a prompt, with its last
-        n_recent queries.
-
-        Args:
-            query: (batch, n_heads, n_tokens, head_dim), rounded to float16.
-
-        Raises:
-            ValueError: as `sparq_ipu.KVCache.observe`.
-        """
-        check_floating_tensor("observe", "query", query)
-        check_on_cpu("observe", query=query)
-        self.cache.observe(halves(query), **self.settings.arguments())
 
 
 @outside_graphs
