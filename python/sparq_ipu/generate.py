@@ -3,13 +3,12 @@
 
     python -m sparq_ipu.generate --prompt-file play.txt --compare-dense
 
-Prints the text as it comes, then how fast, how many bytes of the KV cache each token moved against dense
-attention, and, with --compare-dense, where a dense run's text departs, and how often SparQ agrees with dense
-attention about the next token. The prompt is read densely; every new token is decoded with SparQ, with the
-recommended settings where none are given.
+Prints the text as it comes, then the seconds for loading, reading the prompt and writing, and the bytes of
+the KV cache that each token moved, beside those of dense attention. The prompt is read densely; every new
+token is decoded with SparQ attention. With --compare-dense it decodes densely too, and prints where the
+texts differ and how often both predict the same next token.
 
-Speed is the wall time of one run, model included. Runs that are compared are made one after the other: on a
-machine that does other work too, repeat them before you conclude anything.
+Times are wall times of one run. On a machine that does other work, repeat them before you compare.
 """
 
 from __future__ import annotations
@@ -75,37 +74,36 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         description=description(__doc__, prog),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    _add_text_and_model(parser)
-    add_attention(parser)
-    _add_sampling_and_output(parser)
+    basic = parser.add_argument_group("basic")
+    settings = parser.add_argument_group("settings of SparQ attention (arXiv:2312.04985)")
+    sampling = parser.add_argument_group("sampling (greedy by default)")
+    advanced = parser.add_argument_group("advanced")
+    _add_basic(basic)
+    add_model(basic, advanced, "prefill")
+    add_attention(settings, advanced)
+    _add_sampling(sampling)
+    _add_advanced(advanced)
     return parser
 
 
-def _add_text_and_model(parser: argparse.ArgumentParser) -> None:
-    text = parser.add_argument_group("text")
+def _add_basic(text: argparse._ArgumentGroup) -> None:
     source = text.add_mutually_exclusive_group(required=True)
     source.add_argument("--prompt", help="the text to continue")
     source.add_argument(
         "--prompt-file", type=Path, help='a file with the text to continue (UTF-8); "-": standard input'
     )
     text.add_argument(
-        "--prompt-tokens", type=positive_integer, help="keep only the first N tokens of the prompt"
-    )
-    text.add_argument(
         "--chat", action="store_true", help="the prompt is a user's message: apply the chat template"
     )
     text.add_argument(
-        "--new-tokens", type=positive_integer, default=128, help="most tokens to generate (default 128)"
+        "--new-tokens", type=positive_integer, default=128, help="maximum number of new tokens (default 128)"
     )
-    model = parser.add_argument_group("model")
-    add_model(model, "prefill")
-    model.add_argument(
-        "--device", default="auto", help="of the KV cache: auto, cpu, reference, ... (default auto)"
+    text.add_argument(
+        "--compare-dense", action="store_true", help="decode densely too, and show where the texts differ"
     )
 
 
-def _add_sampling_and_output(parser: argparse.ArgumentParser) -> None:
-    sampling = parser.add_argument_group("sampling (greedy by default)")
+def _add_sampling(sampling: argparse._ArgumentGroup) -> None:
     sampling.add_argument(
         "--temperature",
         type=number(float, "a positive number", lambda x: 0 < x < float("inf")),
@@ -114,18 +112,23 @@ def _add_sampling_and_output(parser: argparse.ArgumentParser) -> None:
     sampling.add_argument(
         "--top-p",
         type=number(float, "in [0, 1]", lambda x: 0 <= x <= 1),
-        help="with --temperature: sample among the most likely, up to this mass (default 1: all)",
+        help="with --temperature: sample among the most likely tokens of this total probability (default 1)",
     )
     sampling.add_argument(
         "--seed",
         type=number(int, "an integer in [0, 2**63)", lambda n: 0 <= n < 1 << 63),
-        help="with --temperature: of the random numbers that sampling draws (default 0)",
+        help="with --temperature: seed of the random numbers (default 0)",
     )
-    output = parser.add_argument_group("output")
-    output.add_argument(
-        "--compare-dense", action="store_true", help="run densely too, and print where the texts part"
+
+
+def _add_advanced(advanced: argparse._ArgumentGroup) -> None:
+    advanced.add_argument(
+        "--device", default="auto", help="device of the KV cache: auto, cpu, reference, ... (default auto)"
     )
-    output.add_argument("--json", type=output_path, help="append one JSON line with the figures")
+    advanced.add_argument(
+        "--prompt-tokens", type=positive_integer, help="keep only the first N tokens of the prompt"
+    )
+    advanced.add_argument("--json", type=output_path, help="append one JSON line with the figures")
 
 
 def _check_alone(arguments: argparse.Namespace) -> None:
@@ -193,10 +196,17 @@ def _speed(run: Run) -> str:
     """How fast a run was, with the spread of its steps."""
     if not run.step_seconds:
         return "one token: nothing to time"
-    low, middle, high = _step_milliseconds(run)
+    low, _, high = _step_milliseconds(run)
     return (
-        f"{run.tokens_per_second:.2f} tokens per second after the first "
-        f"(one run; a step {middle:.1f} ms, 80% of them {low:.1f} to {high:.1f})"
+        f"{run.tokens_per_second:.2f} tokens/s after the first (80% of the steps: {low:.1f} to {high:.1f} ms)"
+    )
+
+
+def _total(loading: float, reading: float, writing: float) -> str:
+    """The seconds of a run, and where they went."""
+    return (
+        f"total     {loading + reading + writing:.1f} s: loading {loading:.1f}, reading {reading:.1f}, "
+        f"writing {writing:.1f}"
     )
 
 
@@ -328,6 +338,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.generat
         if not arguments.dense:
             layers = settings.of_model(n_layers, head_dim)
         model = _load(arguments, checkpoint, start)
+        loading = time.perf_counter() - start
 
         def turn_on() -> None:
             if arguments.dense:
@@ -343,7 +354,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.generat
     stops = stop_tokens(model, tokenizer, arguments.chat)
     asked = _asked(arguments, layers, prompt.shape[1], device, argv)
     if arguments.lossless:
-        return _lossless(arguments, layers or [], asked, model, tokenizer, prompt, stops)
+        return _lossless(arguments, layers or [], asked, model, tokenizer, prompt, stops, loading)
     sampling: dict[str, Any] = {"eos_token_id": stops or None}
     if arguments.temperature is not None:
         top_p = 1.0 if arguments.top_p is None else arguments.top_p
@@ -366,6 +377,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.generat
 
     result = run(sys.stdout)
     print("\n\n" + _describe(result, prompt.shape[1], layers, head_dim))
+    print(_total(loading, result.prefill_seconds, sum(result.step_seconds)))
     print(f"settings  {'dense attention' if layers is None else in_words(layers)}")
     slow = " (NumPy: exact, and slow)" if device == "reference" else ""
     print(f"device    {device}{slow}")
@@ -389,6 +401,7 @@ def _lossless(
     tokenizer: Any,
     prompt: Any,
     stops: list[int],
+    loading: float,
 ) -> int:
     """Print the text of dense attention, drafted by SparQ, and how many drafts were right."""
     from sparq_ipu.transformers import generate_lossless
@@ -404,14 +417,13 @@ def _lossless(
         )
     print(tokenizer.decode(run.tokens, skip_special_tokens=True))
     print(f"\nprompt    {prompt.shape[1]} tokens, read in {run.prefill_seconds:.2f} s")
-    print(
-        f"decode    {len(run.tokens)} tokens, {run.tokens_per_second:.2f} tokens per second after the first"
-    )
+    print(f"decode    {len(run.tokens)} tokens, {run.tokens_per_second:.2f} tokens/s after the first")
     print(
         f"drafts    {run.n_accepted} of {run.n_drafted} accepted ({run.acceptance:.3f}), "
         f"{run.n_rounds} times checked"
     )
     print(f"settings  {in_words(layers)}")
+    print(_total(loading, run.prefill_seconds, run.decode_seconds))
     if arguments.json is not None:
         line = {
             **asked,

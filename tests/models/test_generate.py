@@ -184,10 +184,14 @@ def test_speed_has_a_spread(checkpoint, capsys, tmp_path):
     call(checkpoint, "--rank", "3", "--top-k", "4", "--json", str(path))
     step = json.loads(path.read_text())["step_milliseconds"]
     assert 0 < step["p10"] <= step["median"] <= step["p90"]
-    assert (
-        f"after the first (one run; a step {step['median']:.1f} ms, 80% of them {step['p10']:.1f} to "
-        f"{step['p90']:.1f})"
-    ) in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert f"tokens/s after the first (80% of the steps: {step['p10']:.1f} to {step['p90']:.1f} ms)" in out
+    total = re.search(r"^total +([\d.]+) s: loading ([\d.]+), reading ([\d.]+), writing ([\d.]+)$", out, re.M)
+    assert total is not None
+    whole, *parts = map(float, total.groups())
+    assert whole == pytest.approx(sum(parts), abs=0.21)
+    text = generate._total(1.0, 2.25, 3.5)
+    assert text == "total     6.8 s: loading 1.0, reading 2.2, writing 3.5"
     steps = types.SimpleNamespace(step_seconds=np.arange(101) / 1e3)
     assert generate._step_milliseconds(steps) == pytest.approx([10, 50, 90])
 
@@ -319,7 +323,7 @@ def test_help_says_the_defaults(capsys):
     words = " ".join(capsys.readouterr().out.split())
     defaults = dict(
         rank="32, or half of a smaller head_dim",
-        top_k="256, as published 128",
+        top_k="256;",
         n_local="a quarter of top_k",
         index_bits="2",
         min_seq_len=": where SparQ would read more",

