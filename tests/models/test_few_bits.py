@@ -134,7 +134,8 @@ def test_packing_loses_nothing() -> None:
     """A row that is 1 at one place reads a column of the codes, exactly."""
     codes = torch.randint(0, 16, (80, 64), dtype=torch.uint8)
     linear = a_linear(n=80, m=64, bias=False)
-    layer = Int4Linear(linear, (few_bits.paired(codes), torch.ones(80, 2), torch.zeros(80, 2)))
+    pairs = few_bits.paired(codes)
+    layer = Int4Linear(linear, lambda part: (pairs[part], torch.ones(80, 2)[part], torch.zeros(80, 2)[part]))
     assert torch.equal(layer.product(torch.eye(64, dtype=BF16)).T, codes.to(BF16) - 8)
     assert torch.equal(layer.weight, codes.to(BF16) - 8)
     assert layer.weight_bytes == 80 * 64 // 2 + 80 * 2 * 2 * 2
@@ -256,10 +257,8 @@ def test_groups_of_a_file_are_exact(kind: str) -> None:
         numbers = generator.normal(size=(n, data.shape[1] // starts[0])).astype(np.float16)
         data.reshape(n, -1, starts[0])[:, :, at : at + 2] = numbers.view(np.uint8).reshape(n, -1, 2)
     expected = gguf.quants.dequantize(data, gguf.GGMLQuantizationType[kind])
-    order = np.arange(n)[::-1].copy()
-    groups = gguf_groups.groups_of(gguf.GGMLQuantizationType[kind], data, order)
-    assert groups is not None
-    pairs, scale, zero = (part.numpy()[order] for part in groups)
+    groups = gguf_groups.groups_of(gguf.GGMLQuantizationType[kind], data)
+    pairs, scale, zero = (part.numpy() for part in groups)
     pairs = pairs.reshape(n, -1, 1, 16)
     codes = np.concatenate([pairs & 15, pairs >> 4], axis=2).reshape(n, m)
     assert codes.dtype == np.uint8 and codes.max() == 15
@@ -291,6 +290,21 @@ def test_weights_of_a_file_stay_as_they_are(file: Path) -> None:
         groups = np.abs(stored.weight.double().numpy()).reshape(len(difference), -1, GROUP)
         limit = groups.max(axis=2, keepdims=True) * 2.0**-8 * (3 if kind else 1)  # scale and zero of 8 bits
         assert np.all(difference.reshape(groups.shape) <= limit), name
+
+
+def test_other_kinds_are_rounded_as_if_in_memory(tmp_path: Path) -> None:
+    """Row by row from the file, of Q5_0 too, whose numbers are made here."""
+    from sparq_ipu.transformers.loading.checkpoints import Checkpoint
+
+    kinds = {"q_proj": "Q5_0", "down_proj": "Q5_0", "up_proj": "Q8_0"}
+    file = a_gguf(tmp_path, tiny_model(vocab_size=112), kinds)
+    shares: list[float] = []
+    made = Checkpoint(file).model(weights="int4", progress=shares.append)
+    assert shares == sorted(shares) and abs(shares[-1] - 1) < 1e-9
+    plain = Checkpoint(file).model("bfloat16")
+    quantise_weights(plain, "int4")
+    for name, buffer in plain.named_buffers():
+        assert torch.equal(made.get_buffer(name), buffer), name
 
 
 def test_no_product_of_a_file_is_looked_for(file: Path, monkeypatch: Any) -> None:
@@ -362,25 +376,25 @@ def test_addresses_are_of_bfloat16_on_this_processor(monkeypatch: pytest.MonkeyP
 
 def test_large_codes_move_to_large_pages_as_they_are() -> None:
     codes = torch.randint(-127, 128, (2100, 2016), generator=torch.Generator().manual_seed(0)).to(torch.int8)
-    moved = few_bits._in_huge_pages(codes)
+    moved = few_bits._in_huge_pages([codes])
     assert torch.equal(moved, codes) and moved.shape == codes.shape and moved.data_ptr() % few_bits._PAGE == 0
     assert torch.equal(copy.deepcopy(moved), codes)
     small = codes[:8]
-    assert few_bits._in_huge_pages(small) is small
+    assert few_bits._in_huge_pages([small]) is small
 
 
 def test_small_codes_share_large_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(few_bits, "_shared", None)
     monkeypatch.setattr(few_bits, "_SHARED", 2000)
     codes = torch.randint(-127, 128, (6, 300), generator=torch.Generator().manual_seed(0)).to(torch.int8)
-    first, second = (few_bits._in_shared_pages(part) for part in (codes[:4], codes[4:]))
+    first, second = (few_bits._in_shared_pages([part]) for part in (codes[:4], codes[4:]))
     assert torch.equal(torch.cat((first, second)), codes)
     assert second.data_ptr() == first.data_ptr() + 1216  # 1200 in whole lines
     assert first.data_ptr() % few_bits._PAGE == 0
     first.zero_()
     assert first._version > 0 and second._version == 1  # as it was made: each counts for itself
     assert torch.equal(second, codes[4:])
-    third = few_bits._in_shared_pages(codes[4:])
+    third = few_bits._in_shared_pages([codes[4:5], codes[5:]])
     assert torch.equal(third, second) and not 0 <= third.data_ptr() - first.data_ptr() < 2000
     del first, second, third
     assert few_bits._shared is not None and few_bits._shared[0]() is None

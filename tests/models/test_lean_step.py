@@ -201,7 +201,7 @@ def test_arguments_that_ask_for_more(monkeypatch: Any) -> None:
     sparq_ipu.transformers.enable(model, **SETTINGS)
     sparq_ipu.transformers.enable(looked_at, **SETTINGS)
     with counted(monkeypatch) as steps:
-        logits(looked_at, output_hidden_states=True)  # puts hooks there, which stay
+        logits(looked_at, output_hidden_states=True)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             logits(model)
         cache = SparqCache(model)
@@ -211,6 +211,20 @@ def test_arguments_that_ask_for_more(monkeypatch: Any) -> None:
             assert not steps
             model(tokens_of(1), **with_cache(cache))
         assert len(steps) == 1
+
+
+@pytest.mark.parametrize("weights", [None, "int8"])
+def test_hidden_states_that_were_asked_for_once(weights: str | None, monkeypatch: Any) -> None:
+    """transformers leaves its hooks in the model, which do nothing afterwards."""
+    model = a_model() if weights is None else a_wide_model(weights)
+    sparq_ipu.transformers.enable(model, **SETTINGS)
+    with counted(monkeypatch) as steps:
+        expected, before = logits(model), len(steps)
+        states = model(tokens_of(3), output_hidden_states=True).hidden_states
+        assert len(states) == 1 + model.config.num_hidden_layers
+        assert torch.equal(logits(model), expected)
+    assert len(steps) == 2 * before > 0
+    assert (model.model.forward.find_few_bits() is None) == (weights is None)
 
 
 @pytest.mark.parametrize("family", [name for name in FAMILIES if name not in LEAN])

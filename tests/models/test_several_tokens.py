@@ -121,9 +121,26 @@ def test_crop_is_as_if_they_had_never_come(model):
     assert cache.get_seq_length() == 70
     assert torch.equal(step(cache, 5), step(fresh, 5))
     cache.crop(-3)
-    fresh.crop(72)  # as transformers 4 says it
+    fresh.crop(-3)
     assert torch.equal(step(cache, 1), step(fresh, 1))
     assert [layer.cache.lengths.tolist() for layer in cache.layers] == [[73, 53]] * 3
+
+
+def test_a_positive_crop_is_what_transformers_takes_it_for(model):
+    """The number of tokens to keep in transformers 4, an error later."""
+
+    def after_crop(cache):
+        with torch.no_grad():
+            model(tokens_of(20), **with_cache(cache))
+        try:
+            cache.crop(15)
+        except ValueError:
+            return "refused", cache.get_seq_length()
+        return "cropped", cache.get_seq_length()
+
+    of_transformers = after_crop(transformers.DynamicCache(config=model.config))
+    enable(model, **SETTINGS, tokens_per_step=8)
+    assert after_crop(SparqCache(model)) == of_transformers in [("refused", 20), ("cropped", 15)]
 
 
 @pytest.mark.parametrize("options", [dict(prompt_lookup_num_tokens=3), dict(assistant_model=None)])

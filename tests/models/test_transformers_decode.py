@@ -23,6 +23,7 @@ from tiny_models import (  # noqa: E402
     step_logits,
     tiny_config,
     tiny_model,
+    tiny_tokenizer,
     tokens_of,
 )
 
@@ -137,6 +138,25 @@ def test_below_min_seq_len_is_dense_bit_for_bit(model):
     disable(model)
     Oracle([SETTINGS] * 3, min_seq_len=44).install(model)
     assert torch.equal(mixed, step_logits(model, tokens, 6, mask))
+
+
+def test_stop_strings_end_a_text(model):
+    """transformers hands the tokenizer on to attention."""
+    enable(model, **SETTINGS)
+    tokenizer, prompt = tiny_tokenizer(), tokens_of(20)
+    said = greedy(model, prompt, 6)[0]
+    stop = tokenizer.decode(said[2:3])
+    n_until = 1 + [tokenizer.decode(token) for token in said].index(stop)
+    stopped = greedy(model, prompt, 6, stop_strings=[stop], tokenizer=tokenizer)
+    assert stopped[0].tolist() == said[:n_until].tolist()
+
+
+def test_disable_twice(model):
+    own = step_logits(model, tokens_of(40), 2)
+    enable(model, **SETTINGS)
+    for _ in range(2):
+        disable(model)
+        assert not is_enabled(model) and torch.equal(step_logits(model, tokens_of(40), 2), own)
 
 
 def test_settings_by_layer(model):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Sequence
 
 import numpy as np
 import torch
+from transformers.cache_utils import DynamicLayer
 
 from sparq_ipu import KVCache
 from sparq_ipu.torch.graphs import outside_graphs
@@ -290,10 +291,11 @@ class SparqLayer(StepLayer):
             self._select(self, indices)
 
     def crop(self, n_columns: int) -> None:
-        """Take the last columns back: -n of them. A positive number is the number to keep, as in
-        transformers 4.
+        """Take the last columns back: -n of them. A positive number is the number to keep, where the
+        installed version of transformers takes it.
 
         Raises:
+            ValueError: it does not.
             NotImplementedError: the model is enabled for one token a step. Assisted generation and prompt
                 lookup check several, which would be prefill: the model's own dense attention.
         """
@@ -303,6 +305,8 @@ class SparqLayer(StepLayer):
                 "assisted generation and prompt lookup check several tokens per step: "
                 "enable(model, ..., tokens_per_step=32)"
             )
+        if n_columns > 0:
+            DynamicLayer().crop(n_columns)  # which holds nothing: it refuses the number or does nothing
         held = self.get_seq_length()
         kept = min(n_columns, held) if n_columns > 0 else max(held + n_columns, 0)
         if kept == held:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import mmap
 import weakref
-from typing import Any, ClassVar, Sequence
+from typing import Any, Callable, ClassVar, Sequence, Tuple
 
 import torch
 import torch.nn.functional as F
@@ -31,6 +31,8 @@ try:
 except ImportError:  # not built
     _cpu = None  # type: ignore[assignment]
 
+#: paired codes (n, m / 2) uint8, scale and zero (n, m / 32) of any float type
+Groups = Tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 #: int4 weights that share a scale
 GROUP = 32
 #: rows of one product that the kernels of few bits are quick with; a step has up to 32 (MAX_TOKENS)
@@ -126,7 +128,7 @@ class Int8Linear(FewBitsLinear):
             scale[part] = numbers.abs().amax(dim=1) / 127
             steps = numbers / scale[part].float().masked_fill(scale[part] == 0, 1)[:, None]
             codes[part] = steps.round_().clamp_(-127, 127)
-        self.register_buffer("codes", _in_huge_pages(codes))
+        self.register_buffer("codes", _in_huge_pages([codes]))
         self.register_buffer("scale", scale)
 
     @property
@@ -147,8 +149,8 @@ class Int4Linear(FewBitsLinear):
     """Weights of 4 bits.
 
     Args:
-        groups: codes as `paired` makes them, and scale and zero (out_features, in_features / 32), which
-            become bfloat16; None: `round_to_groups` of the weights of `linear`.
+        rows: of a slice of the outputs, whole blocks of 16: codes as `paired` makes them, and scale and zero
+            (rows, in_features / 32), which become bfloat16. None: `rounded` of the weights of `linear`.
     """
 
     packed: torch.Tensor  # (out_features / 16, in_features / 32, 320) uint8, as the kernel reads them
@@ -156,13 +158,17 @@ class Int4Linear(FewBitsLinear):
     def __init__(
         self,
         linear: torch.nn.Linear,
-        groups: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None,
+        rows: Callable[[slice], Groups] | None = None,
     ):
         super().__init__(linear)
-        if groups is None:
-            codes, scale, zero = round_to_groups(linear.weight.detach())
-            groups = paired(codes), scale, zero
-        self.register_buffer("packed", _packed(*groups))
+        weight, n_out, n_in = linear.weight.detach(), linear.out_features, linear.in_features
+        packed = torch.empty(n_out // _OUTPUTS, n_in // GROUP, _BYTES, dtype=torch.uint8)
+        n_blocks = max(1, _CHUNK // n_in // _OUTPUTS)  # the processor's cache has room for them
+        for begin in range(0, len(packed), n_blocks):
+            some = slice(begin, begin + n_blocks)
+            part = slice(begin * _OUTPUTS, min(begin + n_blocks, len(packed)) * _OUTPUTS)
+            packed[some] = _packed(*(rounded(weight[part]) if rows is None else rows(part)))
+        self.register_buffer("packed", packed)
 
     @property
     def pairs(self) -> torch.Tensor:
@@ -203,7 +209,7 @@ class JoinedLinear:
         first = layers[0]
         self._is_int4 = isinstance(first, Int4Linear)
         name = "packed" if self._is_int4 else "codes"
-        self._codes = _in_shared_pages(_together([getattr(layer, name) for layer in layers]))
+        self._codes = _in_shared_pages([getattr(layer, name) for layer in layers])
         at = 0
         for layer in layers:
             end = at + len(getattr(layer, name))
@@ -303,6 +309,12 @@ def paired(codes: torch.Tensor) -> torch.Tensor:
     return (halves[:, :, 0] | halves[:, :, 1] << 4).view(len(codes), -1)
 
 
+def rounded(weight: torch.Tensor) -> Groups:
+    """`round_to_groups`, with the codes in pairs."""
+    codes, scale, zero = round_to_groups(weight)
+    return paired(codes), scale, zero
+
+
 def _packed(pairs_of_codes: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor) -> torch.Tensor:
     """As poplar_ops/cpu/decoder/int4_product.hpp says: four bytes of each of 16 outputs in turn."""
     blocks, groups = len(pairs_of_codes) // _OUTPUTS, pairs_of_codes.shape[1] * 2 // GROUP
@@ -331,29 +343,32 @@ def _weight(packed: torch.Tensor) -> torch.Tensor:
     return weight.view(blocks * _OUTPUTS, groups * GROUP)
 
 
-def _in_huge_pages(codes: torch.Tensor) -> torch.Tensor:
-    """In pages of 2 MB where the system has them, if it fills some: a product reads a page and leaves it."""
-    if codes.nbytes < _HUGE or not hasattr(mmap, "MADV_HUGEPAGE"):
-        return codes
-    return _copied(codes, *_huge_pages(codes.nbytes))
+def _in_huge_pages(parts: list[torch.Tensor]) -> torch.Tensor:
+    """All parts in pages of 2 MB where the system has them, if they fill some: a product reads a page and
+    leaves it."""
+    n_bytes = sum(part.nbytes for part in parts)
+    if n_bytes < _HUGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return _together(parts)
+    return _copied(parts, *_huge_pages(n_bytes))
 
 
 #: memory that is shared out, as long as some of it is used, and where in it the rest begins and ends
 _shared: tuple[weakref.ref[mmap.mmap], int, int] | None = None
 
 
-def _in_shared_pages(codes: torch.Tensor) -> torch.Tensor:
-    """In pages of 2 MB, together with others where it fills none: a product takes some 1.7 times as long from
-    small pages of a virtual machine. The memory is given back when nothing of it is used any more."""
+def _in_shared_pages(parts: list[torch.Tensor]) -> torch.Tensor:
+    """In pages of 2 MB, together with others where they fill none: a product takes some 1.7 times as long
+    from small pages of a virtual machine. The memory is given back when nothing of it is used any more."""
     global _shared
-    if codes.nbytes >= _HUGE or not hasattr(mmap, "MADV_HUGEPAGE"):
-        return _in_huge_pages(codes)
+    n_bytes = sum(part.nbytes for part in parts)
+    if n_bytes >= _HUGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return _in_huge_pages(parts)
     memory, begin, end = (None, 0, 0) if _shared is None else (_shared[0](), *_shared[1:])
-    if memory is None or begin + codes.nbytes > end:
+    if memory is None or begin + n_bytes > end:
         memory, begin = _huge_pages(_SHARED)
         end = begin + _SHARED
-    _shared = weakref.ref(memory), -(-(begin + codes.nbytes) // 64) * 64, end  # in whole lines
-    return _copied(codes, memory, begin)
+    _shared = weakref.ref(memory), -(-(begin + n_bytes) // 64) * 64, end  # in whole lines
+    return _copied(parts, memory, begin)
 
 
 def _huge_pages(n_bytes: int) -> tuple[mmap.mmap, int]:
@@ -364,9 +379,10 @@ def _huge_pages(n_bytes: int) -> tuple[mmap.mmap, int]:
     return memory, -torch.frombuffer(memory, dtype=torch.uint8).data_ptr() % _PAGE
 
 
-def _copied(codes: torch.Tensor, memory: mmap.mmap, begin: int) -> torch.Tensor:
-    to = torch.frombuffer(memory, dtype=codes.dtype, count=codes.numel(), offset=begin)
-    return to.view(codes.shape).copy_(codes)
+def _copied(parts: list[torch.Tensor], memory: mmap.mmap, begin: int) -> torch.Tensor:
+    count, rest = sum(part.numel() for part in parts), parts[0].shape[1:]
+    to = torch.frombuffer(memory, dtype=parts[0].dtype, count=count, offset=begin)
+    return torch.cat(parts, out=to.view(-1, *rest))
 
 
 def _together(tensors: list[torch.Tensor]) -> torch.Tensor:

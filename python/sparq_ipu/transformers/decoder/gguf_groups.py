@@ -13,30 +13,22 @@ Codes stay in pairs, those 16 inputs apart in one byte: so they are in a file (Q
 
 from __future__ import annotations
 
-from typing import Any, Tuple
+from typing import Any
 
 import numpy as np
 import torch
 
-#: paired codes (n, m / 2) uint8, scale and zero (n, m / 32) float32
-Groups = Tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+from sparq_ipu.transformers.decoder.few_bits import Groups
 
 
-def groups_of(kind: Any, data: np.ndarray, order: np.ndarray) -> Groups | None:
-    """Of a matrix of a file; None where its kind has no such groups.
+def groups_of(kind: Any, data: np.ndarray) -> Groups:
+    """Of rows of a matrix of a file.
 
     Args:
-        kind: a `gguf.GGMLQuantizationType`.
+        kind: a `gguf.GGMLQuantizationType` whose name is in KINDS.
         data: the bytes of each row.
-        order: the row of the file that becomes each row of the result.
     """
-    unpack = KINDS.get(kind.name)
-    if unpack is None:
-        return None
-    parts = [torch.from_numpy(part.reshape(len(data), -1)) for part in unpack(data)]
-    if not np.array_equal(order, np.arange(len(order))):
-        parts = [part[torch.from_numpy(order)] for part in parts]
-    pairs, scale, zero = parts
+    pairs, scale, zero = (torch.from_numpy(part.reshape(len(data), -1)) for part in KINDS[kind.name](data))
     return pairs, scale, zero
 
 

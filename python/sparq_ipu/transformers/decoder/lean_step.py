@@ -28,6 +28,7 @@ from sparq_ipu.transformers.decoder.few_bits import JoinedLinear
 from sparq_ipu.transformers.decoder.few_bits_step import SILU, FewBitsStep
 from sparq_ipu.transformers.decoder.rotary import Rotary
 from sparq_ipu.transformers.decoder.step_layer import StepLayer
+from sparq_ipu.transformers.decoder.unchanged import looks
 
 _torch_module: Any = torch.nn.modules.module  # partly typed
 
@@ -218,7 +219,7 @@ def _is_plain(part: Any, cls: type) -> bool:
     own = part.__dict__
     return (
         type(part) is cls
-        and not (own["_forward_hooks"] or own["_forward_pre_hooks"])
+        and not (looks(own["_forward_hooks"]) or own["_forward_pre_hooks"])
         and "forward" not in own
     )
 

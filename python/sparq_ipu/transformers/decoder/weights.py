@@ -4,16 +4,19 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import dataclasses
-from typing import Any, Callable
+from typing import Any, Callable, Iterator, Tuple
 
 import torch
 from transformers import PreTrainedModel
 
-from sparq_ipu.transformers.decoder.few_bits import FewBitsLinear, Int4Linear, Int8Linear
-from sparq_ipu.transformers.decoder.gguf_groups import Groups
+from sparq_ipu.transformers.decoder.few_bits import FewBitsLinear, Groups, Int4Linear, Int8Linear
 from sparq_ipu.transformers.settings.layers import WEIGHTS
 from sparq_reference import checks
+
+#: rows of a layer, and whether its file has 4 bits for each weight
+Stored = Tuple[Callable[[slice], Groups], bool]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +58,7 @@ def quantise_weights(
     model: PreTrainedModel,
     weights: str,
     *,
-    stored: Callable[[str], Groups | None] | None = None,
+    stored: Callable[[str], Stored | None] | None = None,
     op: str = "quantise_weights",
 ) -> FewBits:
     """Replace the linear layers of a model by ones of few bits, for good: former weights are not kept.
@@ -66,8 +69,8 @@ def quantise_weights(
     Args:
         model: in bfloat16 (`dtype=torch.bfloat16`), on the CPU, in eval mode.
         weights: "int8" or "int4", see `sparq_ipu.transformers.decoder.few_bits`.
-        stored: with "int4", the 4-bit weights that a layer of this name has in its file, with scales and
-            minima in bfloat16. Layers for which it returns None are rounded anew.
+        stored: with "int4", the rows of a layer of this name in its file (see `Int4Linear`), and whether they
+            have 4 bits there. None, and a layer for which it returns None: the weights in memory.
         op: what messages begin with.
 
     Raises:
@@ -97,11 +100,11 @@ def quantise_weights(
         name, module = item
         if weights == "int8" or module is output:
             return Int8Linear(module), False
-        groups = None if stored is None else stored(name)
-        return Int4Linear(module, groups), groups is not None
+        rows, is_stored = (stored and stored(name)) or (None, False)
+        return Int4Linear(module, rows), is_stored
 
     once = {id(module): (name, module) for name, module in reversed(fitting.items())}
-    with concurrent.futures.ThreadPoolExecutor(torch.get_num_threads()) as pool:
+    with conversion_threads() as pool:
         both = dict(zip(once, pool.map(made_of, once.values())))
     made = {key: module for key, (module, _) in both.items()}
     layers = {"int8": 0, "int4": 0, "as in the file": 0, "left": len(linear) - len(fitting)}
@@ -113,6 +116,19 @@ def quantise_weights(
         parent, _, last = name.rpartition(".")
         setattr(model.get_submodule(parent), last, made[id(module)])
     return FewBits(weights, layers, bytes_before, sum(m.weight_bytes for m in made.values()))
+
+
+@contextlib.contextmanager
+def conversion_threads() -> Iterator[concurrent.futures.Executor]:
+    """A thread for each of PyTorch's, which has none besides: two teams of them would wait for each other."""
+    n_threads = torch.get_num_threads()
+    try:
+        with concurrent.futures.ThreadPoolExecutor(
+            n_threads, initializer=torch.set_num_threads, initargs=(1,)
+        ) as pool:
+            yield pool
+    finally:
+        torch.set_num_threads(n_threads)
 
 
 def weights_of(model: Any) -> str | None:

@@ -245,8 +245,8 @@ class Checkpoint:
             from sparq_ipu.transformers.loading.gguf_model import GgufModel
 
             with refused(str(self.path)):
-                of_file = GgufModel(self.file, config, attn_implementation)
-                return of_file.load(dtype, weights == "int4", progress), of_file.groups
+                of_file = GgufModel(self.file, config, attn_implementation, progress)
+                return of_file.load(dtype, weights == "int4"), of_file.stored
         check_weights(self.path, int(getattr(config, "num_hidden_layers", 0) or 0))
         name = "dtype" if hasattr(config, "dtype") else "torch_dtype"
         with refused(f"the weights of {self.path}"):
