@@ -36,6 +36,9 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
         epilog="Example: popc -O3 -I include codelets.cpp -o codelets.gp. The host compiler is $CXX, "
         "else clang++ (as popc itself is a Clang), else c++. Flags not listed here go to it.",
     )
+    events = os.environ.get("SPARQ_POPC_EVENTS") or "0"
+    if events not in ("0", "1"):
+        p.error(f"SPARQ_POPC_EVENTS must be 0 or 1, got '{events}'")
     p.add_argument("sources", nargs="*", help="C++ files with vertex classes, C files, and .gp objects")
     p.add_argument("-o", dest="output", help="the object to write (.gp)")
     p.add_argument("-O", dest="optimise", default="3", help="optimisation level (default 3)")
@@ -51,7 +54,7 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     p.add_argument(
         "--floating-point-events",
         action="store_true",
-        default=os.environ.get("SPARQ_POPC_EVENTS", "0") not in ("", "0"),
+        default=events == "1",
         help="make codelets, at most at -O1, for programs that switch floating-point exceptions on "
         "(SPARQ_POPC_EVENTS=1 asks for the same)",
     )

@@ -32,7 +32,7 @@ namespace {
 // A flat JSON object: strings, numbers, booleans.
 class FlatJSON {
 public:
-  explicit FlatJSON(const std::string &s) : s_(s) {}
+  FlatJSON(const std::string &s, const std::string &what) : s_(s), what_(what) {}
   void read(OptionFlags &flags) {
     expect('{');
     if (peek() == '}') {
@@ -61,7 +61,7 @@ private:
     return at_ < s_.size() ? s_[at_] : '\0';
   }
   [[noreturn]] void fail(const std::string &wanted) {
-    throw parse_error("readJSON: expected " + wanted + " at character " + std::to_string(at_) +
+    throw parse_error(what_ + ": expected " + wanted + " at character " + std::to_string(at_) +
                       ", got '" + s_.substr(at_, 16) + "'");
   }
   void expect(char c) {
@@ -97,18 +97,20 @@ private:
       fail("a string, number or boolean");
     return r;
   }
-  std::string s_;
+  std::string s_, what_;
   std::size_t at_ = 0;
 };
 
 } // namespace
 
-void readJSON(StringRef string, OptionFlags &flags) {
+static void readFlat(const std::string &text, const std::string &what, OptionFlags &flags) {
   OptionFlags read;
-  FlatJSON(string.str()).read(read);
+  FlatJSON(text, what).read(read);
   for (const auto &f : read)
     flags.set(f.first, f.second);
 }
+
+void readJSON(StringRef string, OptionFlags &flags) { readFlat(string.str(), "readJSON", flags); }
 
 void readJSON(std::istream &stream, OptionFlags &flags) {
   readJSON(std::string(std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()),
@@ -118,7 +120,7 @@ void readJSON(std::istream &stream, OptionFlags &flags) {
 void readJSONFromEnv(StringRef name, OptionFlags &flags) {
   const char *env = std::getenv(name.str().c_str());
   if (env)
-    readJSON(env, flags);
+    readFlat(env, name.str(), flags);
 }
 
 EngineOptions::EngineOptions(const OptionFlags &flags, const Target &target,

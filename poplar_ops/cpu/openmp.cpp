@@ -2,11 +2,12 @@
 #include "openmp.hpp"
 
 #include <atomic>
-#include <cstdlib>
 #include <cstring>
 
 #include <dlfcn.h>
 #include <pthread.h>
+
+#include "two_ways.hpp"
 
 namespace sparq::cpu {
 namespace {
@@ -28,8 +29,7 @@ template <class Function> bool lookUp(const char *name, Function &function) {
 }
 
 bool findRuntime() {
-  const char *const wanted = std::getenv("SPARQ_CPU_OPENMP");
-  if (wanted && std::strcmp(wanted, "0") == 0)
+  if (numberOf("SPARQ_CPU_OPENMP", 0, 1) == 0ul)
     return false;
   // After fork() a runtime waits for threads that the child does not have.
   static const bool once = pthread_atfork(nullptr, nullptr, [] {

@@ -25,8 +25,9 @@ std::string ownDirectory() {
 std::string codeletsPath(const std::string &directory) {
   std::vector<std::string> tried;
   const char *const environment = std::getenv("SPARQ_CODELETS");
-  for (const std::string &candidate : {directory, std::string(environment ? environment : ""),
-                                       ownDirectory(), std::string(SPARQ_CODELETS_DIR)}) {
+  const bool isNamed = environment && *environment;
+  for (const std::string &candidate : {directory, isNamed ? environment : ownDirectory(),
+                                       std::string(isNamed ? "" : SPARQ_CODELETS_DIR)}) {
     if (candidate.empty())
       continue;
     const std::string path = candidate + "/" + codeletFile;
@@ -37,6 +38,8 @@ std::string codeletsPath(const std::string &directory) {
   std::string message = std::string("codelets: ") + codeletFile + " must exist; tried";
   for (std::size_t i = 0; i != tried.size(); ++i)
     message += (i ? ", " : " ") + tried[i];
+  if (isNamed)
+    message += ", which SPARQ_CODELETS names";
   throw Error(message);
 }
 

@@ -70,12 +70,6 @@ def test_options_refused_by_the_module(options: dict, message: str) -> None:
         _cpu.KVCache(CacheSpec(1, 1, 8, 8, index_components=8))
 
 
-def test_isa_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARQ_CPU_ISA", "sse")
-    with refusal(f"KVCache: isa must be one of {['auto', *_cpu.available_isas()]}, got 'sse'"):
-        sparq_ipu.KVCache(1, 1, 8, 8, device="cpu")
-
-
 @pytest.mark.parametrize(
     "sizes, message",
     [

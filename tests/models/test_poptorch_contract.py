@@ -533,9 +533,10 @@ def test_the_library_that_is_not_there_lists_where_it_was_sought(monkeypatch, tm
 
 def test_where_the_library_is_sought(monkeypatch, tmp_path):
     monkeypatch.setenv(library.ENVIRONMENT, str(tmp_path / "named.so"))
-    assert library.candidates()[0] == tmp_path / "named.so"
-    assert all(path.name == library.LIBRARY for path in library.candidates()[1:])
+    assert library.candidates() == [tmp_path / "named.so"]
     assert library.candidates(tmp_path / "this.so") == [tmp_path / "this.so"]
+    monkeypatch.delenv(library.ENVIRONMENT)
+    assert all(path.name == library.LIBRARY for path in library.candidates())
 
 
 def test_a_library_that_does_not_load(monkeypatch, tmp_path):

@@ -23,7 +23,6 @@ from tiny_models import (  # noqa: E402
     step_logits,
     tiny_config,
     tiny_model,
-    tiny_tokenizer,
     tokens_of,
 )
 
@@ -143,7 +142,11 @@ def test_below_min_seq_len_is_dense_bit_for_bit(model):
 def test_stop_strings_end_a_text(model):
     """transformers hands the tokenizer on to attention."""
     enable(model, **SETTINGS)
-    tokenizer, prompt = tiny_tokenizer(), tokens_of(20)
+    tokenizers = pytest.importorskip("tokenizers")
+    letters = tokenizers.models.BPE({chr(97 + index): index for index in range(101)}, [])
+    words = tokenizers.Tokenizer(letters)
+    words.decoder = tokenizers.decoders.Fuse()
+    tokenizer, prompt = transformers.PreTrainedTokenizerFast(tokenizer_object=words), tokens_of(20)
     said = greedy(model, prompt, 6)[0]
     stop = tokenizer.decode(said[2:3])
     n_until = 1 + [tokenizer.decode(token) for token in said].index(stop)

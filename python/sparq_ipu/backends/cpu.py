@@ -80,11 +80,12 @@ class Options:
         if self.n_threads is not None:
             n_threads = checks.check_integer(op, "n_threads", self.n_threads, 1, MAX_THREADS)
             object.__setattr__(self, "n_threads", n_threads)
+        isas, name = ["auto", *_cpu.available_isas()], "isa"
         if self.isa is None:
-            object.__setattr__(self, "isa", os.environ.get(ISA_VARIABLE) or "auto")
-        isas = ["auto", *_cpu.available_isas()]
+            name = ISA_VARIABLE
+            object.__setattr__(self, "isa", os.environ.get(name) or "auto")
         if self.isa not in isas:
-            checks.fail(op, "isa", f"be one of {isas}", repr(self.isa))
+            checks.fail(op, name, f"be one of {isas}", repr(self.isa))
 
     def check(self, op: str, spec: CacheSpec, n_layers: int = 1, settings: Sequence[Settings] = ()) -> None:
         """Whether such a cache can be here: its key index has all components.

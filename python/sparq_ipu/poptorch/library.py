@@ -10,19 +10,21 @@ from typing import Optional, Union
 
 #: file name of the library that poplar_ops/popart builds
 LIBRARY = "libsparq_popart.so"
-#: environment variable with its path, tried first
+#: environment variable with its path
 ENVIRONMENT = "SPARQ_IPU_POPART_LIBRARY"
 
 _loaded: Optional[Path] = None
 
 
 def candidates(path: Union[str, os.PathLike[str], None] = None) -> list[Path]:
-    """Paths that `load_library` tries, in order: `path` alone if given, else the usual ones."""
+    """Paths that `load_library` tries, in order: `path` or that of the environment alone if given, else the
+    usual ones."""
     if path is not None:
         return [Path(path)]
+    if os.environ.get(ENVIRONMENT):
+        return [Path(os.environ[ENVIRONMENT])]
     package = Path(__file__).resolve().parents[1]
-    paths = [Path(os.environ[ENVIRONMENT])] if os.environ.get(ENVIRONMENT) else []
-    return [*paths, package / LIBRARY, package / "lib" / LIBRARY, Path.cwd() / "build" / LIBRARY]
+    return [package / LIBRARY, package / "lib" / LIBRARY, Path.cwd() / "build" / LIBRARY]
 
 
 def load_library(path: Union[str, os.PathLike[str], None] = None) -> Path:

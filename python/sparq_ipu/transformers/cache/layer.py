@@ -306,7 +306,8 @@ class SparqLayer(StepLayer):
                 "enable(model, ..., tokens_per_step=32)"
             )
         if n_columns > 0:
-            DynamicLayer().crop(n_columns)  # which holds nothing: it refuses the number or does nothing
+            empty: Any = DynamicLayer
+            empty().crop(n_columns)  # refuses the number, or does nothing
         held = self.get_seq_length()
         kept = min(n_columns, held) if n_columns > 0 else max(held + n_columns, 0)
         if kept == held:
