@@ -2,12 +2,13 @@
 #include "openmp.hpp"
 
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
+#include <stdexcept>
+#include <string>
 
 #include <dlfcn.h>
 #include <pthread.h>
-
-#include "two_ways.hpp"
 
 namespace sparq::cpu {
 namespace {
@@ -29,8 +30,12 @@ template <class Function> bool lookUp(const char *name, Function &function) {
 }
 
 bool findRuntime() {
-  if (numberOf("SPARQ_CPU_OPENMP", 0, 1) == 0ul)
+  const char *const variable = std::getenv("SPARQ_CPU_OPENMP");
+  const std::string wanted = variable ? variable : "";
+  if (wanted == "0")
     return false;
+  if (!wanted.empty() && wanted != "1")
+    throw std::invalid_argument("use_openmp: SPARQ_CPU_OPENMP must be 0 or 1, got '" + wanted + "'");
   // After fork() a runtime waits for threads that the child does not have.
   static const bool once = pthread_atfork(nullptr, nullptr, [] {
                              inUse.store(false, std::memory_order_relaxed);

@@ -11,17 +11,17 @@ same bits: see docs/exactness.md.
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
-from sparq_ipu.attention import dense_attention, sparq_attention, window_attention
-from sparq_ipu.cache import KVCache
-from sparq_ipu.devices import available_devices
-from sparq_ipu.prompt import prompt_attention
-from sparq_ipu.tokens import append_and_attend
-from sparq_reference.settings import SparqSettings, WindowSettings
-
 if TYPE_CHECKING:
+    from sparq_ipu.attention import dense_attention, sparq_attention, window_attention
+    from sparq_ipu.cache import KVCache
+    from sparq_ipu.devices import available_devices
     from sparq_ipu.planning import plan
+    from sparq_ipu.prompt import prompt_attention
+    from sparq_ipu.tokens import append_and_attend
+    from sparq_reference.settings import SparqSettings, WindowSettings
 
 __version__ = "0.1.0"
 
@@ -40,13 +40,30 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in ("plan", "planning"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import sparq_ipu.planning as planning  # when it is first asked for: who runs attention needs none of it
+#: the module of each name: imported when it is first asked for, so that a command can be interrupted meanwhile
+_MODULES = {
+    "KVCache": "sparq_ipu.cache",
+    "SparqSettings": "sparq_reference.settings",
+    "WindowSettings": "sparq_reference.settings",
+    "append_and_attend": "sparq_ipu.tokens",
+    "available_devices": "sparq_ipu.devices",
+    "dense_attention": "sparq_ipu.attention",
+    "plan": "sparq_ipu.planning",
+    "prompt_attention": "sparq_ipu.prompt",
+    "sparq_attention": "sparq_ipu.attention",
+    "window_attention": "sparq_ipu.attention",
+}
+#: modules that are part of it without an import of their own
+_ALSO = ("attention", "cache", "devices", "planning", "prompt", "tokens")
 
-    return planning if name == "planning" else planning.plan
+
+def __getattr__(name: str) -> Any:
+    if name in _ALSO:
+        return importlib.import_module(f"{__name__}.{name}")
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:
-    return [*globals(), "plan"]
+    return [*globals(), *_MODULES]

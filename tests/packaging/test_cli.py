@@ -28,7 +28,9 @@ def test_it_is_installed_by_that_name():
 
 
 def test_devices(capsys, monkeypatch):
-    monkeypatch.setattr(cli, "why_unavailable", lambda device: "no such chip" if device == "ipu" else None)
+    monkeypatch.setattr(
+        "sparq_ipu.devices.why_unavailable", lambda device: "no such chip" if device == "ipu" else None
+    )
     assert cli.main(["devices"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == list(devices.BACKENDS)

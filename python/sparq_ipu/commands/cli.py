@@ -16,7 +16,6 @@ import sys
 
 import sparq_ipu
 from sparq_ipu.commands.command_line import Parser, guarded
-from sparq_ipu.devices import BACKENDS, why_unavailable
 
 #: commands: the module whose `main` each is, and what it does
 COMMANDS = {
@@ -39,6 +38,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def devices() -> str:
     """A line for each device."""
+    from sparq_ipu.devices import BACKENDS, why_unavailable
+
     reasons = {device: why_unavailable(device) for device in BACKENDS}
     width = max(len(device) for device in reasons)
     lines = [f"{device:{width}}  {reason or 'available'}" for device, reason in reasons.items()]

@@ -82,6 +82,9 @@ def read_settings(op: str, path: PathLike) -> dict[str, Any]:
     if odd := [name for name in arguments["layers"] if not (name.isascii() and name.isdigit())]:
         refuse(f"{path} with layers {odd[0][:40]!r}")
     layers = {int(name): layer for name, layer in arguments["layers"].items()}
-    LayerSettings.of(op, None, given)
-    settings_of_layers(op, given, layers, n_layers, checks.MAX_INDEX_HEAD_DIM)  # of any head_dim
+    try:
+        LayerSettings.of(op, None, given)
+        settings_of_layers(op, given, layers, n_layers, checks.MAX_INDEX_HEAD_DIM)  # of any head_dim
+    except ValueError as error:
+        refuse(f"{path} ({str(error)[len(op) + 2 :]})")
     return {**given, "layers": layers, "n_layers": n_layers}
