@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 
-#: the module of each name: imported when it is first asked for, so that a command can be interrupted meanwhile
+#: the module of each name, imported when it is first asked for: a command can be interrupted meanwhile
 _MODULES = {
     "KVCache": "sparq_ipu.cache",
     "SparqSettings": "sparq_reference.settings",

@@ -36,7 +36,7 @@ def test_devices(capsys, monkeypatch):
     assert [line.split()[0] for line in lines] == list(devices.BACKENDS)
     assert lines[0].endswith("  no such chip") and all(line.endswith("  available") for line in lines[1:])
     monkeypatch.undo()
-    assert [device for device in devices.BACKENDS if cli.why_unavailable(device) is None] == (
+    assert [device for device in devices.BACKENDS if devices.why_unavailable(device) is None] == (
         sparq_ipu.available_devices()
     )
 

@@ -67,6 +67,12 @@ def test_an_interrupted_process() -> None:
     assert run.returncode == 130 and error.strip() == "-c: interrupted"
 
 
+def test_a_command_is_guarded_before_it_imports_anything() -> None:
+    """NumPy alone takes longer than it takes to press Ctrl-C."""
+    code = "import sys, sparq_ipu.commands.cli; print(sorted({'numpy', 'torch'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
+
+
 @pytest.mark.parametrize("output, status", [("/dev/full", 1), (None, 141)])
 def test_a_process_that_can_not_write(output: str | None, status: int) -> None:
     """Nor does Python complain once more at its end."""

@@ -215,7 +215,8 @@ def _build(arguments: argparse.Namespace) -> tuple[Any, Any]:
 def main(argv: list[str] | None = None, prog: str = "sparq-ipu serve") -> int:
     """The command; returns the exit status: 0, or 2 for bad usage."""
     arguments = parsed(argv, prog)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
+    logging.basicConfig(format="%(asctime)s %(name)s: %(message)s")
+    logging.getLogger("sparq_ipu").setLevel(logging.INFO)  # PyTorch reports on its caches at the end
     wait_briefly()
     try:
         with needed("serve"):
