@@ -35,7 +35,8 @@ bool findRuntime() {
   if (wanted == "0")
     return false;
   if (!wanted.empty() && wanted != "1")
-    throw std::invalid_argument("use_openmp: SPARQ_CPU_OPENMP must be 0 or 1, got '" + wanted + "'");
+    throw std::invalid_argument("use_openmp: SPARQ_CPU_OPENMP must be 0 or 1, got '" + wanted +
+                                "'");
   // After fork() a runtime waits for threads that the child does not have.
   static const bool once = pthread_atfork(nullptr, nullptr, [] {
                              inUse.store(false, std::memory_order_relaxed);

@@ -138,6 +138,13 @@ def test_what_the_shell_has_closed(closed: str) -> None:
         assert (run.returncode, run.stdout) == (0, "on\n")
 
 
+def test_no_file_takes_the_place_of_a_closed_input() -> None:
+    """A server's event loop aborts where a socket has that number."""
+    code = STUB + "import os; sys.exit(guarded(lambda: os.dup(1)))"
+    command = ["sh", "-c", 'exec "$0" -c "$1" <&-', sys.executable, code]
+    assert subprocess.run(command, capture_output=True).returncode > 2
+
+
 def test_a_closed_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", None)
     with pytest.raises(

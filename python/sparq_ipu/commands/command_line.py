@@ -20,6 +20,8 @@ def guarded(command: Callable[..., int], *arguments: object) -> int:
     """The exit status of a command. Where it is interrupted, its output is closed, or a file can not be read
     or written, it ends with at most one line and no traceback."""
     name = Path(sys.argv[0]).stem
+    if sys.stdin is None:
+        os.open(os.devnull, os.O_RDONLY)  # or a socket would have the number of the input
     if sys.stderr is None:  # closed by the shell
         sys.stderr = open(os.devnull, "w")
     if sys.stdout is None:
