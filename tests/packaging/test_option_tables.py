@@ -36,7 +36,7 @@ def test_options_of_a_cache_on_a_cpu() -> None:
     from sparq_ipu.backends import cpu
 
     shown = names("docs/cpu.md", "| option of `KVCache` |")
-    of_all = {"index_bits", "row_bits", "index_components"}
+    of_all = {"index_bits", "row_bits"}
     assert of_all <= {field.name for field in dataclasses.fields(sparq_reference.CacheSpec)}
     of_cpu = {field.name for field in dataclasses.fields(cpu.Options)}
     assert sorted(shown) == sorted(of_all | {"check_finite"} | of_cpu)
