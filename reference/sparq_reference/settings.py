@@ -8,6 +8,7 @@ The same in C++: poplar_ops/include/sparq/settings.hpp. A test compares the word
 from __future__ import annotations
 
 import dataclasses
+import operator
 from typing import Any, ClassVar, Literal, Mapping, TypeVar, Union
 
 from sparq_reference.checks import (
@@ -287,38 +288,14 @@ class HasSpec:
     """The fields of `spec` as attributes of a cache."""
 
     spec: CacheSpec
+    batch: int
+    n_kv_heads: int
+    head_dim: int
+    capacity: int
+    index_bits: int
+    row_bits: int
+    index_components: int
 
-    @property
-    def batch(self) -> int:
-        """Batch elements."""
-        return self.spec.batch
 
-    @property
-    def n_kv_heads(self) -> int:
-        """Key and value heads of an element."""
-        return self.spec.n_kv_heads
-
-    @property
-    def head_dim(self) -> int:
-        """Components of a key or value row."""
-        return self.spec.head_dim
-
-    @property
-    def capacity(self) -> int:
-        """Most positions of one batch element."""
-        return self.spec.capacity
-
-    @property
-    def index_bits(self) -> int:
-        """Bits of a number of the key index."""
-        return self.spec.index_bits
-
-    @property
-    def row_bits(self) -> int:
-        """Bits of a number of the rows of keys and values."""
-        return self.spec.row_bits
-
-    @property
-    def index_components(self) -> int:
-        """Components that the key index has, the first ones; 0: all."""
-        return self.spec.index_components
+for _field in dataclasses.fields(CacheSpec):
+    setattr(HasSpec, _field.name, property(operator.attrgetter(f"spec.{_field.name}")))
