@@ -5,8 +5,8 @@
 
 namespace sparq::cycles {
 
-// Four positions, two components to a pass: of four pairs widen, multiply, add; of each component
-// the keys, the query, the address.
+// Four positions, two components a pass: widen, multiply and add each of four pairs; for each
+// component load the keys and the query and advance the address.
 inline double scoreFour(double rank, double addressSlots) {
   return rank / 2 * sidePass(4 * 3, 2 * (2 + addressSlots), computed) + 2 + 2 +
          computed; // scale, store
@@ -14,11 +14,11 @@ inline double scoreFour(double rank, double addressSlots) {
 inline std::uint64_t approxScores(double n, double g, double rank) {
   return multi(g * share(n / 4) * scoreFour(rank, 1));
 }
-// The address from the number of the component: load, multiply, add.
+// The address from the component's number: load, multiply, add.
 inline std::uint64_t tailScores(double n, double g, double rank) {
   return multi(g * share(n / 4) * scoreFour(rank, 3));
 }
-// Load, multiply, add, store; of each chunk its number.
+// Load, multiply, add, store; for each chunk its number.
 inline std::uint64_t columnOffsets(double nOwn, double rank) {
   return multi(nOwn * (share(rank) * (4 + reloaded) + 6));
 }

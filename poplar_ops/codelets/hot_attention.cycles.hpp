@@ -5,9 +5,9 @@
 
 namespace sparq::cycles {
 
-// Of an entry load, mask, compare, branch, and twice an even share of them is the part's own. Of
-// two heads at once, then one: the pairs of every eight components (of the key an address, a load,
-// widen; of each head load, widen, multiply, add), two to a pass; then a store.
+// Every entry: load, mask, compare, branch. Twice an even share of the entries is the part's own.
+// For two heads at once, then one: the pairs of every eight components (address, load and widen the
+// key; load, widen, multiply and add for each head), two a pass; then a store.
 inline std::uint64_t laneSums(double topK, double nSets, unsigned g, unsigned d) {
   const double own = static_cast<double>(
       static_cast<unsigned>(std::min(share(topK), 2 * share(topK) / nSets + 1)));
@@ -18,11 +18,11 @@ inline std::uint64_t laneSums(double topK, double nSets, unsigned g, unsigned d)
   return multi(10 + share(topK) * (4 + counted) +
                own * (7 + g / 2 * ofHeads(2) + g % 2 * ofHeads(1)));
 }
-// Four loads, three additions of pairs, one of halves; scaled, compared, stored.
+// Four loads, three additions of pairs, one of halves; scale, compare, store.
 inline std::uint64_t laneScores(double n, double g) { return shared(n * g, 4 + 4 + 12 + reloaded); }
-// Of four heads at once, then two, then one; of two where that leaves no worker with more than one.
-// Two entries to a pass: of each place, address (2), value, the weights; widen, and of each head
-// multiply, add. The partial sums' addresses and stores.
+// Four heads at once, then two, then one; two only, where that leaves no worker with more than one.
+// Two entries a pass: for each place the address (2), the value and the weights; widen, then
+// multiply and add for each head. At the end addresses and stores of the partial sums.
 inline std::uint64_t hotValues(double topK, double width, unsigned g) {
   const double nBlocks = static_cast<double>(static_cast<unsigned>((topK + 63) / 64)),
                items = nBlocks * width / 2, rows = std::min(topK, 64.0);

@@ -5,10 +5,10 @@
 
 namespace sparq::cycles {
 
-// An entry is cleared. A way is loaded, its number kept and compared with both ends. Ways are
-// spread evenly over the workers that have a position near theirs: the search halves what is left
-// (shift, add, load, compare and branch, add, subtract), then load, compare, branch. Of hits, twice
-// an even share and spread in the same way: the place (3), the step (2), two stores, an address,
+// Clear the entries. Load a way, keep its number and compare it with both ends. Ways are spread
+// evenly over the workers that hold a position near theirs. The search halves the remaining range
+// (shift, add, load, compare and branch, add, subtract), then load, compare, branch. Hits, at twice
+// an even share and spread in the same way: the place (3), the step (2), two stores, an address, a
 // count.
 inline std::uint64_t findHot(double topK, double nWays, double nOwners) {
   const auto ofWorker = [](double n) {
@@ -24,12 +24,12 @@ inline std::uint64_t findHot(double topK, double nWays, double nOwners) {
 // Two stores an entry.
 inline std::uint64_t freeWays(double topK) { return multi(share(topK) * (2 + computed) + 14); }
 inline std::uint64_t sumFound(double nOwners) { return multi(nOwners * (3 + repeated) + 2); }
-// Of four owners each address, load, OR; of what is left one by one.
+// Four owners a pass: address, load, OR for each; the rest one by one.
 inline std::uint64_t mergePlaces(double nEntries, unsigned nOwners) {
   return shared(nEntries,
                 nOwners / 4 * (4 * 3 + repeated) + nOwners % 4 * (3 + repeated) + 6 + computed);
 }
-// Of the workers before: load, subtract. An entry: two loads, branch, add, two
+// Load and subtract the counts of the workers before. An entry: two loads, branch, add, two
 // addresses, two stores, count.
 inline std::uint64_t listMisses(double topK) {
   return multi(14 + (nWorkers - 1) * (2 + repeated) + share(topK) * (9 + counted));

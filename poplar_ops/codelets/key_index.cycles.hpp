@@ -5,18 +5,19 @@
 
 namespace sparq::cycles {
 
-// Of each component first widen, multiply, magnitude, maximum, add, beside address, two loads,
-// store; then load, multiply, round, to an integer, subtract, store. Two divisions and what else is
-// once.
+// For each component widen, multiply, magnitude, maximum, add, beside an address, two loads and a
+// store; then load, multiply, round, convert to an integer, subtract, store. Two divisions and the
+// rest happen once.
 inline std::uint64_t blockCoefficients(double nBlocks, double g, double rank, double address = 1) {
   const double second = 1 + 1 + 1 + toInteger + 1 + 1 + counted;
   return shared(nBlocks * g,
                 rank * (pass(5, address + 3, counted) + second) + 2 * floatDivide + 14);
 }
-// Of each component address, two loads, and of four pairs of codes (of four codes) shift, mask,
-// multiply, add, but for the first shift (and the last mask). Sums of 4 or 2 bits are taken apart
-// in turns of 16 or 64 components: four words, 6 each. Of each score to a float, convert; of two
-// three of arithmetic and a store. A piece has eight positions, of 8 bits four.
+// For each component an address and two loads. For every four pairs of codes (or four codes) shift,
+// mask, multiply, add, without the first shift (and the last mask). Sums of 4 or 2 bits are taken
+// apart every 16 or 64 components: four words, 6 each. Each score becomes a float: convert; two
+// scores take three of arithmetic and a store. A piece has eight positions, or four with codes of 8
+// bits.
 inline std::uint64_t indexScores(double nBlocks, double g, double rank, unsigned bits,
                                  double address = 1) {
   const unsigned together = bits == 4 ? 16 : 64;

@@ -5,7 +5,7 @@
 
 namespace sparq::cycles {
 
-// A load, a store; the addresses of a run.
+// A load and a store; the addresses of a run.
 inline std::uint64_t moveLayer(double nRows, double nCopies) {
   return multi(nRows * (share(nCopies) * (2 + computed) + 6));
 }

@@ -6,9 +6,9 @@
 namespace sparq::cycles {
 
 inline std::uint64_t chunkFull() { return single(8); }
-// The least and largest of eight keys at a time (of each pair widen, two selects), then of eight
-// numbers; 40 for the step; of 64 codes load, widen, three of arithmetic, to an integer, subtract,
-// limit, shift, OR.
+// The least and largest of eight keys at a time (widen and two selects for each pair), then of
+// eight numbers; 40 for the step; for 64 codes load, widen, three of arithmetic, convert to an
+// integer, subtract, limit, shift, OR.
 constexpr double quantiseBlock = 8 * (4 * (1 + 2 * pairSelect) + 2 * 8 + counted) +
                                  14 * scalarSelect + 40 +
                                  64 * (2 + 3 + toInteger + 1 + 3 + 2 + counted);

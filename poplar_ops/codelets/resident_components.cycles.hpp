@@ -5,13 +5,13 @@
 
 namespace sparq::cycles {
 
-// Four components of a head: of each pair widen, mask, add; a load, the mask's. At the end a limit
-// of each pair, two stores.
+// Four components of a head: widen, mask and add each pair; a load, and the mask's. At the end a
+// limit for each pair, two stores.
 inline std::uint64_t pieceMagnitude(double n, double g) {
   return shared(n / 4, g * (sidePass(2 * 3, 2, repeated) + 1) + 2 + 2 + 4 + reloaded);
 }
-// As componentList, by all workers: of a component that is selected its number and its column (3),
-// with two addresses, too.
+// As componentList, by all workers: each selected component also has its number and its column (3),
+// with two addresses.
 inline std::uint64_t listComponents(unsigned d, unsigned g, double rank) {
   double busiest = 0;
   const unsigned range = ((d + nWorkers - 1) / nWorkers + 1) / 2 * 2;

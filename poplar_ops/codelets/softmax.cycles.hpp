@@ -11,15 +11,15 @@ inline std::uint64_t partialMax(double n, double g, unsigned nPieces) {
       static_cast<double>((static_cast<std::uint64_t>(n / 4) + nPieces - 1) / nPieces);
   return shared(nPieces * g, ofPiece * pass(2, 2, computed) + 6);
 }
-// Two at a time, of two results or of two heads, where the numbers are even.
+// Two results or two heads at a time, where their number is even.
 inline std::uint64_t reduceMax(double nPartials, unsigned g) {
   if (g == 1)
     return shared((nPartials + 1) / 2, pass(1, 1, computed));
   return g % 2 == 0 ? shared(nPartials, g / 2 * pass(1, 1, computed))
                     : shared(nPartials, g * pass(1, 2, computed));
 }
-// A worker's run. Of one head two pairs to a pass, of four heads two of their rows; of others a
-// pair (or a number) of each row, with an address.
+// A worker's run. One head takes two pairs a pass, four heads take two of their rows a pass, other
+// numbers a pair (or a number) of each row, with an address.
 inline double ofRuns(double nPartials) {
   return static_cast<double>((static_cast<unsigned>(share(nPartials)) + 1) / 2);
 }

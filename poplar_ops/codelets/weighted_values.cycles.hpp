@@ -5,7 +5,7 @@
 
 namespace sparq::cycles {
 
-// Two rows to a pass: of each pair widen, multiply, add; of each row the weight, the address, the
+// Two rows a pass: widen, multiply and add each pair; for each row the weight, the address, and the
 // values in 64 bits, or in 32 where there are two.
 inline std::uint64_t weightedValues(double nBlocks, double nRows, double width, double g) {
   const double lanes = width > 12 ? 8 : 2, // as the codelet does
@@ -13,7 +13,7 @@ inline std::uint64_t weightedValues(double nBlocks, double nRows, double width, 
                row = sidePass(2 * pairs * 3, 2 * (2 + words), computed) / 2 + spilled(pairs + 2);
   return shared(nBlocks * g * (width / lanes), std::min(nRows, 64.0) * row + pairs + 12);
 }
-// Four pairs of each block; the accumulator loaded and stored.
+// Four pairs for each block; load and store the accumulator.
 inline std::uint64_t foldBlocks(double nBlocks, double width, double g) {
   return shared(g * width / 8,
                 nBlocks * (pass(4, 4, repeated) + spilled(4 + 1)) + 8 + 4 + reloaded);
