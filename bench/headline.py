@@ -147,6 +147,22 @@ def table(lines: list[Line]) -> str:
     return markdown_table(head, rows)
 
 
+def of_prompts(found: Points) -> str:
+    """How long the program that reads prompts soonest takes for them, beside us."""
+    ratios = []
+    for here in (here for lengths in found.values() for here in lengths.values() if DEFAULT.method in here):
+        others = {SHORT[way.method]: here[way.method].first for way in OTHERS if way.method in here}
+        timed = [(seconds, name) for name, seconds in others.items() if seconds is not None]
+        ours = here[DEFAULT.method].first
+        if ours is not None and timed:
+            ratios.append((min(timed)[0] / ours, min(timed)[1]))
+    if not ratios:
+        return "Prompts were not timed."
+    names = " or ".join(dict.fromkeys(name for _, name in ratios))
+    low, high = min(ratios)[0], max(ratios)[0]
+    return f"{names} reads a prompt in {low:.2f} to {high:.2f} of our time: SparQ does not speed up prefill."
+
+
 def sentence(lines: list[Line], cpu: str) -> str:
     """The longest context, in a sentence."""
     line = max(lines, key=lambda line: line.seq_len)
@@ -230,7 +246,7 @@ def main(argv: list[str] | None = None) -> int:
     print(table(lines))
     if a.write:
         replace_block(README, "gain", sentence(lines, rows[-1]["cpu"]))
-        replace_block(README, "headline", f"{caption(rows)}\n\n{table(lines)}")
+        replace_block(README, "headline", f"{caption(rows)}\n\n{table(lines)}\n\n{of_prompts(found)}")
         draw(found, rows[-1]["cpu"], PICTURE)
     return 0
 

@@ -45,17 +45,19 @@ def test_what_is_compared() -> None:
     assert "| m | 8 | 10.0 (OpenVINO) | 20.0 | 40.0 | 4.0 = 2.0 x 2.0 | 27.5 s (OpenVINO) | 9.4 s |" in (
         headline.table([line])
     )
+    assert headline.of_prompts(found).startswith("OpenVINO reads a prompt in 0.67 to 0.67 of our time")
     with pytest.raises(ValueError, match=r"^headline: rows must have the method 'recommended', got none$"):
         headline.comparable(rows()[3:2])
 
 
 def test_readme_is_what_the_rows_say() -> None:
     made = headline.comparable(read_rows(PEERS))
-    lines = headline.lines_of(headline.points(made))
+    found = headline.points(made)
+    lines = headline.lines_of(found)
     text = headline.README.read_text()
     for name, block in (
         ("gain", headline.sentence(lines, made[-1]["cpu"])),
-        ("headline", f"{headline.caption(made)}\n\n{headline.table(lines)}"),
+        ("headline", f"{headline.caption(made)}\n\n{headline.table(lines)}\n\n{headline.of_prompts(found)}"),
     ):
         shown = text.partition(f"<!-- begin {name}: ")[2].partition(f"<!-- end {name} -->")[0]
         assert shown.partition("\n")[2] == block + "\n", name
