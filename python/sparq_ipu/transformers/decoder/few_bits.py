@@ -44,7 +44,7 @@ _OUTPUTS, _CODES, _BYTES = 16, 256, 320
 #: bytes of a large page, of codes that have pages of their own (at least), of pages that others share
 _PAGE, _HUGE, _SHARED = 1 << 21, 1 << 22, 1 << 26
 #: weights that are rounded at a time
-_CHUNK = 1 << 20
+_CHUNK = 1 << 18
 #: sizes must be multiples of these: other layers crash in some versions of PyTorch
 _MULTIPLES = {"out_features": 16, "in_features": GROUP}
 
@@ -400,6 +400,6 @@ def round_to_groups(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, t
     low, high = grouped.amin(dim=2), grouped.amax(dim=2)
     scale = ((high - low) / 15).to(torch.bfloat16)
     zero = (low + 8 * scale.float()).to(torch.bfloat16)
-    steps = (grouped - zero.float()[:, :, None]) / scale.float().masked_fill(scale == 0, 1)[:, :, None]
-    codes = torch.round(steps).add_(8).clamp_(0, 15)
+    steps = (grouped - zero.float()[:, :, None]).div_(scale.float().masked_fill(scale == 0, 1)[:, :, None])
+    codes = steps.round_().add_(8).clamp_(0, 15)
     return codes.to(torch.uint8).view(weight.shape), scale, zero

@@ -104,6 +104,8 @@ def quantise_weights(
         return Int4Linear(module, rows), is_stored
 
     once = {id(module): (name, module) for name, module in reversed(fitting.items())}
+    # the largest first: the output layer takes one thread as long as half of the others take
+    once = dict(sorted(once.items(), key=lambda item: -item[1][1].weight.numel()))
     with conversion_threads() as pool:
         both = dict(zip(once, pool.map(made_of, once.values())))
     made = {key: module for key, (module, _) in both.items()}

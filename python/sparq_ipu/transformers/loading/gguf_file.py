@@ -175,6 +175,18 @@ class GgufFile:
         at = self._take(length)
         return self._data[at : at + length]
 
+    def _strings(self, count: int) -> list[bytes]:
+        """As `_string`, of which a vocabulary has hundreds of thousands."""
+        data, at, lengths, values = self._data, self._at, struct.Struct("<Q"), []
+        last = len(data) - lengths.size
+        for _ in range(count):
+            if at > last or (end := at + 8 + lengths.unpack_from(data, at)[0]) > len(data):
+                self.fail(self._reading, "be whole", f"{count} strings of which {len(values)} are there")
+            values.append(data[at + 8 : end])
+            at = end
+        self._at = at
+        return values
+
     def _name(self, what: str) -> str:
         self._reading = what
         name = self._string()
@@ -204,7 +216,7 @@ class GgufFile:
             if element in _FORMATS:
                 values: Any = self._unpack(f"{self._fitting(count)}{_FORMATS[element]}")
             elif element == STRING:
-                values = [self._string() for _ in range(self._fitting(count, 8))]
+                values = self._strings(self._fitting(count, 8))
             else:
                 self.fail(name, "have elements of a known type", element)
             self.fields[name] = Field((ARRAY, element), values)

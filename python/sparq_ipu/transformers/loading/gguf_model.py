@@ -24,7 +24,7 @@ Progress = Callable[[float], None]
 #: processors of transformers that move rows and change no other matrix
 _MOVE_ROWS = ("TensorProcessor", "LlamaTensorProcessor", "Gemma2TensorProcessor")
 #: numbers that are converted at a time
-_CHUNK = 1 << 20
+_CHUNK = 1 << 18
 #: rotary factors, which are no parameters of a model
 _FACTORS = "rope_freqs.weight"
 _LONG_FACTORS = ("rope_factors_long.weight", "rope_factors_short.weight")
