@@ -11,7 +11,7 @@ The methods are interleaved: in each round every method decodes a few tokens.
 A row has the median of all steps, their spread, the bytes that the cache takes, the load of the machine, and
 where the time of a step goes (of steps that are not counted). The model has the shape
 of SmolLM2-135M and random weights, unless --model names a checkpoint or "smollm2"; keys and values in the
-cache are random too. So speed is measured, and what is said means nothing. stdout: one JSON line for each
+cache are random too: only speed is measured. stdout: one JSON line for each
 method, type and length; stderr: progress, and a table made from those lines. --write puts the table of the
 committed rows into docs/benchmarks.md.
 """
@@ -297,7 +297,7 @@ def gguf_of(model: str) -> Path:
 def _rounds(
     a: argparse.Namespace, seq_len: int, methods: list[tuple[Row, Any]], tokens: Any, progress: Progress
 ) -> None:
-    """Decode in turns."""
+    """Decode, interleaved."""
     expected: Any = None
     for turn in range(a.rounds + 1):
         progress.step(f"{seq_len} positions: round {turn} of {a.rounds}")

@@ -175,8 +175,8 @@ def sentence(lines: list[Line], cpu: str) -> str:
     )
     if line.soonest is not None and line.ours.total is not None:
         text += (
-            f" A prompt of that length and {NEW_TOKENS} new tokens take {line.ours.total:.0f} s; "
-            f"with {line.soonest[0]} {line.soonest[1]:.0f} s."
+            f" A prompt of that length and {NEW_TOKENS} new tokens take {line.ours.total:.1f} s; "
+            f"with {line.soonest[0]} {line.soonest[1]:.1f} s."
         )
     return text
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One decode step of attention on an IPU, by every kernel: dense attention over a cache in SRAM and over one
-in streaming memory, SparQ attention over one in streaming memory, with a key index of 16, 8 and 4 bits, and
-over one in three tiers, whose key index and hot rows are in SRAM.
+in streaming memory, SparQ attention over one in streaming memory, with a key index of 16, 8, 4 and 2 bits,
+and over one in three tiers, whose key index and hot rows are in SRAM.
 
     python bench/ipu_sparq.py --S 16384 --r 32 --k 128
 

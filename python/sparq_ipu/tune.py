@@ -46,37 +46,61 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("model", help='checkpoint directory, .gguf file, or "smollm2"')
-    parser.add_argument("--text", type=Path, required=True, help="a file of UTF-8 text like those to come")
+    parser.add_argument("--text", type=Path, required=True, help="UTF-8 text like those to come")
     bound = parser.add_mutually_exclusive_group(required=True)
     kind = number(float, "a positive number", lambda x: 0 < x < float("inf"))
-    bound.add_argument("--max-kl", type=kind, help="bound on the mean divergence, in nats; 0.02 is little")
+    bound.add_argument("--max-kl", type=kind, help="bound on the mean KL divergence, in nats, e.g. 0.02")
     share = number(float, "in (0, 1)", lambda x: 0 < x < 1)
-    bound.add_argument("--min-agreement", type=share, help="bound on the share of equal tokens, e.g. 0.95")
+    bound.add_argument(
+        "--min-agreement",
+        type=share,
+        help="bound on the share of tokens with the same most likely one, e.g. 0.95",
+    )
     parser.add_argument("--output", type=output_path, required=True, help="file for the settings (JSON)")
     parser.add_argument(
-        "--prompt-tokens", type=positive_integer, default=1024, help="read densely, of each piece (1024)"
+        "--prompt-tokens",
+        type=positive_integer,
+        default=1024,
+        help="tokens of each piece that are read densely (default 1024)",
     )
     parser.add_argument(
-        "--tokens", type=positive_integer, default=64, help="measured behind them, of each piece (64)"
+        "--tokens",
+        type=positive_integer,
+        default=64,
+        help="tokens measured after them, in each piece (default 64)",
     )
     parser.add_argument(
-        "--pieces", type=positive_integer, default=1, help="to choose on, and as many to hold out (1)"
+        "--pieces",
+        type=positive_integer,
+        default=1,
+        help="pieces to choose on, and as many held out (default 1)",
     )
     parser.add_argument(
-        "--seq-len", type=positive_integer, help="length at which traffic counts (that of a piece)"
+        "--seq-len",
+        type=positive_integer,
+        help="length at which traffic is counted (default: that of a piece)",
     )
     lists: dict[str, Any] = dict(type=_integers, metavar="N,N,...")
     parser.add_argument(
-        "--ranks", *SETTINGS_FLAGS["rank"], **lists, help="(a quarter and a half of head_dim)"
+        "--ranks",
+        *SETTINGS_FLAGS["rank"],
+        **lists,
+        help="ranks to try (default: a quarter and a half of head_dim)",
     )
     parser.add_argument(
         "--top-ks",
         *SETTINGS_FLAGS["top_k"],
         **lists,
-        help="(half, once and twice what is recommended for so long a text: 128,256,512 up to 8192 tokens)",
+        help="values of top_k to try (default: half, once and twice the recommended one for the length)",
     )
-    parser.add_argument("--index-bits", **lists, default=[4, 2], help="(4,2)")
-    parser.add_argument(*SETTINGS_FLAGS["n_local"], type=int, help="(a quarter of each top_k)")
+    parser.add_argument(
+        "--index-bits", **lists, default=[4, 2], help="bits of the key index to try (default 4,2)"
+    )
+    parser.add_argument(
+        *SETTINGS_FLAGS["n_local"],
+        type=int,
+        help="most recent positions always selected (default: a quarter of each top_k)",
+    )
     parser.add_argument("--threads", type=thread_count, help="threads of PyTorch")
     return parser
 

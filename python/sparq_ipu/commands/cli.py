@@ -19,10 +19,13 @@ from sparq_ipu.commands.command_line import Parser, guarded
 
 #: commands: the module whose `main` each is, and what it does
 COMMANDS = {
-    "generate": ("sparq_ipu.generate", "continue a text with a model, and say how fast"),
-    "serve": ("sparq_ipu.serve.command", "serve a model over HTTP, with the API of OpenAI"),
+    "generate": ("sparq_ipu.generate", "continue a text with a model, and report its speed"),
+    "serve": ("sparq_ipu.serve.command", "serve a model over HTTP, with an OpenAI-compatible API"),
     "tune": ("sparq_ipu.tune", "find settings of SparQ attention for a model"),
-    "plan": ("sparq_ipu.planning.plan_command", "what of a model fits on IPUs, and how long a token takes"),
+    "plan": (
+        "sparq_ipu.planning.plan_command",
+        "plan a model on IPUs: what fits, and the modelled time of a token",
+    ),
 }
 
 
