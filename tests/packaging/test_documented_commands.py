@@ -74,6 +74,15 @@ def test_a_documented_command_is_taken(command: str, monkeypatch: pytest.MonkeyP
     taken(command, monkeypatch)
 
 
+def test_readme_leads_with_use() -> None:
+    """A picture, then three commands before line 40; short enough to be read."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    lines = text.splitlines()
+    assert len(lines) <= 160 and len(text.encode()) <= 9 * 1024
+    for name in ("pip install", "sparq-ipu generate", "sparq-ipu serve", ".enable(model)"):
+        assert next(i for i, line in enumerate(lines, 1) if name in line) < 40, name
+
+
 def test_commands_are_found_and_others_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(commands()) > 30 and {command.split()[0] for command in commands()} == {"python", "sparq-ipu"}
     with pytest.raises(SystemExit):
