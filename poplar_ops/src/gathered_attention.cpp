@@ -3,7 +3,6 @@
 #include "codelets/gathered_attention.cycles.hpp"
 #include "list_weights.hpp"
 #include "planning.hpp"
-#include "remote_copy.hpp"
 #include "sparq/step_names.hpp"
 #include "stores/rows.hpp"
 #include "weighted_values.hpp"
@@ -36,14 +35,15 @@ public:
       return context.active(rows).slice(i, i + 1, 1).flatten();
     };
     const RemoteBuffer &buffer = storeOf<SplitRows>(context.cache).buffer();
-    if (2 * nRows * d * 2 <= maxCopyBytes) { // one fixed cost instead of two
-      readRemote(*context.cache.lockstep, buffer, concat(keysLanding, valuesLanding, 0),
-                 concat(offsets(0), offsets(1), 0), context.program, {context.dc, steps::readRows});
+    if (2 * nRows * d * 2 <= Lockstep::maxCopyBytes) { // one fixed cost instead of two
+      context.cache.lockstep->read(buffer, concat(keysLanding, valuesLanding, 0),
+                                   concat(offsets(0), offsets(1), 0), context.program,
+                                   {context.dc, steps::readRows});
     } else {
-      readRemote(*context.cache.lockstep, buffer, keysLanding, offsets(0), context.program,
-                 {context.dc, steps::readKeyRows});
-      readRemote(*context.cache.lockstep, buffer, valuesLanding, offsets(1), context.program,
-                 {context.dc, steps::readValueRows});
+      context.cache.lockstep->read(buffer, keysLanding, offsets(0), context.program,
+                                   {context.dc, steps::readKeyRows});
+      context.cache.lockstep->read(buffer, valuesLanding, offsets(1), context.program,
+                                   {context.dc, steps::readValueRows});
     }
   }
 

@@ -3,6 +3,7 @@
 #include "codelets/lockstep.cycles.hpp"
 #include "sparq/step_names.hpp"
 #include "vertex.hpp"
+#include <algorithm>
 #include <stdexcept>
 
 namespace sparq {
@@ -30,8 +31,6 @@ Lockstep::Step &Lockstep::step(const char *kind) {
 }
 
 ComputeSet Lockstep::addComputeSet(Graph &graph, const DebugContext &dc) {
-  if (nIpus_ == 1)
-    return graph.addComputeSet(dc);
   Step &all = step("compute set");
   if (ipu_ == 0)
     all.computeSet = graph.addComputeSet(dc);
@@ -40,10 +39,6 @@ ComputeSet Lockstep::addComputeSet(Graph &graph, const DebugContext &dc) {
 
 void Lockstep::copy(const Tensor &from, const Tensor &to, Sequence &program,
                     const DebugContext &dc) {
-  if (nIpus_ == 1) {
-    program.add(Copy(from, to, false, dc));
-    return;
-  }
   Step &all = step("copy");
   all.from.push_back(from.flatten());
   all.to.push_back(to.flatten());
@@ -52,36 +47,28 @@ void Lockstep::copy(const Tensor &from, const Tensor &to, Sequence &program,
 }
 
 void Lockstep::writeUndef(const Tensor &tensor, Sequence &program, const DebugContext &dc) {
-  if (nIpus_ == 1) {
-    program.add(WriteUndef(tensor, dc));
-    return;
-  }
   Step &all = step("no value");
   all.to.push_back(tensor.flatten());
   if (complete())
     program.add(WriteUndef(concat(all.to), dc));
 }
 
-void Lockstep::read(const RemoteBuffer &buffer, const Tensor &tensor, const Tensor &rows,
-                    Sequence &program, const DebugContext &dc) {
-  Step &all = step("read");
-  all.buffers.push_back(buffer);
-  all.to.push_back(tensor);
-  all.from.push_back(rows);
-  if (complete())
-    for (unsigned ipu = 0; ipu != nIpus_; ++ipu)
-      program.add(Copy(all.buffers[ipu], all.to[ipu], all.from[ipu], dc));
-}
-
-void Lockstep::write(const RemoteBuffer &buffer, const Tensor &tensor, const Tensor &rows,
-                     Sequence &program, const DebugContext &dc) {
-  Step &all = step("write");
-  all.buffers.push_back(buffer);
-  all.from.push_back(tensor);
-  all.to.push_back(rows);
-  if (complete())
-    for (unsigned ipu = 0; ipu != nIpus_; ++ipu)
-      program.add(Copy(all.from[ipu], all.buffers[ipu], all.to[ipu], dc));
+void Lockstep::move(bool isRead, const RemoteBuffer &buffer, const Tensor &tensor,
+                    const Tensor &rows, Sequence &program, const DebugContext &dc) {
+  const std::size_t n = tensor.dim(0),
+                    rowBytes = tensor.dim(1) * (tensor.elementType() != HALF ? 4 : 2),
+                    most = std::max<std::size_t>(1, maxCopyBytes / rowBytes);
+  for (std::size_t begin = 0; begin < n; begin += most) {
+    const std::size_t end = std::min(begin + most, n);
+    Step &all = step(isRead ? "read" : "write");
+    all.buffers.push_back(buffer);
+    all.to.push_back(tensor.slice(begin, end));
+    all.from.push_back(rows.slice(begin, end));
+    if (complete())
+      for (unsigned ipu = 0; ipu != nIpus_; ++ipu)
+        program.add(isRead ? Copy(all.buffers[ipu], all.to[ipu], all.from[ipu], dc)
+                           : Copy(all.to[ipu], all.buffers[ipu], all.from[ipu], dc));
+  }
 }
 
 Tensor Lockstep::greatest(Graph &graph, const Tensor &predicate, Sequence &program,

@@ -3,7 +3,6 @@
 #include "codelets/hot_insert.cycles.hpp"
 #include "codelets/hot_misses.cycles.hpp"
 #include "planning.hpp"
-#include "remote_copy.hpp"
 #include "sparq/step_names.hpp"
 #include <cmath>
 #include <limits>
@@ -222,8 +221,9 @@ void MissWaves::read(const Context &inner, const Wave &w, const Tensor &landing,
           .slice(0, nOfList, 1)
           .reshape({std::size_t(w.nLists) * nOfList * n, each});
     };
-    readRemote(*context.cache.lockstep, source.buffer(), firstOf(landing, rowElements),
-               firstOf(offsets, 1).flatten(), program, {context.dc, steps::readRows});
+    context.cache.lockstep->read(source.buffer(), firstOf(landing, rowElements),
+                                 firstOf(offsets, 1).flatten(), program,
+                                 {context.dc, steps::readRows});
   };
   if (!inUnits || unit >= w.perList())
     return readLandings(w.perList(), inner.program);

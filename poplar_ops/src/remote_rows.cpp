@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sparq/remote_rows.hpp"
-#include "remote_copy.hpp"
+#include "sparq/lockstep.hpp"
 #include <algorithm>
 #include <cstring>
 
@@ -44,8 +44,8 @@ RemoteRows::RemoteRows(Graph &graph, const RemoteBuffer &buffer, std::size_t nRo
   writeData_ = HostTensor::writable(graph, data, name + "/staging");
   readData_ = HostTensor::readable(graph, data, name + "/staging");
   Lockstep alone;
-  writeRemote(alone, buffer, data, rows, write_, {name + "/write_rows"});
-  readRemote(alone, buffer, data, rows, read_, {name + "/read_rows"});
+  alone.write(buffer, data, rows, write_, {name + "/write_rows"});
+  alone.read(buffer, data, rows, read_, {name + "/read_rows"});
 }
 
 RemoteRows::Writer::Writer(const RemoteRows &rows, Engine &engine) : rows_(rows), engine_(engine) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "score_columns.hpp"
 #include "codelets/approx_scores.cycles.hpp"
-#include "remote_copy.hpp"
 
 namespace sparq {
 
@@ -57,10 +56,10 @@ void ColumnRows::addOffsets(const ComputeSet &cs) const {
 }
 
 void ColumnRows::read(const RemoteBuffer &buffer, Sequence &body, const char *name) const {
-  readRemote(*context.cache.lockstep, buffer,
-             context.active(landing).reshape(
-                 {std::size_t(context.nSlots()) * chunksPerWave * rank, rowSize}),
-             context.active(offsets).flatten(), body, {context.dc, name});
+  context.cache.lockstep->read(buffer,
+                               context.active(landing).reshape(
+                                   {std::size_t(context.nSlots()) * chunksPerWave * rank, rowSize}),
+                               context.active(offsets).flatten(), body, {context.dc, name});
 }
 
 Tensor ColumnRows::createColumns() const {

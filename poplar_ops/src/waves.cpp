@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "waves.hpp"
 #include "codelets/dense_scores.cycles.hpp"
-#include "remote_copy.hpp"
 #include "stores/rows.hpp"
 #include <poplar/Program.hpp>
 
@@ -44,9 +43,10 @@ void readRows(const Context &context, const Waves &waves, const RowWave &landing
     }
   }
   const std::size_t nRows = std::size_t(context.nSlots()) * waves.stride / perRow;
-  readRemote(*context.cache.lockstep, storeOf<SplitRows>(context.cache).buffer(),
-             context.active(landing.rows).reshape({nRows, std::size_t(perRow) * context.headDim()}),
-             context.active(landing.offsets).flatten(), context.program, {context.dc, name});
+  context.cache.lockstep->read(
+      storeOf<SplitRows>(context.cache).buffer(),
+      context.active(landing.rows).reshape({nRows, std::size_t(perRow) * context.headDim()}),
+      context.active(landing.offsets).flatten(), context.program, {context.dc, name});
 }
 
 } // namespace sparq

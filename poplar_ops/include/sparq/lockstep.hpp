@@ -31,13 +31,19 @@ public:
   // The tensor holds nothing yet.
   void writeUndef(const poplar::Tensor &tensor, poplar::program::Sequence &program,
                   const poplar::DebugContext &dc);
-  // tensor {n, row}; rows {n}: row i of the tensor is row rows[i] of the buffer.
+  // tensor {n, row}; rows {n}: row i of the tensor is row rows[i] of the buffer. In as many copies
+  // as it takes: a remote buffer is made of data streams.
   void read(const poplar::RemoteBuffer &buffer, const poplar::Tensor &tensor,
             const poplar::Tensor &rows, poplar::program::Sequence &program,
-            const poplar::DebugContext &dc);
+            const poplar::DebugContext &dc) {
+    move(true, buffer, tensor, rows, program, dc);
+  }
   void write(const poplar::RemoteBuffer &buffer, const poplar::Tensor &tensor,
              const poplar::Tensor &rows, poplar::program::Sequence &program,
-             const poplar::DebugContext &dc);
+             const poplar::DebugContext &dc) {
+    move(false, buffer, tensor, rows, program, dc);
+  }
+  static constexpr std::size_t maxCopyBytes = 128 * 1024 * 1024; // of a data stream
   // {} BOOL or INT that all IPUs branch by: the greatest of their predicates, so true where it is
   // true on any. A branch must do no harm on an IPU that did not ask for it. The result is on the
   // last tile but `behind`.
@@ -61,6 +67,9 @@ private:
     std::vector<poplar::RemoteBuffer> buffers;
   };
   Step &step(const char *kind);
+  void move(bool isRead, const poplar::RemoteBuffer &buffer, const poplar::Tensor &tensor,
+            const poplar::Tensor &rows, poplar::program::Sequence &program,
+            const poplar::DebugContext &dc);
 
   unsigned nIpus_, ipu_ = 0;
   std::vector<Step> steps_;

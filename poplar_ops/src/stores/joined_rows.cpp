@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "codelets/cache_fill.cycles.hpp"
 #include "codelets/hot_insert.cycles.hpp"
-#include "remote_copy.hpp"
 #include "rows.hpp"
 #include <algorithm>
 
@@ -40,8 +39,8 @@ void JoinedRows::append(Append &step) const {
   std::map<std::string, Tensor> variables;
   const Tensor coded = code(step, places, variables, step.keys, step.values);
   const Tensor rows = addAppendOffsets(step);
-  writeRemote(*step.cache.lockstep, buffer(), coded, rows.slice(0, 1, 1).flatten(), step.program,
-              {step.dc, "write_rows"});
+  step.cache.lockstep->write(buffer(), coded, rows.slice(0, 1, 1).flatten(), step.program,
+                             {step.dc, "write_rows"});
 }
 
 void JoinedRows::fill(FillStep &step) const {
@@ -65,8 +64,7 @@ void JoinedRows::fill(FillStep &step) const {
     step.keys[i] = keys.slice(i * n, (i + 1) * n);
     step.values[i] = values.slice(i * n, (i + 1) * n);
   }
-  writeRemote(*step.cache.lockstep, buffer(), coded, concat(rows), step.program,
-              {step.dc, "fill_rows"});
+  step.cache.lockstep->write(buffer(), coded, concat(rows), step.program, {step.dc, "fill_rows"});
 }
 
 std::unique_ptr<HostStore> JoinedRows::host(Graph &graph, const Cache &cache) const {

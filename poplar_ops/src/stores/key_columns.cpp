@@ -2,7 +2,6 @@
 #include "codelets/cache_append.cycles.hpp"
 #include "codelets/cache_fill.cycles.hpp"
 #include "index.hpp"
-#include "remote_copy.hpp"
 #include <algorithm>
 
 namespace sparq {
@@ -83,9 +82,9 @@ Sequence KeyColumns::flush(const Append &step, const Tensor &chunks, const Tenso
                 cycles::flushOffsets(d));
     }
     program.add(Execute(cs, {step.dc, "flush_offsets"}));
-    writeRemote(*step.cache.lockstep, buffer_,
-                chunks.slice(first, first + n, 0).reshape({std::size_t(n) * d, chunks.dim(2)}),
-                rows.slice(0, n, 0).flatten(), program, {step.dc, "write_key_columns"});
+    step.cache.lockstep->write(
+        buffer_, chunks.slice(first, first + n, 0).reshape({std::size_t(n) * d, chunks.dim(2)}),
+        rows.slice(0, n, 0).flatten(), program, {step.dc, "write_key_columns"});
   }
   return program;
 }
@@ -163,8 +162,8 @@ void KeyColumns::fill(FillStep &step) const {
       addTail(step, i, TailSlice(layout, slice), p.tile(slot, slice), mine, chunks.back());
   }
   if (n == layout.chunk)
-    writeRemote(*step.cache.lockstep, buffer_, concat(chunks), concat(rows), step.program,
-                {step.dc, "fill_key_columns"});
+    step.cache.lockstep->write(buffer_, concat(chunks), concat(rows), step.program,
+                               {step.dc, "fill_key_columns"});
 }
 
 void KeyColumns::addTail(const FillStep &step, unsigned i, const TailSlice &own, unsigned tile,

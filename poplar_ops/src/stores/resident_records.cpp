@@ -2,7 +2,6 @@
 #include "resident_records.hpp"
 #include "codelets/quantise.cycles.hpp"
 #include "codelets/resident_index.cycles.hpp"
-#include "remote_copy.hpp"
 #include "rows.hpp"
 #include "sparq/layers.hpp"
 #include "sparq/step_names.hpp"
@@ -169,9 +168,10 @@ private:
     void read(Sequence &program) const {
       const Tensor active = offsets.slice(0, reader.nSlots);
       const CacheLayout &layout = reader.plan.layout;
-      readRemote(*reader.cache.lockstep, reader.source.buffer(),
-                 rows.slice(0, reader.nSlots).reshape({active.numElements(), layout.rowElements}),
-                 active.flatten(), program, {reader.dc, steps::readRows});
+      reader.cache.lockstep->read(
+          reader.source.buffer(),
+          rows.slice(0, reader.nSlots).reshape({active.numElements(), layout.rowElements}),
+          active.flatten(), program, {reader.dc, steps::readRows});
       const ComputeSet cs =
           reader.cache.lockstep->addComputeSet(reader.graph, {reader.dc, "row_columns"});
       for (unsigned slot = 0; slot != reader.nSlots; ++slot)

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "remote_copy.hpp"
 #include "rows.hpp"
 #include <algorithm>
 #include <cstring>
@@ -124,8 +123,9 @@ std::string SplitRows::refusal(const Cache &cache) const {
 
 void SplitRows::append(Append &step) const {
   const Tensor rows = addAppendOffsets(step);
-  writeRemote(*step.cache.lockstep, buffer(), concat(step.keys, step.values, 0),
-              rows.dimShuffle({1, 0}).flatten(), step.program, {step.dc, "write_rows"});
+  step.cache.lockstep->write(buffer(), concat(step.keys, step.values, 0),
+                             rows.dimShuffle({1, 0}).flatten(), step.program,
+                             {step.dc, "write_rows"});
 }
 
 // Every row goes to its place, those beyond the length too: nobody reads a row there before append
@@ -143,8 +143,9 @@ void SplitRows::fill(FillStep &step) const {
     step.addOffsets(slot, keyRows.back(), first, 1, layerRows);
     step.addOffsets(slot, valueRows.back(), first + layout.valueRow(), 1, layerRows);
   }
-  writeRemote(*step.cache.lockstep, buffer(), concat(concat(step.keys), concat(step.values), 0),
-              concat(concat(keyRows), concat(valueRows), 0), step.program, {step.dc, "fill_rows"});
+  step.cache.lockstep->write(buffer(), concat(concat(step.keys), concat(step.values), 0),
+                             concat(concat(keyRows), concat(valueRows), 0), step.program,
+                             {step.dc, "fill_rows"});
 }
 
 std::unique_ptr<HostStore> SplitRows::host(Graph &graph, const Cache &cache) const {
