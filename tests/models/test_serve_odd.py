@@ -155,6 +155,7 @@ def test_no_request_silences_the_server(url: str, http: Any) -> None:
         ("/v1/completions", {"prompt": "w " * 400000}),
         ("/v1/completions", {"prompt": [1, "a"] * 100000}),
         ("/v1/completions", {"prompt": "w1", "stop": [1] * 300000}),
+        ("/v1/completions", {"prompt": "w1", "metadata": [[[[[]]]]] * 50000}),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "w1"}] * 20000}),
         ("/v1/chat/completions", {"messages": [{"role": "robot"}] * 20000}),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": [0] * 300000}]}),
@@ -167,6 +168,20 @@ def test_no_request_silences_the_server(url: str, http: Any) -> None:
             assert answer.status_code == 400, answer.text[:300]
             assert time.perf_counter() - start < 5
     assert len(seconds) > 10 and max(seconds) < SILENT
+
+
+def test_no_body_of_many_lists_is_built(http: Any) -> None:
+    """Meanwhile no other thread would run; brackets in a text are no lists."""
+    for field, value in (
+        ("metadata", [[]] * 10000),
+        ("metadata", [{'\\"': {}}] * 5001),
+        ("prompt", [[]] * 20000),
+    ):
+        answer = http.post("/v1/completions", json={"prompt": "w1", field: value})
+        assert answer.status_code == 400 and "at most 10000 lists" in answer.json()["error"]["message"]
+    for metadata in ("[{" * 20000, '\\"[' * 20000, [[]] * 9990):
+        body = {"prompt": "w1", "max_tokens": 1, "metadata": metadata}
+        assert http.post("/v1/completions", json=body).status_code == 200
 
 
 def test_a_text_is_measured_before_it_is_tokenised(http: Any, monkeypatch: Any) -> None:

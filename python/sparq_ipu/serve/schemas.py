@@ -10,6 +10,7 @@ changes nothing. An unknown field is refused.
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, Dict, List, Optional, Type, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -38,6 +39,10 @@ _FIXED: dict[str, Any] = {
     "top_k": (0, -1),
 }
 
+#: lists and objects of a body: while pydantic makes them, no other thread runs
+_MOST_CONTAINERS = 10_000
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+
 _Kind = TypeVar("_Kind", bound="_Sampled")
 
 
@@ -47,6 +52,10 @@ class Invalid(ValueError):
     def __init__(self, message: str, param: str | None = None, code: str | None = None, status: int = 400):
         super().__init__(message)
         self.param, self.code, self.status = param, code, status
+
+
+def _n_containers(body: bytes) -> int:
+    return body.count(b"[") + body.count(b"{")
 
 
 def _is_list_of(kind: type, value: Any) -> bool:
@@ -103,6 +112,11 @@ class _Sampled(_Strict):
         Raises:
             Invalid: with the field that is wrong, and nothing of what it contains.
         """
+        if (
+            _n_containers(body) > _MOST_CONTAINERS
+            and _n_containers(_STRING.sub(b"", body)) > _MOST_CONTAINERS
+        ):
+            raise Invalid(f"the body must have at most {_MOST_CONTAINERS} lists and objects")
         try:
             return cls.model_validate_json(body)
         except ValidationError as wrong:

@@ -177,7 +177,8 @@ class GgufFile:
 
     def _strings(self, count: int) -> list[bytes]:
         """As `_string`, of which a vocabulary has hundreds of thousands."""
-        data, at, lengths, values = self._data, self._at, struct.Struct("<Q"), []
+        data, at, lengths = self._data, self._at, struct.Struct("<Q")
+        values: list[bytes] = []
         last = len(data) - lengths.size
         for _ in range(count):
             if at > last or (end := at + 8 + lengths.unpack_from(data, at)[0]) > len(data):
