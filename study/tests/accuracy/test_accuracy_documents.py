@@ -131,3 +131,24 @@ def test_differences_of_a_run_that_goes_on(bench):
     assert table[2].split(" | ")[2:] == document.differences(of_four, wanted).splitlines()[2].split(" | ")[1:]
     counts = dict(row.split(" | ")[:2] for row in document.done_table(some).splitlines()[2:])
     assert counts[f"| `{first}`"] == "4" and counts["| `dense`"] == "6"
+
+
+def test_what_is_told_of_copying():
+    """README and docs/accuracy.md say of a sixth of the transfer what the study's table has."""
+    table = published(ROOT / "docs/study.md").partition("| repetition: accuracy |")[2].partition("\n\n")[0]
+    rows = {
+        cells[1].strip(): cells[2:-1] for cells in (row.split("|") for row in table.splitlines()) if cells[1:]
+    }
+    sixth = {
+        name: float(cells[2].split()[0])
+        for name, cells in rows.items()
+        if cells[2:] and cells[2].strip()[:1] == "0"
+    }
+    dense = float(rows["dense"][0].split()[0])
+    sparq = sixth["SparQ, no mean value in layer 0"]
+    rivals = [sixth[f"`{name}`"] for name in ("h2o", "lm_infinite", "alisa")]
+    said = [f"{sparq:.2f} of a", f"{min(rivals):.2f} to {max(rivals):.2f}", f"{dense:.2f}"]
+    assert said == ["0.90 of a", "0.35 to 0.43", "0.92"]
+    for page in (ROOT / "README.md", ROOT / "docs/accuracy.md"):
+        text = " ".join(page.read_text().split())
+        assert all(words in text for words in said), page.name
