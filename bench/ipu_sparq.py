@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One decode step of attention on an IPU, by every kernel: dense attention over a cache in SRAM and over one
-in streaming memory, SparQ attention over one in streaming memory, with a key index of 16, 8, 4 and 2 bits,
-and over one in three tiers, whose key index and hot rows are in SRAM.
+"""Time one decode step of attention on an IPU with every kernel: dense attention with the cache in SRAM and
+in streaming memory, SparQ from streaming memory with a key index of 16, 8, 4 and 2 bits, and SparQ over three
+tiers (key index and hot rows in SRAM).
 
     python bench/ipu_sparq.py --S 16384 --r 32 --k 128
 
-On a machine with an IPU the times are measured there. Elsewhere the same device program runs on the bundled
-emulator, and the times are modelled from what it counted; every time says which. Each result is compared bit
+With an IPU the times are measured. Without one the same device program runs on the bundled emulator, and the
+times are modelled from its counts; each time is marked as measured or modelled. Each result is compared bit
 for bit with the reference before its time is printed.
 """
 
@@ -92,49 +92,48 @@ def command_line() -> CommandLine:
         "--device",
         choices=("auto", "ipu", "emulator"),
         default="auto",
-        help="auto: an IPU if there is one, else the emulator [auto]",
+        help="auto: an IPU if present, else the emulator [auto]",
     )
     add("--tiles", type=int, default=0, metavar="N", help="tiles of the emulated IPU [all of them]")
     add(
         "--input",
         metavar="FILE.npz",
-        help="real inputs instead of random ones: arrays query_L, key_L, value_L of layer L, as "
-        "study/capture.py writes them. They bring their shape; only --S can be given: the last S positions "
-        "[all]",
+        help="recorded inputs instead of random ones: arrays query_L, key_L, value_L of layer L, as written "
+        "by study/capture.py. The file determines the shape; --S takes the last S positions [all]",
     )
     add("--layer", type=int, metavar="L", help="which layer of --input [the first]")
     add(
         "--no-check",
         dest="check",
         action="store_false",
-        help="do not compare with the reference; the results say so",
+        help="do not compare with the reference; results are marked as not compared",
     )
     add("--check", action="store_true", default=True, help="compare with the reference (default)")
     add(
         "--plan-only",
         action="store_true",
-        help="run nothing: tiles, memory, bytes and modelled time of each kernel (see sparq_ipu.plan)",
+        help="print tiles, memory, bytes and modelled time of each kernel without running (sparq_ipu.plan)",
     )
     add(
         "--ipus",
         type=int,
         default=1,
         metavar="N",
-        help="with --plan-only: IPUs that share KV heads, then batch, a process each; with --layers: those "
-        "of one program, a power of two [1]",
+        help="with --plan-only: IPUs that split the KV heads, then the batch, a process each; with "
+        "--layers: IPUs of one program, a power of two [1]",
     )
     add(
         "--layers",
         type=int,
         default=1,
         metavar="N",
-        help="attention of so many layers in one program: planned, and run where the caches fit here [1]",
+        help="layers in one program: planned, and run if the caches fit this machine's memory [1]",
     )
     add(
         "--split",
         choices=SPLITS,
         default=SPLITS[0],
-        help="with --layers: what an IPU has, some of the layers or some of the KV heads [layers]",
+        help="with --layers: split the layers or the KV heads over the IPUs [layers]",
     )
     cli.add_tiers()
     add(
@@ -142,18 +141,18 @@ def command_line() -> CommandLine:
         type=float,
         default=0.0,
         metavar="P",
-        help="the share of selected rows that is hot before every call, of each KV head; assumed with "
-        "--plan-only [0: none]",
+        help="hit rate: the share of each KV head's selected rows that is hot before every call; assumed "
+        "with --plan-only [0]",
     )
     add(
         "--steps",
         type=int,
         default=0,
         metavar="N",
-        help="run N decode steps of a trace, given by --input (study/capture.py --steps records one): hit "
-        "rate, bytes and time of a step, each compared with the reference",
+        help="run N decode steps of the trace --input (recorded by study/capture.py --steps): hit rate, "
+        "bytes and time of each step, compared with the reference",
     )
-    add("--stages", action="store_true", help="print where the modelled time goes, by stage")
+    add("--stages", action="store_true", help="print the modelled time of each stage")
     return cli
 
 

@@ -77,26 +77,31 @@ SHAPE_FLAGS = (
 )
 #: what kernels that take settings read; also options of the cache that only these look at
 SETTINGS_FLAGS = (
-    _setting("rank", "components of every key that are read to score positions [32, or half of --head-dim]"),
+    _setting("rank", "components of each key that are read to score positions [32, or half of --head-dim]"),
     _setting("top_k", f"positions whose keys and values are read [{RECOMMENDED['top_k']}]"),
     _setting(
         "n_local",
-        f"how many of these are the most recent positions [{RECOMMENDED['n_local']}; 0 with another --top-k]",
+        f"of these, the most recent positions [{RECOMMENDED['n_local']}; 0 with another --top-k]",
     ),
-    Flag("--no-mean-value", "mean_value", True, "do not give the weight of the others to the mean value"),
+    Flag(
+        "--no-mean-value",
+        "mean_value",
+        True,
+        "drop the unselected positions instead of giving their weight to the mean value",
+    ),
     Flag(
         "--index-bits",
         "index_bits",
         RECOMMENDED["index_bits"],
-        "bits of a number in the key index, which positions are scored from: 16, 8, 4 or 2",
+        "bits of a number in the key index, from which positions are scored: 16, 8, 4 or 2",
     ),
     Flag(
         "--index-components",
         "index_components",
         0,
-        "of a cache in three tiers: components that the key index has, the first ones; 0: all",
+        "three tiers only: components stored in the key index, the first ones; 0: all",
     ),
-    Flag("--row-bits", "row_bits", 16, "of keys and values: 16, or of a cache in three tiers 8"),
+    Flag("--row-bits", "row_bits", 16, "bits of keys and values: 16, or 8 in three tiers"),
 )
 FLAGS = (*SHAPE_FLAGS, *SETTINGS_FLAGS)
 ARGUMENTS = tuple(f.argument for f in FLAGS)
@@ -324,14 +329,13 @@ class CommandLine:
         if seed_of is None:
             self.parser.set_defaults(seed=0)
         else:
-            add("--seed", type=int, default=0, metavar="N", help=f"of {seed_of} [0]")
+            add("--seed", type=int, default=0, metavar="N", help=f"seed of {seed_of} [0]")
         add(
             "--json",
             type=Path,
             metavar="FILE",
-            help="append the results as JSON lines: a row for each kernel and shape, with the command that "
-            "repeats it. A file that can not be written, or holds anything but such rows of this bench, is "
-            "refused before any work",
+            help="append the results as JSON lines, a row for each kernel and shape, with the command that "
+            "repeats it. A file that cannot be written, or contains other rows, is refused before any work",
         )
 
     def error(self, message: str) -> NoReturn:

@@ -142,7 +142,7 @@ struct ScoresOfSums {
   }
 };
 
-// As blockCoefficients of two heads side by side, whose parameters are looked up and widened once:
+// blockCoefficients for two heads side by side; their parameters are looked up and widened once:
 // [rank][2].
 template <class Parameters>
 static inline void coefficientsOfTwo(const Parameters &parameters, const float *query,

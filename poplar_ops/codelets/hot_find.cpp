@@ -88,7 +88,7 @@ public:
   }
 };
 
-// Hits of all owners, by the worker whose entries they are.
+// Hits of all owners, grouped by the worker that owns their entries.
 class SumFound : public poplar::MultiVertex {
 public:
   WordsIn nFound; // [nOwners][6]

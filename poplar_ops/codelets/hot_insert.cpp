@@ -42,7 +42,7 @@ public:
   WordsIn first; // [2], see FirstMiss
   poplar::Input<unsigned> nMisses;
   WordsIn places;    // [topK], by number of the miss
-  HalvesIn pieces;   // [fullRows][width], or as many as this wave has
+  HalvesIn pieces;   // [fullRows][width], or fewer rows in a smaller wave
   HalvesInOut rows;  // [nLayers][nRows][width]: place s is row s >> setShift of set s % 2^setShift
   unsigned fullRows; // of the waves before
   unsigned nRows, width, set, setShift;

@@ -106,7 +106,7 @@ private:
   }
 };
 
-// The place of a position that is appended: of the owner whose turn it is.
+// The place of an appended position: owners take them in rotation.
 class DealNewest : public poplar::Vertex {
 public:
   poplar::Input<unsigned> filled; // before the position

@@ -24,7 +24,7 @@ struct Pieces {
   explicit Pieces(unsigned indexBits)
       : perBlock(indexBits == 8 ? 16 : 8), quads(indexBits == 8 ? 1 : 2),
         apart(indexBits == 2 ? 8 : quadSize), half(indexBits == 2 ? 1 : 0) {}
-  // Of a piece of a block its word, how far its codes are from the word's low end, and its first
+  // For a piece of a block: its word, the shift of its codes within the word, and its first
   // position.
   unsigned word(unsigned piece) const { return piece >> half; }
   unsigned shift(unsigned piece) const { return (piece & half) * 8; }

@@ -84,7 +84,7 @@ private:
   }
 };
 
-// Of the doubtful positions those that are selected: those that fewer come before than are wanted.
+// Selects a doubtful position if fewer doubtful ones come before it than are wanted.
 // And how many of each block are selected.
 class TakeKeys : public poplar::MultiVertex {
 public:
@@ -206,7 +206,7 @@ public:
     skipBy<32>(block, before, wanted);
     skipBy<8>(block, before, wanted);
     skipBy<1>(block, before, wanted);
-    // Of the block that it starts within, the first ones may be entries of another worker.
+    // The first entries of the block that it starts in may belong to another worker.
     unsigned others = static_cast<unsigned>(wanted - before);
     unsigned entry = begin;
     const unsigned base = rowBase + *layer * layerRows;

@@ -22,7 +22,7 @@ namespace sparq {
 
 typedef float Lanes __attribute__((vector_size(32)));
 typedef unsigned LaneBits __attribute__((vector_size(32)));
-// Half as many, where the work is too small for eight at a time on six workers.
+// Four lanes, for work too small to fill eight at a time on six workers.
 typedef float Quad __attribute__((vector_size(16)));
 typedef unsigned QuadBits __attribute__((vector_size(16)));
 constexpr unsigned quadSize = 4;

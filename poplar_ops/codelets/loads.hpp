@@ -2,7 +2,7 @@
 //
 // Loads and stores of vectors of fp32, and of fp16 widened to fp32. `half` is declared before this
 // is included: by the compiler of an IPU, else by poplar/HalfFloat.hpp. A test runs the branch for
-// the IPU too, where Clang is there (its __fp16 is the type that the IPU's compiler calls half).
+// the IPU too, if Clang is installed (its __fp16 is the type that the IPU's compiler calls half).
 //
 // Addresses are multiples of 8, or of the vector's size where that is less. It is said to the
 // compiler: of an access of 64 bits at an address that it knows to be a multiple of 4 it makes two.

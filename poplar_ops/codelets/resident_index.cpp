@@ -73,7 +73,7 @@ public:
   FloatsOut coefficients; // [nBlocks][(groupSize + 1) / 2][rank][2], those of full blocks
   FloatsOut units;        // [nBlocks][groupSize]
   FloatsOut offsets;      // [nBlocks][groupSize]
-  // Of the last block the last words of codes, which another part scores.
+  // The last words of codes of the last block, which another part scores.
   WordsOut lent; // [rank][nLent]
   unsigned groupSize, rank, indexBits, firstBlock, nBlocks, nLent;
   float limit;

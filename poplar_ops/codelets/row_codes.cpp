@@ -37,8 +37,8 @@ struct Octet {
   }
 };
 
-// Rows of numbers, rounded; their codes and scales. Each worker has groups, two at a time, whose
-// scales are one word.
+// Rounds rows, and writes their codes and scales. A worker takes groups two at a time, because two
+// scales share a word.
 class RoundRows : public poplar::MultiVertex {
 public:
   HalvesIn numbers;     // [n][width]

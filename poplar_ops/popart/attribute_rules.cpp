@@ -10,7 +10,7 @@ using popart::Attributes;
 
 bool isText(const std::string &name) { return name == "cache_name" || name == "memory"; }
 
-// The value as messages show it, where it is of another type than that; else nothing.
+// The value as messages show it if it has another type; else nothing.
 std::string otherThan(bool text, const Attributes &given, const std::string &name) {
   std::ostringstream shown;
   if (const float number = given.getAttribute<Attributes::Float>(name, 0.0f))

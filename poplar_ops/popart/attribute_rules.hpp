@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//
-// What PopART does not check of an operator's attributes: it passes over names that an operator
-// does not know, and reads a value of another type as 0 or as missing.
+// Checks of an operator's attributes that PopART does not make: it ignores unknown names, and reads
+// a value of another type as 0 or as missing.
 #pragma once
 
 #include "popart_headers.hpp"
@@ -9,9 +8,8 @@
 
 namespace sparq_popart {
 
-// Throws sparq::Error unless the attributes given are among those of the definition, and of their
-// types. PopART's own names begin with "__". Of another type, 0, "" and an empty list can not be
-// told from 0.
+// Throws sparq::Error unless the attributes belong to the definition and have its types. PopART's
+// own names begin with "__". 0.0, "" and an empty list cannot be told from 0.
 void checkAttributes(const popart::OpCreatorInfo &info,
                      const popart::OpDefinition::Attributes &known);
 

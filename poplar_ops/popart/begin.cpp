@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Begin, which gives what it takes. PopART knows of a domain by the operators that are in the main
-// graph alone: one of these makes it accept those in the branches and bodies below.
+// Begin returns its input. PopART learns of a domain only from operators in the main graph, so one
+// Begin there makes it accept the operators in branches and loop bodies.
 //   held {batch} INT32 -> lengths_out {batch} INT32, the same values
 #include "attribute_rules.hpp"
 #include "cache_op.hpp"

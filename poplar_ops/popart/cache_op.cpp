@@ -114,7 +114,7 @@ void CacheOp::join(const Sizes &sizes) {
   orderBehindOthers();
 }
 
-// What a session may not ask for: it would change results, or not compile.
+// Refuses session options that would change results or not compile.
 void CacheOp::checkSession() const {
   const popart::SessionOptions &session = getIr().getSessionOptions();
   if (session.enableStochasticRounding)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What all operators on a KV cache have in common. Operators of one cache_name share one cache,
-// which no tensor of the model stands for: PopART must not drop them, and must keep their order.
-// Each gives the positions held afterwards, and takes those of the one before as `held`: its values
-// are not read, but they order the operators by data, in whatever graphs they are.
+// The base of all operators on a KV cache. Operators of one cache_name share a cache, which is no
+// tensor of the model, so PopART must not drop them and must keep their order. Each returns the
+// positions held after it and takes those of the operator before as `held`. The values are not
+// read, but they order the operators by data, also across graphs.
 #pragma once
 
 #include "cache_options.hpp"
@@ -16,7 +16,7 @@ namespace sparq_popart {
 
 constexpr const char *domain = "ai.sparq"; // version 1 of every operator, as in Python's contract
 
-// What an operator's definition says of its cache, and `more`. Python's contract has the same
+// The cache attributes of an operator's definition, and `more`. Python's contract uses the same
 // names.
 popart::OpDefinition::Attributes cacheAttributes(std::initializer_list<const char *> more = {});
 
@@ -27,7 +27,7 @@ public:
 
   const std::string &cacheName() const { return cacheName_; }
   const CacheOptions &options() const { return options_; }
-  // Known after setup(): batch is 0 before. nHeads is 0 where the operator does not say.
+  // Known after setup(); batch is 0 before. nHeads is 0 for operators without queries.
   const sparq::Shape &shape() const { return shape_; }
   // Adds the attention program that this operator needs of the cache.
   virtual void require(sparq::Programs &programs) const = 0;
@@ -36,12 +36,12 @@ public:
   bool hasSideEffect() const final { return true; }
   // Outlining merges operators only where all of these agree: the cache's name with the rest.
   void appendOutlineAttributes(popart::OpSerialiserBase &os) const override;
-  // Also the codelets' contents, so that no executable of older ones is taken from a cache.
+  // Also the codelets' contents, so that no executable of older codelets is taken from a cache.
   void appendAttributes(popart::OpSerialiserBase &os) const override;
 
   // The operators of this one's cache, itself included, in all graphs of the model.
   std::vector<const CacheOp *> ofCache() const;
-  // Those of all caches.
+  // The operators of all caches.
   std::vector<const CacheOp *> ofModel() const;
 
 protected:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What attributes say of a cache, beside its name. Operators of one cache agree on it. In Python it
-// is the table of python/sparq_ipu/poptorch/contract.py, with the same messages.
+// The options of a cache that attributes give, beside its name. Operators of one cache agree on
+// them. python/sparq_ipu/poptorch/contract.py has the same table with the same messages.
 #pragma once
 
 #include "popart_headers.hpp"
@@ -15,7 +15,7 @@ namespace sparq_popart {
 struct CacheOptions {
   sparq::CacheSpec spec; // batch, nKvHeads and headDim come with the inputs
   sparq::Memory memory = sparq::Memory::streaming; // or tiered
-  sparq::TierOptions tiers;                        // where it is tiered
+  sparq::TierOptions tiers;                        // for tiered memory
 
   CacheOptions() = default;
   // Throws sparq::Error where a value is out of range.

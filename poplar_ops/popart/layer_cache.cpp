@@ -9,8 +9,8 @@
 namespace sparq_popart {
 namespace {
 
-// What is found by device and name. Lowerings own the values: an entry whose device is gone has
-// expired, even if another device now has its address.
+// Values by device and name. Lowerings own them: an entry expires with its device, even if another
+// device then has the same address.
 template <class T> class Registry {
 public:
   template <class Make>
@@ -30,7 +30,7 @@ private:
   std::mutex mutex_;
 };
 
-// What the operators of a cache want of it.
+// The requirements of all operators on a cache.
 struct Wanted {
   CacheOptions options;
   sparq::Shape shape;

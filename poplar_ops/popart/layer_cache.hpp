@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The KV caches of a model while it is lowered to Poplar. Operators of one cache_name share one;
-// caches that are alike, and on one IPU, are the layers of one sparq::Cache, and share its
+// The KV caches of a model while it is lowered to Poplar. Operators of one cache_name share a cache.
+// Caches with the same shape and settings on one IPU are layers of one sparq::Cache and share its
 // programs.
 #pragma once
 
@@ -24,7 +24,7 @@ public:
   CacheGroup(poplar::Graph &graph, const CacheOp &op, const std::vector<std::string> &names);
 
   const sparq::Cache &cache() const { return cache_; }
-  // Which of the programs that the cache was planned for this is.
+  // The index of this program among those that the cache was planned for.
   std::size_t index(const sparq::Attention &attention) const;
   // Adds `body`, which `what` names, on a layer. With several layers it is one function for all of
   // them: inputs are copied to the function's, outputs from there.
@@ -48,11 +48,11 @@ private:
   std::map<std::string, Shared> shared_;
 };
 
-// One cache: that of a name.
+// The cache of one name.
 class LayerCache {
 public:
-  // The one of this name on this device: made by the first Opx that asks, gone with the last, so
-  // that the next model lowered starts from nothing.
+  // The cache of this name on this device. The first Opx that asks creates it and the last one
+  // destroys it, so the next model starts from nothing.
   static std::shared_ptr<LayerCache> find(const popart::popx::Devicex *device,
                                           const std::string &name);
 

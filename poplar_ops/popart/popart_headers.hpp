@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What these operators use of PopART, in an order in which its headers compile, without the
-// warnings that they give.
+// The PopART headers that these operators use, in an order in which they compile, and without their
+// warnings.
 #pragma once
 
 #pragma GCC diagnostic push

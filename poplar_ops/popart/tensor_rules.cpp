@@ -9,7 +9,7 @@ std::string typeName(popart::DataType type) {
   return popart::TensorInfo(type, {}).data_type_lcase();
 }
 
-// As Python writes a tuple.
+// Formats a shape as Python writes a tuple.
 std::string tuple(const popart::Shape &shape) {
   std::string text = "(";
   for (std::size_t i = 0; i != shape.size(); ++i)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What an operator says of its inputs: names, types and symbolic shapes, the same table and the
-// same messages as python/sparq_ipu/poptorch/contract.py.
+// Rules for an operator's inputs: names, types and symbolic shapes. The table and the messages are
+// those of python/sparq_ipu/poptorch/contract.py.
 #pragma once
 
 #include "popart_headers.hpp"

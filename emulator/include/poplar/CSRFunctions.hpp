@@ -24,7 +24,8 @@ struct FloatingPointBehaviour {
 void setFloatingPointBehaviour(poplar::Graph &graph, poplar::program::Sequence &prog,
                                const FloatingPointBehaviour &behaviour,
                                const DebugContext &debugContext = {});
-/// The behaviour that getAndModifyFloatingPointBehaviour of a graph of as many tiles gave.
+/// Restores what getAndModifyFloatingPointBehaviour returned for a graph with the same number of
+/// tiles.
 void setFloatingPointBehaviour(poplar::Graph &graph, poplar::program::Sequence &prog,
                                const poplar::Tensor &behaviour,
                                const DebugContext &debugContext = {});

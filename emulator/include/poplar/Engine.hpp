@@ -22,7 +22,8 @@
 #include "StringRef.hpp"
 #include "exceptions.hpp"
 
-// Of the library that reads the SDK's profiles, which is not here: programs name the namespace.
+// The namespace of the library that reads the SDK's profiles. Programs name it; the emulator lacks
+// the library.
 namespace pva {
 class Report;
 }
@@ -162,7 +163,7 @@ private:
   std::unique_ptr<core::EngineImpl> impl;
 };
 
-// Of a profile in a file. The emulator writes none: these throw.
+// For a profile in a file. The emulator writes none, so these throw.
 void printGraphSummary(std::ostream &os, const std::string &profilePath, const OptionFlags &opts);
 void printProfileSummary(std::ostream &os, const std::string &profilePath, const OptionFlags &opts);
 

@@ -7,7 +7,7 @@
 
 namespace poplar {
 
-/// What stopped a tile or a device. The emulator stops programs with exceptions that say it in words.
+/// The reason why a tile or device stopped. The emulator gives the reason in the exception's text.
 enum class ErrorCode {
   NONE,
   UNKNOWN,

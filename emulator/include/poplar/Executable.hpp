@@ -27,7 +27,8 @@ public:
   /// With its codelets, for this build of the emulator. Throws runtime_error unless the target is an IPU: executables of
   /// models cannot be serialised.
   void serialize(std::ostream &out) const;
-  /// Throws graph_object_load_error for what is not whole, or comes from another build, whatever checkPackageHash says.
+  /// Throws graph_object_load_error if the data is incomplete or from another build, whatever the
+  /// value of checkPackageHash.
   static Executable deserialize(std::istream &in, bool checkPackageHash = true);
 
 private:

@@ -55,7 +55,7 @@ template <class T> struct VectorView<T, true> : VectorView<T, false> {
 } // namespace field
 
 /// A vector of values (state, or the target of an edge) or of edges (`Vector<Input<...>>`).
-/// `MinAlign`: the first element's address is a multiple of so many bytes.
+/// `MinAlign`: the alignment of the first element, in bytes.
 template <class T, VectorLayout L = VectorLayout::SPAN, unsigned MinAlign = 0,
           bool Interleaved = false>
 struct Vector : field::VectorView<T, vectorHasSize(L)> {};

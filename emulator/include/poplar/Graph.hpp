@@ -288,7 +288,7 @@ public:
                              std::vector<std::size_t> *aliases = nullptr) const;
   /// An order in which the tensor's elements lie in few contiguous regions.
   TensorRearranger getSimplifyingRearranger(const Tensor &t) const;
-  /// Of each dimension along which all elements are the same ones, the first.
+  /// Keeps only the first index of each dimension along which all elements are the same.
   Tensor findUnbroadcastTensor(const Tensor &t) const;
   void reorderToSimplify(Tensor *t, ArrayRef<Tensor *> ts, bool requireSimilarMapping = true) const;
 

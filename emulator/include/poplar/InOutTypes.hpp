@@ -28,7 +28,8 @@ public:
   const Input *operator->() const { return this; }
 };
 
-/// Of a size_t, which has 32 bits on a device: popc refuses an Input<uint64_t>, which is the same type here.
+/// An Input<size_t>: 32 bits on a device. popc refuses Input<uint64_t>, which is the same type
+/// here.
 template <> class Input<unsigned long> {
 public:
   unsigned long operator*() const { return *ptr; }

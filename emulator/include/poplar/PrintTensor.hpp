@@ -18,7 +18,7 @@ public:
         closeBracket(closeBracket) {}
   PrintTensorFmt(const PrintTensorFmt &) = default;
   PrintTensorFmt &operator=(const PrintTensorFmt &) = default;
-  /// Everything, with as many digits as are needed.
+  /// Prints everything, with all significant digits.
   static PrintTensorFmt disableFormatting() { return {~0u, 3, ~0u, 9, FloatFormat::None}; }
 
   unsigned summariseThreshold;

@@ -61,13 +61,13 @@ public:
   Number asDouble() const;
   const Map &asMap() const;
   const Vector &asVector() const;
-  /// Of a map; throws index_error for a key that is not there.
+  /// The value of a map's key; throws index_error if the key is missing.
   const ProfileValue &operator[](StringRef key) const;
   const ProfileValue &operator[](const char *key) const { return (*this)[StringRef(key)]; }
-  /// Of a list; throws index_error.
+  /// An element of a list; throws index_error.
   const ProfileValue &operator[](std::size_t i) const;
   const ProfileValue &operator[](int i) const { return (*this)[static_cast<std::size_t>(i)]; }
-  /// Null where the key is not there.
+  /// Null if the key is missing.
   const ProfileValue *getOrNull(StringRef key) const;
   std::vector<std::uint64_t> toUintVector() const;
   /// Elements of a list or map.

@@ -16,7 +16,7 @@
 #include "HalfFloat.hpp"
 #include "Quarter.hpp"
 
-/// Storage type: no arithmetic, since a value alone does not say what it is.
+/// Storage type without arithmetic: a value's meaning depends on its metadata.
 class quarter {
 public:
   quarter() = default;

@@ -5,5 +5,6 @@
 #define CTXT_SUPERVISOR 0
 #define CTXT_TOTAL 7
 
-// Of a stride, in elements of 64 bits, in an instruction that loads or stores and moves on.
+// Bits of a stride (in 64-bit elements) in an instruction that loads or stores and increments the
+// address.
 #define NUM_STRIDE_BITS 10

@@ -89,7 +89,7 @@ POPLAR_ERROR(memory_elem_constraints_error, poplar_error);
 struct graph_memory_allocation_error : poplar_error {
   explicit graph_memory_allocation_error(const std::string &s) : poplar_error(s) {}
   explicit graph_memory_allocation_error(const char *s) : poplar_error(s) {}
-  /// Of the graph's profile; empty where none was written. The emulator writes none.
+  /// The path of the graph's profile; empty if none was written. The emulator writes none.
   std::string profilePath;
 };
 POPLAR_ERROR(stream_memory_allocation_error, poplar_error);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sizes that the estimate of code memory is made of. None was measured by this project: the README
-// says where each comes from.
+// Sizes from which code memory is estimated. This project measured none of them;
+// emulator/reference.md gives the source of each.
 #pragma once
 
 #include <cstdint>

@@ -25,14 +25,14 @@ struct ExchangeCount {
   std::uint64_t maxBytesIn = 0;  // of the busiest receiver
   std::uint64_t maxBytesOut = 0; // of the busiest sender
   std::uint64_t maxBytes = 0;    // largest max(in, out) of a tile
-  // Of the tile and direction that take longest by the default DeviceModel. A piece is what a tile
-  // sends or receives in one go: neighbours of one variable, from one tile.
+  // For the tile and direction that take longest by the default DeviceModel. A piece is sent or
+  // received in one go: neighbours of one variable, from one tile.
   std::uint64_t busyBytes = 0, busyPieces = 0;
 };
 
-/// What is copied within a tile, because it must lie in another order or elsewhere: of the tile
-/// that takes longest by the default DeviceModel. Of each piece at most `LocalCopy::longPiece`
-/// elements count as such.
+/// Data copied within a tile because it must lie in another order or elsewhere, for the tile that
+/// takes longest by the default DeviceModel. At most `LocalCopy::longPiece` elements of a piece
+/// count as elements.
 struct LocalCopy {
   static constexpr std::uint64_t longPiece = 16;
   std::uint64_t elements = 0, bytes = 0;
@@ -84,7 +84,7 @@ struct StepCount {
 struct MemoryUse {
   std::string name; // debug name of a variable, or what else takes the memory
   std::uint64_t bytes = 0;
-  unsigned ipu = 0; // of a remote buffer: the only one whose copies may name it
+  unsigned ipu = 0; // the only IPU whose copies may name this remote buffer
 };
 
 /// SRAM of the fullest tile: an upper bound, and what no overlaying gets below.

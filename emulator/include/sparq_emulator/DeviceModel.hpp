@@ -22,7 +22,7 @@ struct DeviceModel {
   std::uint64_t syncCycles = 150;   // internal sync
   std::uint64_t exchangeFixedCycles = 100;
   std::uint64_t computeSetFixedCycles = 165; // beside the start of its workers
-  // Of a copy within a tile: an element of a short piece, and bytes.
+  // A copy within a tile: cycles an element of a short piece, and bytes a cycle.
   double localElementCycles = 21.4;
   double localBytesPerCycle = 8;
   // Streaming memory, fitted on measurements of one Bow IPU. The overhead of a packet is in bytes
@@ -67,7 +67,7 @@ ModelledTime modelledTime(const DeviceModel &model, const std::vector<StepCount>
 /// What each step adds to the time of those before it: all of its own, or, beside others, what it takes longer.
 std::vector<ModelledTime> modelledTimes(const DeviceModel &model,
                                         const std::vector<StepCount> &steps);
-/// Of each IPU: the steps that it takes part in.
+/// For each IPU, the time of the steps that it takes part in.
 std::vector<ModelledTime> modelledTimeByIPU(const DeviceModel &model,
                                             const std::vector<StepCount> &steps);
 /// By the first `depth` components of the steps' debug paths.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an exception of the emulator says beyond its text. Only the emulator has this header.
+// Details of an emulator's exception beyond its text. The SDK has no such header.
 #pragma once
 
 #include <cstdint>

@@ -14,10 +14,10 @@ namespace sparq {
 
 class Store; // src/stores/store.hpp
 
-// Lengths, and stores for everything else. With several layers `filled` is of the layer that is
-// being worked on, as is what stores keep in SRAM by the name of `state`; what the others hold is
-// beside it, on the same tiles. A program says which layer it works on by `layerNumber`, loads it
-// (sparq/layers.hpp), and where it has altered it stores it.
+// Lengths, and stores for everything else. With several layers, `filled` and what stores keep in
+// SRAM under the name `state` belong to the current layer; the other layers' state lies beside it,
+// on the same tiles. A program sets `layerNumber`, loads that layer (sparq/layers.hpp), and stores
+// it again if it has changed it.
 struct Cache {
   std::string name;
   Plan plan;

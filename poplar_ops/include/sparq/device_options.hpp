@@ -27,7 +27,7 @@ struct DeviceOptions {
   unsigned nTiles = 0;             // of an emulated IPU; 0: all of a real one
   unsigned nIpus = 1;
   Split split = Split::layers;
-  TierOptions tiers{}; // where the cache is in three tiers; where it is, the kernels say
+  TierOptions tiers{}; // for a cache in three tiers; the kernels determine its memory
 };
 
 } // namespace sparq

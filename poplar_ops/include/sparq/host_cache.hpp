@@ -29,7 +29,7 @@ public:
   std::vector<poplar::program::Program> programs() const;
   void setFirstProgram(unsigned first);
 
-  // Of each batch element of a layer.
+  // The length of each batch element of a layer.
   const std::vector<std::uint32_t> &lengths(unsigned layer) const { return lengths_[layer]; }
 
   // Selects the layer that the next program of the engine works on.
@@ -48,7 +48,7 @@ public:
                   const std::vector<std::uint32_t> &lengths);
   // Rows of each task that the last attention call fetched; empty without hot rows.
   std::optional<std::vector<std::uint32_t>> misses(poplar::Engine &engine) const;
-  // Of the layer that was selected no row is hot any more. False where none ever is.
+  // Makes all rows of the selected layer cold. False if the cache has no hot rows.
   bool forgetHot(poplar::Engine &engine) const;
 
   // Of window attention; of no step where nothing remembers any.

@@ -29,12 +29,11 @@ public:
 
   // The device has taken a step of every batch element, at these lengths.
   void advance(unsigned layer, const std::vector<std::uint32_t> &lengths);
-  // Of each batch element.
+  // The steps of each batch element.
   std::vector<Steps> read(poplar::Engine &engine, unsigned layer) const;
-  // Throws Error unless there are at most nRecent steps of at most so many positions as the cache
-  // has.
+  // Throws Error unless there are at most nRecent steps, each of at most capacity positions.
   void check(const std::vector<Steps> &steps) const;
-  // Throws as that does.
+  // Throws Error as check() does.
   void write(poplar::Engine &engine, unsigned layer, const std::vector<Steps> &steps);
   // Whether any step is remembered.
   bool any(unsigned layer) const;
@@ -49,8 +48,8 @@ private:
   HostTensor readRows_, writeRows_, writeSums_, writeStep_;
   poplar::program::Sequence load_, store_; // with several layers
   unsigned firstProgram_ = 0;
-  // Of each layer and batch element: the lengths at its steps, the oldest first; and the row of the
-  // newest.
+  // For each layer and batch element: the lengths at its steps, the oldest first; and the row of
+  // the newest.
   std::vector<std::vector<std::deque<std::uint32_t>>> lengths_;
   std::vector<std::vector<std::uint32_t>> newest_;
 };

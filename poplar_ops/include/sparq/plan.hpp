@@ -52,7 +52,7 @@ struct CacheLayout {
   unsigned indexDim;        // components that have key columns, the first ones
   unsigned nLayers;         // all of one shape; below, rows are those of layer 0
   unsigned capacity;        // of the request, rounded up to whole chunks
-  unsigned positionsPerRow; // 1, or as many as fill a packet where rows are only read in sequence
+  unsigned positionsPerRow; // 1, or a packet's worth if rows are only read in sequence
   unsigned chunk;           // a power of two; 0: no key columns, and so no tail
   unsigned tailLength;
   unsigned tailFirst;       // piece i of the tail is scored on part tailFirst + i
@@ -93,7 +93,7 @@ struct CacheLayout {
   std::size_t scratchRow(unsigned task) const { return nTasks * rowsPerTask() + task; }
   // How far behind a row of keys the same row of values is.
   std::size_t valueRow() const { return scratchRow(nTasks); }
-  // Of a layer: how far its rows are from the same rows of the layer before.
+  // The distance in rows from one layer to the next.
   std::size_t layerRows() const { return rowsPerPosition * valueRow(); }
 
   std::size_t columnRow(unsigned task, unsigned component, unsigned chunkIndex) const {
@@ -157,7 +157,7 @@ struct HotRows {
     const unsigned least = (listRows() + readSizes - 1) / readSizes;
     return (least + cutRows - 1) / cutRows * cutRows;
   }
-  // Of a row on one part, at most: pieces of keys and of values.
+  // The most bytes of a row on one part: pieces of keys and of values.
   unsigned partBytes(unsigned headDim, unsigned parts) const {
     const auto most = [parts](unsigned pieces) { return (pieces + parts - 1) / parts; };
     return 2 * (most(nPairs * nSets) * headDim / nPairs + most(headDim / width) * width);
@@ -229,7 +229,7 @@ struct TierOptions {
 // What a graph is to have on one cache.
 struct Programs {
   std::vector<Attention> attention;
-  unsigned nLayers = 1; // of one shape, that these programs serve in turn
+  unsigned nLayers = 1; // of one shape, served by these programs one after another
   bool append = true;   // without it, and without key columns, rows are packed for reading in
                         // sequence
   TierOptions tiers{};  // where the cache is in three tiers

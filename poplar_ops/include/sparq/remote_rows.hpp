@@ -20,8 +20,8 @@ namespace sparq {
 
 class RemoteRows {
 public:
-  // Rows in one batch, of a buffer with so many, on so many tiles. A buffer has as many more behind
-  // those in use: what fills up a batch goes there, because a store may not name a row twice.
+  // Rows in one batch, for a buffer of nRows on nTiles. A buffer has a batch of spare rows behind
+  // those in use: the padding of a batch goes there, because a store may not name a row twice.
   static std::size_t batchSize(std::size_t nRows, std::size_t rowBytes, unsigned nTiles);
 
   RemoteRows() = default;

@@ -17,8 +17,8 @@ struct Error : std::invalid_argument {
   using std::invalid_argument::invalid_argument;
 };
 
-// A program or a cache does not fit the device. need and room are in units of the resource; 0 where
-// the device does not say.
+// A program or a cache does not fit the device. need and room are in units of the resource; 0 if
+// the device does not report them.
 struct DoesNotFit : Error {
   DoesNotFit(const std::string &message, std::string what, std::uint64_t needed,
              std::uint64_t available)
@@ -39,11 +39,11 @@ struct CacheSpec {
   unsigned nKvHeads = 1;
   unsigned headDim = 8;  // a multiple of 8
   unsigned capacity = 1; // most positions of one batch element
-  // Of a number of the key index: 16 (the keys themselves), 8, 4 or 2 (docs/exactness.md E9).
+  // Bits of a number in the key index: 16 (the keys themselves), 8, 4 or 2 (docs/exactness.md E9).
   unsigned indexBits = 16;
-  // Of a number of the rows of keys and values: 16, or 8 (docs/exactness.md E10).
+  // Bits of a number in the rows of keys and values: 16 or 8 (docs/exactness.md E10).
   unsigned rowBits = 16;
-  // How many components the key index has, the first ones (docs/exactness.md E13). 0: all.
+  // Components in the key index, the first ones (docs/exactness.md E13). 0: all.
   unsigned indexComponents = 0;
 
   unsigned nIndexed() const { return indexComponents == 0 ? headDim : indexComponents; }
@@ -84,7 +84,7 @@ constexpr unsigned maxRecentHeads = (1u << 15) - 1;
 struct WindowSettings {
   unsigned topK = 128;   // positions attended to (paper: 2 k)
   unsigned nLocal = 64;  // of these, the most recent ones
-  unsigned nRecent = 32; // the others are the best of so many last steps; 0: every n-th position
+  unsigned nRecent = 32; // steps that choose the other positions; 0: every n-th position
 
   // Whether it selects by the attention of earlier steps.
   bool remembers() const { return nRecent > 0 && nLocal < topK; }

@@ -26,8 +26,8 @@ struct Share {
   }
 };
 
-// Throws Error unless nIpus is a power of two up to maxIpus, and layers are at least as many, or KV
-// heads, then the batch, split evenly.
+// Throws Error unless nIpus is a power of two up to maxIpus, and there are at least nIpus layers,
+// or KV heads, then the batch, split evenly.
 std::vector<Share> shareOut(const Shape &shape, unsigned nLayers, unsigned nIpus, Split split);
 
 // The part of an array {batch, nKvHeads, each} that a share has, `whole` being the shape of all;

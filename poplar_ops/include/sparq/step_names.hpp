@@ -52,8 +52,8 @@ inline std::vector<Stage> stages() {
   };
 }
 
-// Of a program for one IPU, what several IPUs would agree on: branches by a number, and the step
-// behind which they agree on a number.
+// What several IPUs would agree on in a program for one IPU: branches by a number, and the step
+// after which they agree on a number.
 inline std::vector<const char *> branchesByNumber() { return {fetch, readSome, fewMisses}; }
 
 } // namespace sparq::steps

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plan a whole model on IPUs: what fits, and how long a token takes. Modelled; nothing is run.
+"""Plan a whole model on IPUs: what fits, and how long a token takes. Nothing runs; all times are modelled.
 
     sparq-ipu plan Llama-3-8B --ipus 32 --weights int4
     sparq-ipu plan path/to/config.json --S 65536 --ipus 16 --in-flight 16 --batch 4
     sparq-ipu plan Llama-3-8B --ipus 32 --weights int4 --page plan    # plan/plan.html, with pictures
 
-MODEL is a name (sparq-ipu plan --models lists them), or a config.json of Hugging Face transformers. Three
-plans are made: dense attention in all layers, SparQ as published, and the best that fits. The best is SparQ
-with a key index of --index-bits and as many layers in three tiers as are worth it. A plan counts everything
-that is stored at once: weights, the caches of all batches in flight, the programs of attention. Not planned,
-and in no time here: products with weights in SRAM, norms, sampling, prefill, the host.
+MODEL is a name (sparq-ipu plan --models lists them), or a config.json of Hugging Face transformers. The
+command compares three plans: dense attention from streaming memory in all layers, SparQ as published, and the
+best plan with SparQ: a key index of --index-bits, and every layer in three tiers that fits and gains by it. A
+plan counts all memory in use at once: weights, the caches of all batches in flight, attention programs. Not
+included: products with weights in SRAM, norms, sampling, prefill, the host.
 
 Exit status: 0; 1 if the best plan does not fit; 2 for bad usage.
 """
@@ -35,9 +35,9 @@ from sparq_reference.checks import INDEX_BITS, ROW_BITS
 
 #: by argument: the help of a flag that has no default of its own
 _SETTINGS = {
-    "rank": f"components that positions are scored from [{RECOMMENDED['rank']}, or half of head_dim]",
+    "rank": f"components of each key read to score positions [{RECOMMENDED['rank']}, or half of head_dim]",
     "top_k": f"positions that SparQ attends to [{RECOMMENDED['top_k']}]",
-    "n_local": f"of these the most recent [{RECOMMENDED['n_local']}; 0 with another --top-k]",
+    "n_local": f"of these, the most recent positions [{RECOMMENDED['n_local']}; 0 with another --top-k]",
 }
 
 
@@ -48,23 +48,29 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     add("--models", action="store_true", help="list the models that have names, and stop")
     add("--S", type=int, default=16384, dest="seq_len", metavar="N", help="positions of a cache [16384]")
     add("--batch", type=int, default=1, metavar="N", help="elements of one batch [1]")
-    add("--in-flight", type=int, default=1, metavar="N", help="batches decoded at once [1]")
+    add(
+        "--in-flight",
+        type=int,
+        default=1,
+        metavar="N",
+        help="batches decoded at the same time, each with its own caches [1]",
+    )
     add("--ipus", type=int, default=1, metavar="N", dest="n_ipus", help="IPUs [1]")
-    add("--split", choices=SPLITS, default="layers", help="what is split over the IPUs [layers]")
+    add("--split", choices=SPLITS, default="layers", help="split layers or KV heads over the IPUs [layers]")
     add("--weights", choices=tuple(WEIGHT_BITS), default="fp16", help="how weights are stored [fp16]")
-    text = "the memory of the weights [auto: the faster that fits]"
+    text = "where weights are stored [auto: SRAM if they fit and that is faster]"
     add("--weights-in", choices=WEIGHTS_IN, default="auto", help=text)
     settings = parser.add_argument_group("SparQ attention").add_argument
     for name, text in _SETTINGS.items():
         settings(*SETTINGS_FLAGS[name], type=int, dest=name, metavar="N", help=text)
     text = f"bits of a number in the key index of the best plan [{RECOMMENDED['index_bits']}]"
     settings("--index-bits", type=int, choices=INDEX_BITS[1:], help=text)
-    text = "in three tiers: how many components of a key the index stores, of which --rank are read [all]"
+    text = "in three tiers: components of each key that the index stores; --rank of them are read [all]"
     settings("--index-components", type=int, metavar="N", help=text)
     settings("--row-bits", type=int, choices=ROW_BITS, help="bits of a number in rows in three tiers [16]")
     text = "rows of a KV head that stay in SRAM, in three tiers [4 times --top-k]"
     settings("--hot-rows", type=int, metavar="N", help=text)
-    text = "in three tiers: the share of selected rows that is hot, assumed [0]"
+    text = "in three tiers: assumed share of the selected rows that are hot [0, the slowest case]"
     settings("--hit-rate", type=float, metavar="P", help=text)
     text = f"device model: {', '.join(NAMES)}, or a file of bench/calibrate.py --day [bow]"
     add("--device", type=device_name, default="bow", metavar="NAME", help=text)

@@ -3,7 +3,7 @@
 
 On the IPU the modules call the PopART operators `ai.sparq` (poplar_ops/popart), whose KV cache lives in
 streaming memory; without PopTorch, or outside of an IPU model, they are the modules of `sparq_ipu.torch`,
-with the same results. docs/poptorch.md says how to build the operators and which options to set.
+with the same results. docs/poptorch.md shows how to build the operators and which options to set.
 """
 
 from sparq_ipu.commands.extras import needed

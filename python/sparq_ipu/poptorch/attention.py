@@ -65,13 +65,13 @@ def begin(held: torch.Tensor) -> torch.Tensor:
 
 
 class _Attention(HasSpec, torch.nn.Module):
-    """A decode attention whose KV cache is the operators' own, in streaming memory, known by name.
+    """Decode attention whose KV cache belongs to the PopART operators and is found by its name.
 
     Args:
         spec: shape of the cache.
-        settings: of SparQ attention; None: dense attention.
-        cache_name: of the cache, as `DenseAttention`.
-        options: where the cache is.
+        settings: SparQ settings; None: dense attention.
+        cache_name: the name of the cache, as in `DenseAttention`.
+        options: the memory of the cache.
     """
 
     #: the operator of a decode step

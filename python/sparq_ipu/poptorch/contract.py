@@ -147,7 +147,7 @@ OPS = (SPARQ_DECODE, DENSE_DECODE, CACHE_FILL, BEGIN)
 
 
 def take_options(op: str, options: dict[str, Any]) -> DeviceOptions:
-    """Of these keyword arguments, those that say where the cache is: removed from them.
+    """Take the options of the cache's memory out of the keyword arguments.
 
     Raises:
         ValueError: `<op>: <argument> must <rule>, got <value>`.

@@ -36,9 +36,8 @@ def load_library(path: Union[str, os.PathLike[str], None] = None) -> Path:
     Returns: the path loaded.
 
     Raises:
-        FileNotFoundError: nothing there; lists the paths tried.
-        RuntimeError: a file is there, but the loader refuses it (most often: the SDK is not enabled in this
-            shell).
+        FileNotFoundError: no library found; lists the paths tried.
+        RuntimeError: the loader refuses the file, usually because the SDK is not enabled in this shell.
     """
     global _loaded
     if _loaded is not None and path is None:
