@@ -35,7 +35,9 @@ from sparq_ipu.commands.command_line import (
     positive_integer,
     read_text,
 )
+from sparq_ipu.commands.progress import EVERY, PromptProgress
 from sparq_ipu.devices import resolve_device
+from sparq_ipu.kept_prefixes import KeptPrefixes
 from sparq_ipu.transformers.generation.chats import chat_tokens
 from sparq_ipu.transformers.generation.runs import (
     Run,
@@ -54,18 +56,21 @@ from sparq_ipu.transformers.loading.checkpoints import (
 from sparq_ipu.transformers.settings.command import (
     SaidSettings,
     add_attention,
+    add_cache_dir,
     add_model,
     check_alone,
+    check_cache_dir,
     columns,
     in_words,
+    kept_prefixes,
     most_common,
 )
 from sparq_ipu.transformers.settings.layers import ModelSettings, pays_from
 
-__all__ = ["Run", "first_difference", "forced_predictions", "generate", "main", "prefill"]
+#: seconds between two states of the line on a terminal
+_REWRITTEN = 0.1
 
-#: reading a prompt of this length takes a while
-_LONG_PROMPT = 1024
+__all__ = ["Run", "first_difference", "forced_predictions", "generate", "main", "prefill"]
 
 
 def _parser(prog: str) -> argparse.ArgumentParser:
@@ -76,6 +81,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     )
     basic = parser.add_argument_group("basic")
     settings = parser.add_argument_group("settings of SparQ attention (arXiv:2312.04985)")
+    add_cache_dir(parser, "e.g. with another question about the same file")
     sampling = parser.add_argument_group("sampling (greedy by default)")
     advanced = parser.add_argument_group("advanced")
     _add_basic(basic)
@@ -154,27 +160,27 @@ def _text(arguments: argparse.Namespace) -> str:
 
 
 @contextlib.contextmanager
-def _reading(model: Any, n_tokens: int) -> Iterator[None]:
-    """Says on stderr how far the prompt is read, where somebody waits for it."""
+def _reading(model: Any, n_tokens: int) -> Iterator[PromptProgress]:
+    """Says on stderr how far the prompt is read: in a line that is rewritten, or one every few seconds."""
     from sparq_ipu.transformers.supported import attention_modules
 
-    if not sys.stderr.isatty():
-        if n_tokens >= _LONG_PROMPT:
-            print(f"reading {n_tokens} tokens ...", file=sys.stderr, flush=True)
-        yield
-        return
-    layers, done = attention_modules(model), 0
+    layers, is_terminal = attention_modules(model), sys.stderr.isatty()
+    progress = PromptProgress(n_tokens)
 
-    def hook(*_: Any) -> None:
-        nonlocal done
-        done += 1
-        if done <= len(layers):
-            line = f"\rreading {n_tokens} tokens: layer {done}/{len(layers)}"
-            print(line, end="" if done < len(layers) else "\n", file=sys.stderr, flush=True)
+    def hook(_: Any, __: Any, output: Any) -> None:
+        if progress.is_done:
+            return  # a token of the answer
+        output = output[0] if isinstance(output, tuple) else output
+        progress.n_read += output.shape[-2] / len(layers)
+        if is_terminal and (progress.is_due(_REWRITTEN) or progress.is_done):
+            end = "\n" if progress.is_done else ""
+            print(f"\r{progress}\033[K", end=end, file=sys.stderr, flush=True)
+        elif not is_terminal and progress.is_due(EVERY):
+            print(progress, file=sys.stderr, flush=True)
 
     handles = [layer.register_forward_hook(hook) for layer in layers]
     try:
-        yield
+        yield progress
     finally:
         for handle in handles:
             handle.remove()
@@ -215,10 +221,15 @@ def _step_milliseconds(run: Run) -> list[float]:
     return [float(x) for x in np.percentile(np.array(run.step_seconds) * 1e3, (10, 50, 90))]
 
 
+def _prompt_line(n_prompt: int, run: Any) -> str:
+    held = f", {run.n_held} of them from disk" if run.n_held else ""
+    return f"prompt    {n_prompt} tokens{held}, read in {run.prefill_seconds:.2f} s"
+
+
 def _describe(run: Run, n_prompt: int, settings: ModelSettings | None, head_dim: int) -> str:
     traffic = run.traffic
     lines = [
-        f"prompt    {n_prompt} tokens, read in {run.prefill_seconds:.2f} s",
+        _prompt_line(n_prompt, run),
         f"decode    {len(run.tokens)} tokens, {_speed(run)}",
     ]
     if traffic["n_steps"]:
@@ -313,6 +324,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.generat
     try:
         _check_alone(arguments)
         check_types("generate", arguments.dtype, arguments.weights, "--dtype")
+        check_cache_dir("generate", arguments)
         settings = SaidSettings.of(arguments)
         if arguments.device != "auto":
             resolve_device("generate", arguments.device)
@@ -347,6 +359,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.generat
                 settings.enable(model, arguments.device, (arguments.lossless or 0) + 1)
 
         turn_on()
+        kept = kept_prefixes("generate", arguments, model)
     except (ValueError, RuntimeError, OSError, ImportError) as error:
         print(f"\n{error}", file=sys.stderr)
         return 2
@@ -354,7 +367,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.generat
     stops = stop_tokens(model, tokenizer, arguments.chat)
     asked = _asked(arguments, layers, prompt.shape[1], device, argv)
     if arguments.lossless:
-        return _lossless(arguments, layers or [], asked, model, tokenizer, prompt, stops, loading)
+        return _lossless(arguments, layers or [], asked, model, tokenizer, prompt, stops, loading, kept)
     sampling: dict[str, Any] = {"eos_token_id": stops or None}
     if arguments.temperature is not None:
         top_p = 1.0 if arguments.top_p is None else arguments.top_p
@@ -362,7 +375,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.generat
 
     def run(stream: Any) -> Run:
         torch.manual_seed(arguments.seed or 0)
-        with _reading(model, prompt.shape[1]):
+        with _reading(model, prompt.shape[1]) as progress:
             return generate(
                 model,
                 tokenizer,
@@ -372,6 +385,8 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.generat
                 device=arguments.device,
                 # A long prompt takes its time. Only one cache at a time may have the IPUs.
                 keep_read=arguments.compare_dense and not is_stacked(dict(device=device)),
+                kept=kept,
+                progress=progress,
                 **sampling,
             )
 
@@ -402,21 +417,24 @@ def _lossless(
     prompt: Any,
     stops: list[int],
     loading: float,
+    kept: KeptPrefixes | None,
 ) -> int:
     """Print the text of dense attention, drafted by SparQ, and how many drafts were right."""
     from sparq_ipu.transformers import generate_lossless
 
-    with _reading(model, prompt.shape[1]):
+    with _reading(model, prompt.shape[1]) as progress:
         run = generate_lossless(
             model,
             prompt,
             arguments.new_tokens,
             draft_tokens=arguments.lossless,
             stop=tuple(stops),
+            kept=kept,
+            progress=progress,
             device=arguments.device,
         )
     print(tokenizer.decode(run.tokens, skip_special_tokens=True))
-    print(f"\nprompt    {prompt.shape[1]} tokens, read in {run.prefill_seconds:.2f} s")
+    print(f"\n{_prompt_line(prompt.shape[1], run)}")
     print(f"decode    {len(run.tokens)} tokens, {run.tokens_per_second:.2f} tokens/s after the first")
     print(
         f"drafts    {run.n_accepted} of {run.n_drafted} accepted ({run.acceptance:.3f}), "

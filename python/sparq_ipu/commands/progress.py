@@ -6,6 +6,42 @@ from __future__ import annotations
 import sys
 import time
 
+#: seconds between two lines about a prompt
+EVERY = 5.0
+
+
+class PromptProgress:
+    """How far a prompt is read.
+
+    Args:
+        n_tokens: of the prompt. n_held: of these, the ones that are not read again.
+    """
+
+    def __init__(self, n_tokens: int, n_held: int = 0):
+        self.n_tokens, self.n_held = n_tokens, n_held
+        self.n_read = 0.0
+        self._start = self._said = time.perf_counter()
+
+    @property
+    def is_done(self) -> bool:
+        """All of it is read, but for rounding."""
+        return self.n_held + self.n_read > self.n_tokens - 1e-3
+
+    def is_due(self, every: float) -> bool:
+        """Whether the last line was so many seconds ago; if so, this one is."""
+        now = time.perf_counter()
+        if now - self._said < every:
+            return False
+        self._said = now
+        return True
+
+    def __str__(self) -> str:
+        seconds = max(time.perf_counter() - self._start, 1e-9)
+        rate = self.n_read / seconds
+        done = self.n_held + self.n_read
+        left = "" if self.is_done else f", about {(self.n_tokens - done) / max(rate, 1e-9):.0f} s left"
+        return f"prompt: {done:.0f} of {self.n_tokens} tokens, {rate:.0f} tokens/s{left}"
+
 
 class Progress:
     """Lines on stderr: which step, how long it took."""

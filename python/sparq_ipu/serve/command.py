@@ -40,9 +40,12 @@ from sparq_ipu.transformers.loading.checkpoints import (
 from sparq_ipu.transformers.settings.command import (
     SaidSettings,
     add_attention,
+    add_cache_dir,
     add_model,
     check_alone,
+    check_cache_dir,
     in_words,
+    kept_prefixes,
 )
 
 #: an environment variable: on a command line everybody on the machine could read a key
@@ -116,6 +119,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         help="seconds that running answers have after the signal to end (default 30)",
     )
     add_attention(settings, advanced)
+    add_cache_dir(parser, "also after a restart")
     return parser
 
 
@@ -159,6 +163,7 @@ def _build(arguments: argparse.Namespace) -> tuple[Any, Any]:
     check_types("serve", arguments.dtype, arguments.weights, "--dtype")
     settings = SaidSettings.of(arguments, "serve")
     key = _key(arguments)
+    check_cache_dir("serve", arguments)
     checkpoint = Checkpoint(arguments.model)
     if not checkpoint.has_tokenizer:
         raise ValueError(f"serve: --model must have a tokenizer, got none in {arguments.model}")
@@ -188,6 +193,7 @@ def _build(arguments: argparse.Namespace) -> tuple[Any, Any]:
     else:
         settings.enable(model, "cpu", (arguments.lossless or 0) + 1)
     contexts = Contexts(model, arguments.places, context)
+    kept = kept_prefixes("serve", arguments, model)
     tokenizer = checkpoint.tokenizer
     prompts = Prompts(
         tokenizer,
@@ -200,7 +206,7 @@ def _build(arguments: argparse.Namespace) -> tuple[Any, Any]:
     )
     # The engine's own tokenizer: that of the application works in another thread.
     engine = Engine(
-        contexts, copy.deepcopy(tokenizer), arguments.max_waiting, Metrics(), arguments.lossless or 0
+        contexts, copy.deepcopy(tokenizer), arguments.max_waiting, Metrics(), arguments.lossless or 0, kept
     )
     name = arguments.name or checkpoint.path.stem
     print(

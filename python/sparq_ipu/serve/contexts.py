@@ -11,6 +11,7 @@ from typing import Any, Callable, Iterator, Sequence
 import torch
 from transformers import PreTrainedModel
 
+from sparq_ipu.kept_prefixes import Rows
 from sparq_ipu.serve.pieces import CELL
 from sparq_ipu.serve.places import Places, PlacesPass
 from sparq_ipu.serve.products import FixedRows
@@ -120,6 +121,14 @@ class Contexts:
         """Place `target` holds the first tokens of `source`."""
         self._cache.copy(source, target)
         self._cache.keep([target], [length])
+
+    def rows(self, place: int, start: int, stop: int) -> Rows:
+        """Keys and values that a place holds of these positions: copies."""
+        return self._cache.read(place, start, stop)
+
+    def put(self, place: int, rows: Rows) -> None:
+        """Tokens that were read before, as `rows` returned them, behind those of a place."""
+        self._cache.append(place, rows)
 
     @property
     def bytes(self) -> int:

@@ -9,7 +9,9 @@ piece is interrupted between two layers for a step of the others. So nobody wait
 from __future__ import annotations
 
 import collections
+import concurrent.futures
 import dataclasses
+import functools
 import logging
 import threading
 import time
@@ -18,6 +20,8 @@ from typing import Any, Callable, NamedTuple, Sequence, Union
 
 import numpy as np
 
+from sparq_ipu.commands.progress import EVERY, PromptProgress
+from sparq_ipu.kept_prefixes import BLOCK, KeptPrefixes, Rows
 from sparq_ipu.serve.contexts import ALIGNMENT, Contexts
 from sparq_ipu.serve.metrics import Metrics
 from sparq_ipu.serve.prefixes import Place, choose, common, longest
@@ -97,6 +101,11 @@ class Request:
         self.sampler = Sampler(self.sampling)
         #: tokens of the prompt in the place; of those, how many were there before
         self.n_read = self.n_held = 0
+        #: rows of the prompt that the disk gives, and the first of them; no more are there
+        self.fetch: concurrent.futures.Future[Rows] | None = None
+        self.fetched_from = 0
+        self.is_fetched = False
+        self.progress = PromptProgress(len(self.tokens))
         self.new: list[int] = []
         self.fresh: list[int] = []
         self.log_probabilities: list[LogProbability] = []
@@ -118,6 +127,7 @@ class Engine:
         draft_tokens: tokens that SparQ attention drafts for dense attention to check; 0: none, what SparQ
             attention says is said. With drafts every request must be greedy.
         metrics: what it counts into.
+        kept: prefixes on disk, which the engine closes at its end; None: places are all that is kept.
     """
 
     def __init__(
@@ -127,11 +137,13 @@ class Engine:
         max_waiting: int,
         metrics: Metrics,
         draft_tokens: int = 0,
+        kept: KeptPrefixes | None = None,
     ):
         self.contexts = contexts
         self.metrics = metrics
         self.max_waiting = max_waiting
         self.draft_tokens = draft_tokens
+        self.kept = kept
         self.tokenizer = tokenizer
         #: requests that can have a place or wait for one
         self.most = contexts.n_places + max_waiting
@@ -225,6 +237,8 @@ class Engine:
             for request in [*self._reading, *self._writing]:
                 self._end(request, "failed", ended)
             self.close()
+            if self.kept is not None:
+                self.kept.close()
 
     def _turn(self) -> None:
         for request in [*self._reading, *self._writing]:
@@ -234,6 +248,9 @@ class Engine:
         reader = self._next_reader()
         if reader is not None:
             self._read(reader)
+        elif not self._writing:  # all wait for the disk
+            fetches = [request.fetch for request in self._reading if request.fetch is not None]
+            concurrent.futures.wait(fetches, 0.01, concurrent.futures.FIRST_COMPLETED)
         if self._writing:
             self._write(list(self._writing))
 
@@ -267,6 +284,8 @@ class Engine:
         for _ in range(len(self._reading)):
             request = self._reading[0]
             self._reading.rotate(-1)
+            if request.fetch is not None and not request.fetch.done():
+                continue
             if not any(self._reads_the_same(other, request) for other in self._reading):
                 return request
         return None
@@ -285,14 +304,22 @@ class Engine:
         try:
             if is_first:
                 self._copy_prefix(request, place)
+                if self._take_kept(request, place):
+                    return
+                request.progress = PromptProgress(len(request.tokens), request.n_held)
             n = min(self._piece_tokens(), len(request.tokens) - request.n_read)
             piece = request.tokens[request.n_read : request.n_read + n]
             self._layer_at = self._step_at = time.perf_counter()
             self._layer_seconds = 0.0
             logits = self.contexts.read(place.index, piece.tolist(), request.n_read, self._between_layers)
             self._token_seconds = self._layer_seconds / n
+            request.progress.n_read += n
+            if request.progress.is_due(EVERY):
+                _log.info("%s", request.progress)
             request.n_read += n
             place.tokens = request.tokens[: request.n_read]
+            if self.kept is not None:
+                self.kept.keep(place.tokens, functools.partial(self.contexts.rows, place.index))
             self.metrics.prompt_tokens.labels("read").inc(n)
             if request.n_read == len(request.tokens):
                 self._reading.remove(request)
@@ -309,6 +336,28 @@ class Engine:
             self.contexts.copy(source.index, place.index, n)
             place.tokens = request.tokens[:n]
             request.n_read = request.n_held = n
+
+    def _take_kept(self, request: Request, place: Place) -> bool:
+        """Take what the disk has of the prompt; whether more may come."""
+        if self.kept is None or request.is_fetched:
+            return False
+        fetch, request.fetch = request.fetch, None
+        if fetch is not None:
+            rows = fetch.result()
+            if not rows:
+                request.is_fetched = True
+                return False
+            # another place may have had some of it meanwhile
+            seen = request.n_read - request.fetched_from
+            more = [(key[:, seen:], value[:, seen:]) for key, value in rows]
+            if more[0][0].shape[1] > 0:
+                self.contexts.put(place.index, more)
+                request.n_read = request.n_held = request.n_read + more[0][0].shape[1]
+                place.tokens = request.tokens[: request.n_read]
+        # after the last token the model is asked
+        request.fetched_from = request.n_read // BLOCK * BLOCK
+        request.fetch = self.kept.fetch(request.tokens[:-1], request.fetched_from)
+        return True
 
     def _piece_tokens(self) -> int:
         """As many as may be: nothing interrupts a layer, so it is read in the time between two steps."""

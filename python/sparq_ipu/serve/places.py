@@ -16,6 +16,7 @@ import torch
 
 from sparq_ipu import KVCache
 from sparq_ipu.attention import attention
+from sparq_ipu.kept_prefixes import Rows
 from sparq_ipu.serve.pieces import attend_piece
 from sparq_ipu.tokens import append_and_attend
 from sparq_ipu.torch.graphs import outside_graphs
@@ -304,6 +305,16 @@ class Places:
             if not layer.is_empty:
                 rows = layer.rows(places)
                 rows.truncate(np.minimum(rows.lengths, np.array(lengths)))
+
+    def read(self, place: int, start: int, stop: int) -> Rows:
+        """What a place holds of these positions: copies."""
+        read = [layer.rows((place,)).read(start, stop) for layer in self._layers]
+        return [(key[0], value[0]) for key, value in read]
+
+    def append(self, place: int, rows: Rows) -> None:
+        """Tokens that `read` returned, behind those of a place."""
+        for layer, (key, value) in zip(self._layers, rows):
+            layer.rows((place,)).append(key[None], value[None])
 
     def copy(self, source: int, target: int) -> None:
         """Place `target` becomes a copy of `source`."""

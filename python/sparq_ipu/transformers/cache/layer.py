@@ -238,6 +238,13 @@ class SparqLayer(StepLayer):
             return False
         return self.window is None or self._columns.n_columns + n_tokens <= self.window
 
+    def restore(self, key: torch.Tensor, value: torch.Tensor, settings: AnyLayerSettings | None) -> None:
+        """Append tokens that a cache like this one held: (batch, n_kv_heads, n_tokens, head_dim) float16, all
+        real. settings: as of `arm`."""
+        self.arm(None, settings)
+        self._store(key, value, None)
+        self._handover.announce(None)
+
     def _store(self, key: torch.Tensor, value: torch.Tensor, real: torch.Tensor | None) -> None:
         """Tokens (batch, n_kv_heads, n_tokens, head_dim) float16; `real` as in `Announcement`."""
         is_new = not self.is_initialized

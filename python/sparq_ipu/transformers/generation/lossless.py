@@ -16,9 +16,12 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from sparq_ipu.commands.progress import PromptProgress
+from sparq_ipu.kept_prefixes import KeptPrefixes
 from sparq_ipu.tokens import MAX_TOKENS
 from sparq_ipu.transformers.cache.sparq_cache import SparqCache, record_past
 from sparq_ipu.transformers.cache_name import with_cache
+from sparq_ipu.transformers.generation.beginning import read_beginning
 from sparq_ipu.transformers.integration import decoding
 from sparq_reference import checks
 
@@ -31,6 +34,7 @@ class LosslessRun:
         tokens: the new ones.
         n_rounds: of drafting and checking. n_drafted, n_accepted: drafted tokens, and those that were kept.
         prefill_seconds: until the first new token. decode_seconds: from there to the last one.
+        n_held: tokens of the prompt that came from disk.
     """
 
     tokens: list[int]
@@ -39,6 +43,7 @@ class LosslessRun:
     n_accepted: int = 0
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
+    n_held: int = 0
 
     @property
     def acceptance(self) -> float:
@@ -58,6 +63,8 @@ def generate_lossless(
     *,
     draft_tokens: int = 4,
     stop: tuple[int, ...] | None = None,
+    kept: KeptPrefixes | None = None,
+    progress: PromptProgress | None = None,
     **options: Any,
 ) -> LosslessRun:
     """Continue a text as greedy decoding with dense attention would, token for token.
@@ -71,6 +78,8 @@ def generate_lossless(
         max_new_tokens: fewer come if one of `stop` does.
         draft_tokens: how many tokens SparQ attention drafts at a time, in [1, 31].
         stop: tokens that end the text; None: those of the model's generation config.
+        kept: prefixes on disk, which the text's beginning is taken from and added to.
+        progress: told how many tokens of the prompt came from disk.
         options: of the `SparqCache`.
 
     Raises:
@@ -100,9 +109,11 @@ def generate_lossless(
         return likely
 
     start = time.perf_counter()
+    n_held = 0 if kept is None else read_beginning(model, tokens, cache, kept, progress)
     with torch.no_grad():
-        logits = model(tokens, **with_cache(cache), use_cache=True, logits_to_keep=1).logits
-        run = LosslessRun([int(logits[0, -1].argmax())])
+        rest = tokens[:, cache.get_seq_length() :]
+        logits = model(rest, **with_cache(cache), use_cache=True, logits_to_keep=1).logits
+        run = LosslessRun([int(logits[0, -1].argmax())], n_held=n_held)
         first = time.perf_counter()
         while len(run.tokens) < max_new_tokens and run.tokens[-1] not in stop:
             n = min(draft_tokens, max_new_tokens - len(run.tokens) - 1)

@@ -14,6 +14,9 @@ from typing import Any, Callable, Sequence, TextIO
 
 import numpy as np
 
+from sparq_ipu.commands.progress import PromptProgress
+from sparq_ipu.kept_prefixes import KeptPrefixes
+
 
 @dataclasses.dataclass
 class Run:
@@ -25,6 +28,7 @@ class Run:
         traffic: `sparq_ipu.transformers.cache_traffic` of the run.
         step_seconds: of each new token after the first, from the one before it. Wall time of this one run.
         read: the cache as it was when the prompt was read, for `forced_predictions`; None if it was not kept.
+        n_held: tokens of the prompt that came from disk.
     """
 
     tokens: list[int]
@@ -34,6 +38,7 @@ class Run:
     traffic: dict[str, int]
     step_seconds: list[float] = dataclasses.field(default_factory=list)
     read: Any = dataclasses.field(default=None, repr=False)
+    n_held: int = 0
 
     @property
     def tokens_per_second(self) -> float:
@@ -50,6 +55,8 @@ def generate(
     stream: TextIO | None = None,
     device: str = "auto",
     keep_read: bool = False,
+    kept: KeptPrefixes | None = None,
+    progress: PromptProgress | None = None,
     **sampling: Any,
 ) -> Run:
     """Continue `prompt` with a model that `sparq_ipu.transformers` has enabled.
@@ -61,6 +68,8 @@ def generate(
         device: of the KV cache, as `sparq_ipu.KVCache`.
         keep_read: keep a copy of the cache after the prompt, as `Run.read`. The time of copying is not
             in the times of the run.
+        kept: prefixes on disk, which the prompt's beginning is taken from and added to.
+        progress: told how many tokens of the prompt came from disk.
         sampling: as `model.generate`; greedy by default.
     """
     import torch
@@ -68,6 +77,7 @@ def generate(
 
     from sparq_ipu.transformers import SparqCache, cache_traffic
     from sparq_ipu.transformers.cache_name import with_cache
+    from sparq_ipu.transformers.generation.beginning import read_beginning
 
     times: list[float] = []
     read, copying = None, 0.0
@@ -92,6 +102,7 @@ def generate(
     cache = SparqCache(model, device=device)
     sampling.setdefault("do_sample", False)
     start = time.perf_counter()
+    n_held = 0 if kept is None else read_beginning(model, prompt, cache, kept, progress)
     with torch.no_grad():
         output = model.generate(
             prompt,
@@ -106,7 +117,7 @@ def generate(
     steps = np.diff(came).tolist()
     first, last = came[0], came[-1]
     text = tokenizer.decode(tokens, skip_special_tokens=True)
-    return Run(tokens, text, first - start, last - first, cache_traffic(cache), steps, read)
+    return Run(tokens, text, first - start, last - first, cache_traffic(cache), steps, read, n_held)
 
 
 def _end_of_turn(tokenizer: Any) -> list[int]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from sparq_ipu.commands.command_line import number, thread_count
 from sparq_ipu.commands.settings_flags import SETTINGS_FLAGS
+from sparq_ipu.kept_prefixes import KeptPrefixes, check_folder
 from sparq_ipu.transformers.loading.checkpoints import SMOLLM2
 from sparq_ipu.transformers.settings.file import read_settings
 from sparq_ipu.transformers.settings.layers import (
@@ -80,6 +81,45 @@ def add_attention(settings: argparse._ArgumentGroup, advanced: argparse._Argumen
         help="settings that are not given are those of the paper: the mean value in every layer, "
         "a key index of 16 bits, SparQ at any length",
     )
+
+
+def add_cache_dir(parser: argparse.ArgumentParser, example: str) -> None:
+    """The options for prompts that are kept on disk. `example`: when that saves time."""
+    group = parser.add_argument_group(
+        "prompts on disk",
+        "Keys and values of prompts are written to a folder. A later prompt that begins with the same tokens "
+        f"is read from there on, {example}, with the same bits as if all of it were read. A prompt for "
+        "another model, version, number of threads or processor is read as usual.",
+    )
+    group.add_argument("--cache-dir", type=Path, metavar="DIR", help="the folder (default: nothing is kept)")
+    group.add_argument(
+        "--cache-gb",
+        type=number(float, "a positive number", lambda x: 0 < x < float("inf")),
+        metavar="N",
+        help="most GB in that folder; what was used least recently is deleted (default 10)",
+    )
+
+
+def check_cache_dir(op: str, arguments: argparse.Namespace) -> None:
+    """Make the folder of `--cache-dir`, if one is given.
+
+    Raises:
+        ValueError: it cannot be written, or `--cache-gb` is alone.
+    """
+    if arguments.cache_dir is not None:
+        check_folder(op, arguments.cache_dir)
+    elif arguments.cache_gb is not None:
+        raise ValueError(f"{op}: --cache-gb must be with --cache-dir, got {arguments.cache_gb:g} alone")
+
+
+def kept_prefixes(op: str, arguments: argparse.Namespace, model: Any) -> KeptPrefixes | None:
+    """The folder of `--cache-dir`, for an enabled model; None: none is given."""
+    if arguments.cache_dir is None:
+        return None
+    from sparq_ipu.transformers.version import version_of
+
+    limit = 10 if arguments.cache_gb is None else arguments.cache_gb
+    return KeptPrefixes(arguments.cache_dir, version_of(model, op), limit * 1e9)
 
 
 def add_model(group: argparse._ArgumentGroup, advanced: argparse._ArgumentGroup, of: str) -> None:
