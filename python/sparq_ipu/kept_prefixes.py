@@ -64,13 +64,14 @@ class KeptPrefixes:
     """The prefixes in a folder. All work on files is done in two threads, one that reads and one that writes.
 
     Args:
-        folder: as `check_folder` made it.
+        folder: made if it does not exist; `check_folder` before says whether it can be written.
         version: of the model and of how prompts are read, `version_of` a model. Files of other versions
             are left alone.
         limit: bytes of all files in the folder. The least recently used are deleted first.
     """
 
     def __init__(self, folder: Path, version: str, limit: float):
+        folder.mkdir(parents=True, exist_ok=True)
         self._folder, self._version, self._limit = folder, version, limit
         self._lock = threading.Lock()
         #: names of files that exist or wait to be written

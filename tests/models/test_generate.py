@@ -502,15 +502,18 @@ def test_a_prompt_from_standard_input(checkpoint, capsys, monkeypatch):
 
 
 def test_reading_a_prompt_shows_progress(checkpoint, capsys, monkeypatch):
+    """A line every few seconds; on a terminal one that is rewritten, up to the last token and no further."""
     assert call(checkpoint) == 0
-    assert "reading" not in capsys.readouterr().err
-    monkeypatch.setattr(generate, "_LONG_PROMPT", 60)
+    assert "prompt:" not in capsys.readouterr().err
+    monkeypatch.setattr(generate, "EVERY", 0.0)
     assert call(checkpoint) == 0
-    assert capsys.readouterr().err.count("reading 60 tokens ...") == 1
+    line = r"prompt: (\d+) of 60 tokens, \d+ tokens/s(?:, about \d+ s left)?"
+    assert re.findall(f"^{line}$", capsys.readouterr().err, re.M) == ["20", "40", "60"]
+    monkeypatch.setattr(generate, "_REWRITTEN", 0.0)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert call(checkpoint, "--compare-dense") == 0
-    shown = [f"\rreading 60 tokens: layer {n}/3" for n in (1, 2, 3)]
-    assert capsys.readouterr().err.count("".join(shown) + "\n") == 2  # two runs
+    shown = re.findall(rf"\r{line}\033\[K(\n?)", capsys.readouterr().err)
+    assert shown == [("20", ""), ("40", ""), ("60", "\n")] * 2  # two runs
 
 
 class ChatTokenizer:
