@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Other programs that decode on a CPU, for bench/decode.py --peers: llama.cpp (the wheel xllamacpp) and
-OpenVINO GenAI.
+"""Other programs that decode on a CPU, for bench/decode.py --peers: llama.cpp (the wheel xllamacpp) with and
+without flash attention, OpenVINO GenAI as it is and with sparse attention for prompts (XAttention, its
+defaults), and mistral.rs.
 
 Each runs in a process of its own, on the same GGUF file, with the same threads and the same prompt. It reads
 the prompt, keeps what it has read, and then says some tokens whenever it is asked: in turns with all others.
@@ -19,6 +20,7 @@ import argparse
 import contextlib
 import importlib.metadata
 import json
+import os
 import random
 import subprocess
 import sys
@@ -32,10 +34,24 @@ from lib.decode_parts import WARM_UP
 from lib.quiet import watched
 
 #: rows in a cache: 16 bits, and what a program has of 8
-KV_TYPES = {"llama.cpp": ("f16", "q8_0"), "openvino": ("f16", "u8")}
-PACKAGES = {"llama.cpp": "xllamacpp", "openvino": "openvino-genai"}
+KV_TYPES = {
+    "llama.cpp": ("f16", "q8_0"),
+    "llama.cpp-no-flash": ("f16",),  # values of 8 bits need it
+    "openvino": ("f16", "u8"),
+    "openvino-xattention": ("f16", "u8"),
+    "mistral.rs": ("f16",),
+}
+PACKAGES = {
+    "llama.cpp": "xllamacpp",
+    "llama.cpp-no-flash": "xllamacpp",
+    "openvino": "openvino-genai",
+    "openvino-xattention": "openvino-genai",
+    "mistral.rs": "mistralrs",
+}
 #: words of no meaning: of a vocabulary the first ones may be special
 _FIRST_TOKEN, _LAST_TOKEN = 1000, 40000
+#: one token each in most vocabularies
+_WORDS = "the of and to in is was for on that by this with from at are it an be as".split()
 #: a letter in the vocabularies that begin with the bytes
 _LETTER = 70
 
@@ -56,7 +72,8 @@ def _llama(a: argparse.Namespace) -> Callable[[list[int], int], list[float]]:
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = a.threads
     kind = getattr(xllamacpp.ggml_type, f"GGML_TYPE_{a.kv.upper()}")
     params.cache_type_k = params.cache_type_v = kind
-    params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_ENABLED
+    state = "DISABLED" if a.program == "llama.cpp-no-flash" else "ENABLED"
+    params.flash_attn_type = getattr(xllamacpp.llama_flash_attn_type, f"LLAMA_FLASH_ATTN_TYPE_{state}")
     params.verbosity = 0
     server = xllamacpp.Server(params)
 
@@ -83,8 +100,16 @@ def _openvino(a: argparse.Namespace) -> Callable[[list[int], int], list[float]]:
     import openvino
     import openvino_genai
 
+    options = {}
+    if a.program == "openvino-xattention":
+        options["scheduler_config"] = scheduler = openvino_genai.SchedulerConfig()
+        # as the pipeline has them without a configuration
+        scheduler.enable_prefix_caching, scheduler.max_num_batched_tokens = True, sys.maxsize
+        scheduler.use_sparse_attention = True
+        sparse = openvino_genai.SparseAttentionConfig(openvino_genai.SparseAttentionMode.XATTENTION)
+        scheduler.sparse_attention_config = sparse
     pipe = openvino_genai.LLMPipeline(
-        str(a.model), "CPU", INFERENCE_NUM_THREADS=a.threads, KV_CACHE_PRECISION=a.kv
+        str(a.model), "CPU", INFERENCE_NUM_THREADS=a.threads, KV_CACHE_PRECISION=a.kv, **options
     )
 
     def run(tokens: list[int], n_new: int) -> list[float]:
@@ -104,7 +129,46 @@ def _openvino(a: argparse.Namespace) -> Callable[[list[int], int], list[float]]:
     return run
 
 
-_PROGRAMS = {"llama.cpp": _llama, "openvino": _openvino}
+def _mistral(a: argparse.Namespace) -> Callable[[list[int], int], list[float]]:
+    os.environ["RAYON_NUM_THREADS"] = str(a.threads)
+    import mistralrs
+
+    which = mistralrs.Which.GGUF(str(a.model.resolve().parent), a.model.name)
+    runner = mistralrs.Runner(which)
+    n_template = 0
+
+    def run(tokens: list[int], n_new: int) -> list[float]:
+        """It takes text alone: of words that are one token each, in the model's template."""
+        nonlocal n_template
+        words = " ".join(_WORDS[token % len(_WORDS)] for token in tokens[n_template:])
+        request = mistralrs.ChatCompletionRequest(
+            [{"role": "user", "content": words}],
+            "default",
+            max_tokens=n_new,
+            temperature=0.0,
+            stream=True,
+            logit_bias={_LETTER: 1000.0},  # of any other token the text may end
+        )
+        times, n_read = [time.perf_counter()], 0
+        for part in runner.send_chat_completion_request(request):
+            times.append(time.perf_counter())
+            n_read = part.usage.prompt_tokens if part.usage else n_read  # of the last one
+        if not n_template:  # the first call warms up
+            n_template = n_read - len(tokens)
+        elif abs(n_read - len(tokens)) > len(tokens) / 50:
+            raise RuntimeError(f"mistral.rs must read {len(tokens)} tokens, got {n_read}")
+        return times
+
+    return run
+
+
+_PROGRAMS = {
+    "llama.cpp": _llama,
+    "llama.cpp-no-flash": _llama,
+    "openvino": _openvino,
+    "openvino-xattention": _openvino,
+    "mistral.rs": _mistral,
+}
 
 
 def said(a: argparse.Namespace, asked: Iterable[str]) -> Iterator[Row]:
@@ -233,7 +297,12 @@ def main(argv: list[str] | None = None) -> int:
         for row in said(a, sys.stdin):
             print(json.dumps(row), flush=True)
     except ImportError as error:
-        if (error.name or "").partition(".")[0] not in ("xllamacpp", "openvino", "openvino_genai"):
+        if (error.name or "").partition(".")[0] not in (
+            "xllamacpp",
+            "openvino",
+            "openvino_genai",
+            "mistralrs",
+        ):
             raise
         cli.error(f"{PACKAGES[a.program]} must be installed, got {error}; run: pip install '.[peers]'")
     except (RuntimeError, ValueError) as error:

@@ -112,13 +112,19 @@ def _ratio(row: Row, of: Row) -> float:
     return ratio
 
 
+#: new tokens of an answer, for the time of prompt and answer
+NEW_TOKENS = (128, 512)
 #: a column of the table beside other programs: what it is called, method, weights, rows of the cache, bits of
 #: the key index
 PEERS_COLUMNS = (
     ("llama.cpp, f16", "llama.cpp", "gguf", "f16", None),
     ("llama.cpp, q8_0", "llama.cpp", "gguf", "q8_0", None),
+    ("llama.cpp without flash attention, f16", "llama.cpp-no-flash", "gguf", "f16", None),
     ("OpenVINO, f16", "openvino", "gguf", "f16", None),
     ("OpenVINO, u8", "openvino", "gguf", "u8", None),
+    ("OpenVINO with XAttention, f16", "openvino-xattention", "gguf", "f16", None),
+    ("OpenVINO with XAttention, u8", "openvino-xattention", "gguf", "u8", None),
+    ("mistral.rs, f16", "mistral.rs", "gguf", "f16", None),
     ("dense, bf16", "dense", "bfloat16", "f16", None),
     ("SparQ, bf16", "recommended", "bfloat16", "f16", 2),
     ("dense, int8", "dense", "int8", "f16", None),
@@ -138,8 +144,9 @@ def model_name(model: str) -> str:
 
 
 def of_the_peers(rows: list[Row]) -> str:
-    """Tokens per second beside other programs, and seconds to the first token; tables for each processor."""
-    rows = [row for row in rows if row["error"] is None]
+    """Tokens per second beside other programs, seconds to the first token, and for prompt and answer; tables
+    for each processor."""
+    rows = [{**row, **_totals(row)} for row in rows if row["error"] is None]
     return "\n\n".join(
         part
         for cpu in dict.fromkeys(row["cpu"] for row in reversed(rows))
@@ -154,6 +161,7 @@ def _of_a_processor(rows: list[Row]) -> list[str]:
     for values, best, form, said in (
         ("tokens_per_second", max, ".1f", "Tokens per second after the first"),
         ("first_token_seconds", min, ".2f", "Seconds from the prompt to the first token"),
+        *((f"seconds_{n}", min, ".1f", f"Seconds for the prompt and {n} new tokens") for n in NEW_TOKENS),
     ):
         lines = []
         for model, seq_len in sorted({(row["model"], row["seq_len"]) for row in rows}):
@@ -178,6 +186,14 @@ def _of_a_processor(rows: list[Row]) -> list[str]:
     if paused:
         said += f" The processors stood still for at most {max(paused):.1%} of the time."
     return [*text, f"{said} The commands:", _commands(rows)]
+
+
+def _totals(row: Row) -> Row:
+    """Seconds from a prompt to the last of some new tokens: to the first one, and a median step for each of
+    the others."""
+    first, step = row["first_token_seconds"], row["seconds_per_step"]
+    is_known = first is not None and step is not None
+    return {f"seconds_{n}": first + (n - 1) * step if is_known else None for n in NEW_TOKENS}
 
 
 def _is_plain(row: Row) -> bool:

@@ -125,6 +125,7 @@ def row(method: str, dtype: str, kv: str, tokens: float, cpu: str = "A", **more:
     values.update(
         index_bits=4 if method == "sparq" else None,
         first_token_seconds=1.5,
+        seconds_per_step=0.01,
         others=0.02,
         memory_bytes_per_second=3e10,
         model="smollm2",
@@ -158,6 +159,9 @@ def test_the_table_has_processors_apart_and_what_we_lose() -> None:
     ]
     prompts = lines.index("Seconds from the prompt to the first token, A:")
     assert lines[prompts + 4] == "| SmolLM2-135M | 512 | 0.50 | 1.50 | 1.50 | 1.50 |"
+    totals = lines.index("Seconds for the prompt and 128 new tokens, A:")
+    assert lines[totals + 4] == "| SmolLM2-135M | 512 | 1.8 | 2.8 | 2.8 | 2.8 |"
+    assert "Seconds for the prompt and 512 new tokens, A:" in lines
     share = "Commit abcdef01. Other programs took at most 2.0% of the processors meanwhile."
     read, still = (
         "Memory was read at 28.0 to 30.0 GB/s.",

@@ -54,7 +54,8 @@ def test_llama_cpp(monkeypatch: pytest.MonkeyPatch, clock: SimpleNamespace) -> N
         return SimpleNamespace(**parts)
 
     kinds = SimpleNamespace(GGML_TYPE_F16="16 bits", GGML_TYPE_Q8_0="8 bits")
-    flash = SimpleNamespace(LLAMA_FLASH_ATTN_TYPE_ENABLED="on")
+    states = dict(LLAMA_FLASH_ATTN_TYPE_ENABLED="on", LLAMA_FLASH_ATTN_TYPE_DISABLED="off")
+    flash = SimpleNamespace(**states)
     names = dict(ggml_type=kinds, llama_flash_attn_type=flash, Server=Server)
     module(monkeypatch, "xllamacpp", CommonParams=params, **names)
 
@@ -66,6 +67,10 @@ def test_llama_cpp(monkeypatch: pytest.MonkeyPatch, clock: SimpleNamespace) -> N
     assert given.cache_type_k == given.cache_type_v == "8 bits"
     (body,) = bodies
     assert body["prompt"] == TOKENS and body["ignore_eos"] is True and body["cache_prompt"] is True
+
+    assert given.flash_attn_type == "on"
+    peers._llama(asked("llama.cpp-no-flash", "f16"))
+    assert servers[1].flash_attn_type == "off" and servers[1].cache_type_k == "16 bits"
 
     def fails(self: Any, body: Any, came: Callable[[Any], None]) -> None:
         came({"error": "too long"})
@@ -99,12 +104,52 @@ def test_openvino(monkeypatch: pytest.MonkeyPatch, clock: SimpleNamespace) -> No
     assert ids == [TOKENS] and config.ignore_eos and not config.do_sample and config.max_new_tokens == 3
     assert run(TOKENS, 1) == [10.0, 13.0]
 
+    sparse = dict(SparseAttentionConfig=lambda mode: f"defaults of {mode}", SchedulerConfig=SimpleNamespace)
+    modes = SimpleNamespace(XATTENTION="xattention")
+    words = dict(TokenizedInputs=lambda ids, mask: ids, SparseAttentionMode=modes)
+    module(monkeypatch, "openvino_genai", **words, **names, **sparse)
+    peers._openvino(asked("openvino-xattention", "f16"))
+    scheduler = pipes[1][1]["scheduler_config"]
+    assert scheduler.use_sparse_attention and scheduler.enable_prefix_caching
+    assert scheduler.sparse_attention_config == "defaults of xattention"
+
+
+def test_mistral_rs(monkeypatch: pytest.MonkeyPatch, clock: SimpleNamespace) -> None:
+    """The template's tokens are left out of the words; a prompt of another length is an error."""
+    runners, prompts, extra = [], [], [30]
+
+    class Runner:
+        def __init__(self, which: Any):
+            runners.append(which)
+
+        def send_chat_completion_request(self, request: Any) -> Any:
+            (message,), _ = request
+            prompts.append(message["content"].split())
+            for _ in range(2):
+                clock.now += 2.0
+                yield SimpleNamespace(usage=None)
+            clock.now += 1.0
+            yield SimpleNamespace(usage=SimpleNamespace(prompt_tokens=len(prompts[-1]) + extra[0]))
+
+    which = SimpleNamespace(GGUF=lambda folder, name: name)
+    requests = dict(ChatCompletionRequest=lambda messages, model, **_: (messages, model))
+    module(monkeypatch, "mistralrs", Runner=Runner, Which=which, **requests)
+    run = peers._mistral(asked("mistral.rs", "f16"))
+    run(list(range(48)), 3)
+    times = run(list(range(100)), 3)
+    assert [after - before for before, after in zip(times, times[1:])] == [2.0, 2.0, 1.0]
+    assert runners == ["x.gguf"] and [len(words) for words in prompts] == [48, 70]
+    extra[0] = 50
+    with pytest.raises(RuntimeError, match=r"mistral.rs must read 100 tokens, got 120"):
+        run(list(range(100)), 3)
+
 
 @pytest.mark.parametrize(
     ("words", "text"),
     [
         ("llama.cpp x.gguf", "xllamacpp must be installed"),
         ("openvino x.gguf", "openvino-genai must be installed"),
+        ("mistral.rs x.gguf", "mistralrs must be installed"),
         ("openvino x.gguf --kv q8_0", "--kv must be one of f16, u8 with openvino, got q8_0"),
         ("llama.cpp x.gguf --S 22", "--S must be at least 3 more than --tokens, got 22 and 20"),
     ],
@@ -112,7 +157,7 @@ def test_openvino(monkeypatch: pytest.MonkeyPatch, clock: SimpleNamespace) -> No
 def test_refusals(
     words: str, text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("xllamacpp", "openvino", "openvino_genai"):
+    for name in ("xllamacpp", "openvino", "openvino_genai", "mistralrs"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(SystemExit):
         peers.main(words.split())

@@ -95,8 +95,11 @@ def test_other_programs_say_no_logits() -> None:
     assert [method.turns for _, method in methods] == [[([0], False), ([1], True)]] * 3
 
 
-def test_our_first_token_is_of_the_whole_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A piece of it warms up, in a cache of its own, and is not counted."""
+@pytest.mark.parametrize("name", ["dense", "plain-sdpa"])
+def test_our_first_token_is_of_the_whole_prompt(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """A piece of it warms up, in a cache of its own, and is not counted. Ours is read with our cache."""
+    ours = SimpleNamespace(layers=[], is_ours=True)
+    monkeypatch.setattr(sparq_ipu.transformers, "SparqCache", lambda _: SimpleNamespace(**vars(ours)))
     monkeypatch.setattr(decode_method, "head_dim_of", lambda config: 8)
     now, calls = [0.0], []
 
@@ -109,11 +112,12 @@ def test_our_first_token_is_of_the_whole_prompt(monkeypatch: pytest.MonkeyPatch)
             return SimpleNamespace(logits=torch.zeros(1))
 
     a = argparse.Namespace(r=1, k=1, local=0, index_bits=4, threads=1, cpu_time=False)
-    method = decode_method.Method("dense", Model(), a, 100)
+    method = decode_method.Method(name, Model(), a, 100)
     method.turn_on = lambda: None  # type: ignore[method-assign]
     method._now = lambda: now[0]
     assert method.first_token(list(range(100))) == 100.0
     assert [n for n, _ in calls] == [peers.WARM_UP[0], 100] and calls[0][1] is not calls[1][1]
+    assert hasattr(calls[1][1], "is_ours") == (name == "dense")
 
 
 class Peer(Method):
@@ -195,8 +199,12 @@ def test_rows_of_other_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [(row["method"], row["kv_type"], row["dtype"], row["error"]) for row in rows] == [
         ("llama.cpp", "f16", "gguf", None),
         ("llama.cpp", "q8_0", "gguf", "RuntimeError: no room"),
+        ("llama.cpp-no-flash", "f16", "gguf", None),
         ("openvino", "f16", "gguf", None),
         ("openvino", "u8", "gguf", None),
+        ("openvino-xattention", "f16", "gguf", None),
+        ("openvino-xattention", "u8", "gguf", None),
+        ("mistral.rs", "f16", "gguf", None),
     ]
     for row in (rows[0], *rows[2:]):
         assert row["tokens_per_second"] == 4.0 and row["n_steps"] == 2 and row["version"] == "7"

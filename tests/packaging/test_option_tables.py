@@ -57,4 +57,5 @@ def test_flags_of_generate_have_groups(capsys: pytest.CaptureFixture[str]) -> No
         generate.main(["--help"])
     text = capsys.readouterr().out
     heads = [line.split(" ")[0].rstrip(":") for line in text.splitlines() if re.match(r"\S.*:$", line)]
-    assert [head for head in heads if head != "options"] == ["basic", "settings", "sampling", "advanced"]
+    groups = ["basic", "settings", "prompts", "sampling", "advanced"]
+    assert [head for head in heads if head != "options"] == groups
