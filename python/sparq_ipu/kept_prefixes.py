@@ -52,7 +52,7 @@ def check_folder(op: str, folder: Path) -> None:
         ValueError: `<op>: --cache-dir must <rule>, got <value>`: it cannot be written.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
@@ -71,7 +71,7 @@ class KeptPrefixes:
     """
 
     def __init__(self, folder: Path, version: str, limit: float):
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(0o700, parents=True, exist_ok=True)
         self._folder, self._version, self._limit = folder, version, limit
         self._lock = threading.Lock()
         #: names of files that exist or wait to be written
