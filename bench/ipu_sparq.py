@@ -196,9 +196,6 @@ def refuse_unused(cli: CommandLine, a: argparse.Namespace) -> None:
         cli.refuse(a, "with --layers and without --plan-only", "hit_rate")
     if a.layers == 1:
         cli.refuse(a, "without --layers", "split")
-    else:
-        if all(kernel.memory == "sram" for kernel in a.kernels.values()):
-            cli.error(f"--layers must be 1 for a cache in SRAM, got {a.layers}")
     if a.input:
         shape = [f.argument for f in SHAPE_FLAGS if a.steps or f.argument != "capacity"]
         cli.refuse(a, "with --input", *shape)

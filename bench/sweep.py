@@ -154,7 +154,9 @@ def filled(session: Any, point: Point, seed: int) -> Any:
     """The session with the positions of a point in its cache, a block at a time: the emulator's streaming
     memory is then all that grows with the cache."""
     spec = point.workload.spec
-    at_once = spec.capacity if point.kernel.memory == "sram" else BLOCK  # a cache in SRAM is written at once
+    at_once = (
+        spec.capacity if point.kernel.memory == "sram" else BLOCK
+    )  # each write of a cache in SRAM moves all
     for first in range(0, spec.capacity, at_once):
         n = min(at_once, spec.capacity - first)
         key = np.empty((spec.batch, spec.n_kv_heads, n, spec.head_dim), np.float16)

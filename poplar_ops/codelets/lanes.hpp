@@ -54,12 +54,17 @@ inline Lanes loadLanes(const float *from) { return load<Lanes>(from); }
 inline Lanes loadLanes(const half *from) { return load<Lanes>(from); }
 inline void storeLanes(float *to, const Lanes &lanes) { store(to, lanes); }
 
+// The pairs of a vector.
+template <class V> struct PairsOf {
+  Pair of[sizeof(V) / sizeof(Pair)];
+};
+template <class V> inline PairsOf<V> pairsOf(const V &vector) {
+  return bitcast<PairsOf<V>>(vector);
+}
+
 // The tree of a lane sum (contract E3), two of its additions at a time.
 inline float treeSum(const Lanes &lanes) {
-  struct Pairs {
-    Pair of[nLanes / pairSize];
-  };
-  const Pairs pairs = bitcast<Pairs>(lanes);
+  const PairsOf<Lanes> pairs = pairsOf(lanes);
   const Pair sum = (pairs.of[0] + pairs.of[2]) + (pairs.of[1] + pairs.of[3]);
   return sum[0] + sum[1];
 }
@@ -76,10 +81,7 @@ inline float dot(const half *a, const half *b, unsigned n) {
 // The largest number of a vector of them.
 inline float largestOf(const Pair &pair) { return larger(pair[0], pair[1]); }
 inline float largestOf(const Quad &quad) {
-  struct Pairs {
-    Pair of[quadSize / pairSize];
-  };
-  const Pairs pairs = bitcast<Pairs>(quad);
+  const PairsOf<Quad> pairs = pairsOf(quad);
   return largestOf(larger(pairs.of[0], pairs.of[1]));
 }
 

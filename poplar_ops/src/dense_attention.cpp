@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Dense decode attention: all scores, one softmax with the exact maximum, then all values. K is
+// Dense decode attention from streaming memory: all scores, one softmax with the exact maximum, then all values. K is
 // read once, V is read once.
 #include "arith/scale.hpp"
 #include "codelets/dense_scores.cycles.hpp"
@@ -74,27 +74,6 @@ private:
   const RowWave landing;
 };
 
-// One wave, which is there.
-class InSram {
-public:
-  InSram(const Context &contextIn, const Waves &wavesIn)
-      : context(contextIn), waves(wavesIn), rows(storeOf<ResidentRows>(contextIn.cache)) {}
-  OnPart keys(const Context &, const WaveIndex &) { return of(rows.keys); }
-  OnPart values(const Context &, const WaveIndex &) { return of(rows.values); }
-
-private:
-  OnPart of(const Tensor &all) const {
-    return [this, all](unsigned slot, unsigned part) {
-      const Piece own = piece(waves, part);
-      return all[context.task(slot)].slice(own.first, own.first + own.n);
-    };
-  }
-  const Context &context;
-  const Waves &waves;
-  const ResidentRows &rows;
-};
-
-template <class From>
 void denseRound(const Context &context, const Waves &waves, const Tensor &query,
                 const Tensor &output) {
   const Placement &p = context.placement();
@@ -134,7 +113,7 @@ void denseRound(const Context &context, const Waves &waves, const Tensor &query,
   loadQuery(context, query, perPart);
   Sequence keyWave({}, {context.dc, "key_wave"}), valueWave({}, {context.dc, "value_wave"});
   const Context forKeys = context.within(keyWave), forValues = context.within(valueWave);
-  From source(context, waves);
+  Streamed source(context, waves);
   score(forKeys, source.keys(forKeys, wave));
   accumulate(forValues, source.values(forValues, wave));
   addWaveLoop(context, waves, wave, keyWave);
@@ -143,7 +122,6 @@ void denseRound(const Context &context, const Waves &waves, const Tensor &query,
   combineDense(context, accumulator, scores, output);
 }
 
-template <class From>
 Tensor build(Graph &graph, const Cache &cache, const PlannedAttention &attention,
              const Tensor &query, Sequence &program, const DebugContext &dc) {
   const Shape &shape = cache.plan.shape;
@@ -153,8 +131,7 @@ Tensor build(Graph &graph, const Cache &cache, const PlannedAttention &attention
   for (unsigned round = 0; round != p.nRounds; ++round) {
     const Context context{graph, cache, round, program, dc, variables};
     const std::size_t first = p.firstTask(round);
-    denseRound<From>(context, attention.waves, query,
-                     output.slice(first, first + p.nActive(round), 0));
+    denseRound(context, attention.waves, query, output.slice(first, first + p.nActive(round), 0));
   }
   return output.reshape({shape.batch, shape.nHeads, shape.headDim});
 }
@@ -173,16 +150,6 @@ Waves streamingWaves(const Plan &plan, const Attention &, unsigned) {
   return w;
 }
 
-// One wave, all of the cache.
-Waves sramWaves(const Plan &plan, const Attention &, unsigned) {
-  Waves w{};
-  w.length = partLength(plan.layout.capacity, plan.placement.parts);
-  w.stride = plan.layout.capacity;
-  w.nWaves = 1;
-  w.chunk = 1;
-  return w;
-}
-
 // Partial sums of the blocks of one part.
 std::uint64_t partialBytes(const Plan &plan, const Waves &waves) {
   return std::uint64_t(waves.length / block) * plan.shape.groupSize() * plan.shape.headDim * 4;
@@ -194,33 +161,16 @@ std::uint64_t streamingNeed(const Plan &plan, const PlannedAttention &attention,
   return scoreBytes(plan, w) + landing + partialBytes(plan, w);
 }
 
-std::uint64_t sramNeed(const Plan &plan, const PlannedAttention &attention, unsigned) {
-  return scoreBytes(plan, attention.waves) + partialBytes(plan, attention.waves);
-}
-
-Kernel kernel(const char *name, Memory memory) {
-  Kernel k;
-  k.name = name;
-  k.op = "dense_attention";
-  k.prefix = "dense";
-  k.memory = memory;
-  return k;
-}
-
 } // namespace
 
-const Kernel denseSram = [] {
-  Kernel k = kernel("dense-sram", Memory::sram);
-  k.waves = sramWaves;
-  k.need = sramNeed;
-  k.build = build<InSram>;
-  return k;
-}();
 const Kernel denseStreaming = [] {
-  Kernel k = kernel("dense-streaming", Memory::streaming);
+  Kernel k;
+  k.name = "dense-streaming";
+  k.op = "dense_attention";
+  k.prefix = "dense";
   k.waves = streamingWaves;
   k.need = streamingNeed;
-  k.build = build<Streamed>;
+  k.build = build;
   return k;
 }();
 

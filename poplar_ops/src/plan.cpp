@@ -51,6 +51,11 @@ TileNeed tileNeed(const Plan &plan, unsigned nTiles) {
   return sum;
 }
 
+bool spreadsEvenly(const Request &request) {
+  const std::vector<Attention> &all = request.programs.attention;
+  return !all.empty() && all.front().kernel->memory == Memory::sram;
+}
+
 // Vertices number the rows of a remote buffer in 32 bits.
 void checkRows(const Shape &shape, const CacheLayout &layout) {
   constexpr std::uint64_t most = 0xFFFFFFFFu;
@@ -135,8 +140,11 @@ Plan makePlan(const poplar::Target &target, const Shape &shape, const Programs &
     const unsigned slots = plan.placement.slots;
     least = all;
     smallest = std::move(plan);
+    // A cache that is spread evenly takes as much whatever the rounds.
+    const std::uint64_t kept = spreadsEvenly(request) ? need.cache : 0;
     // Where even one slot at a time is too much, compiling the graph says by how much.
-    if (need.cache > request.tileBytes || slots == 1 || all <= workingShare * request.tileBytes)
+    if (need.cache > request.tileBytes || slots == 1 ||
+        all - kept <= workingShare * (request.tileBytes - kept))
       return *smallest;
   }
 }

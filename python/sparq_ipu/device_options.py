@@ -39,7 +39,7 @@ class DeviceOptions:
         n_tiles: tiles of an emulated IPU; 0: all 1472.
         memory: "streaming" (rows of K and V in streaming memory); "tiered": the key index and hot rows on
             chip, all rows in streaming memory, SparQ and window attention only, with `index_bits` below 16;
-            or "sram": all of the cache on chip, dense attention only, filled once.
+            or "sram": all of the cache on chip, dense attention only.
         n_ipus: IPUs, a power of two up to 64.
         split: what of a model an IPU has: "layers" (layer l of L is on IPU l * n_ipus // L), or "heads" (all
             layers, of a share of the KV heads, then of the batch; IPUs of neighbouring heads are neighbours).

@@ -15,7 +15,7 @@ import pytest
 from flag_tables import cases, untried
 from lib import common
 
-from sparq_ipu.kernels import BASELINE, DEFAULT, DENSE_SRAM, TIERED
+from sparq_ipu.kernels import BASELINE, DEFAULT, TIERED
 from sparq_reference import DoesNotFit
 
 core = pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
@@ -245,11 +245,6 @@ def test_a_bench_that_only_reads_refuses_what_asks_for_work(call: str, run: Run,
         seen = run(call.split()[0], f"{words} {flag}".replace("{rows}", str(rows)))
         message = seen.text.splitlines()[-1]
         assert seen.status == 2 and f"{flag.split()[0]} must be left out" in message, message
-
-
-def test_a_cache_in_sram_has_no_layers(run: Run) -> None:
-    seen = run("ipu_sparq", f"{SHAPE} --kernel {DENSE_SRAM.name} --layers 2 --plan-only")
-    assert seen.status == 2 and "--layers must be 1 for a cache in SRAM, got 2" in seen.text
 
 
 def test_every_flag_is_tried() -> None:

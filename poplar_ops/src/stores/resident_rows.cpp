@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "codelets/dense_resident.cycles.hpp"
 #include "rows.hpp"
 #include <algorithm>
 #include <array>
@@ -6,20 +7,16 @@
 namespace sparq {
 
 using namespace poplar;
+using namespace poplar::program;
 
 namespace {
 
-Tensor addPositions(Graph &graph, const Cache &cache, const char *name) {
-  const Placement &p = cache.plan.placement;
-  const unsigned capacity = cache.layout().capacity;
-  return addSliced(graph, p, HALF, p.nTasks, capacity, partLength(capacity, p.parts),
-                   cache.layout().headDim, {cache.name + "/" + name});
-}
+constexpr unsigned octet = 8, pair = 2;
 
 class HostResidentRows final : public HostStore {
 public:
   HostResidentRows(Graph &graph, const Cache &cache, const ResidentRows &rows)
-      : layout_(cache.layout()) {
+      : layout_(cache.layout()), pieces_(rows.pieces) {
     const std::array<Tensor, 2> tensors{rows.keys, rows.values};
     const std::array<const char *, 2> names{"/keys", "/values"};
     for (std::size_t i = 0; i != tensors.size(); ++i) {
@@ -29,61 +26,130 @@ public:
   }
 
   void write(Engine &engine, HostTokens &tokens) override {
-    for (const std::uint32_t length : tokens.held)
-      if (length != 0)
-        throw Error("append: a cache in SRAM must be empty, got length " + std::to_string(length));
-    std::vector<std::uint16_t> rows(layout_.nTasks * room());
-    for (std::size_t i = 0; i != writable_.size(); ++i) {
+    for (const bool ofValues : {false, true}) {
+      std::vector<std::uint16_t> all = contents(engine, ofValues);
+      const std::uint16_t *const from = ofValues ? tokens.values : tokens.keys;
       for (unsigned task = 0; task != layout_.nTasks; ++task)
-        std::copy_n((i == 0 ? tokens.keys : tokens.values) + tokens.at(task, 0),
-                    std::size_t(tokens.countOf(task)) * layout_.headDim,
-                    rows.begin() + task * room());
-      writable_[i].write(engine, rows.data());
+        for (unsigned i = 0; i != tokens.countOf(task); ++i)
+          for (unsigned c = 0; c != layout_.headDim; ++c)
+            all[at(ofValues, tokens.layer, task, tokens.heldBy(task) + i, c)] =
+                from[tokens.at(task, i) + c];
+      writable_[ofValues].write(engine, all.data());
     }
   }
 
-  void read(Engine &engine, unsigned, const std::vector<HostRange> &ranges) const override {
-    const std::size_t d = layout_.headDim;
-    std::vector<std::uint16_t> rows(layout_.nTasks * room());
-    for (std::size_t i = 0; i != readable_.size(); ++i) {
-      readable_[i].read(engine, rows.data());
-      for (const HostRange &range : ranges)
-        std::copy_n(rows.begin() + range.task * room() + range.begin * d,
-                    (range.end - range.begin) * d, i == 0 ? range.key : range.value);
+  void read(Engine &engine, unsigned layer, const std::vector<HostRange> &ranges) const override {
+    for (const bool ofValues : {false, true}) {
+      const std::vector<std::uint16_t> all = contents(engine, ofValues);
+      for (const HostRange &range : ranges) {
+        std::uint16_t *to = ofValues ? range.value : range.key;
+        for (unsigned position = range.begin; to != nullptr && position < range.end; ++position)
+          for (unsigned c = 0; c != layout_.headDim; ++c)
+            *to++ = all[at(ofValues, layer, range.task, position, c)];
+      }
     }
   }
 
 private:
-  std::size_t room() const { return std::size_t(layout_.capacity) * layout_.headDim; }
+  std::vector<std::uint16_t> contents(Engine &engine, bool ofValues) const {
+    std::vector<std::uint16_t> all(readable_[ofValues].size());
+    readable_[ofValues].read(engine, all.data());
+    return all;
+  }
+  // Where a component of a position is.
+  std::size_t at(bool ofValues, unsigned layer, unsigned task, unsigned position,
+                 unsigned c) const {
+    const std::size_t d = layout_.headDim, nLayers = layout_.nLayers;
+    if (!ofValues) {
+      const unsigned part = position / pieces_.positions, local = position % pieces_.positions;
+      return ((task * std::size_t(pieces_.nKeyParts) + part) * nLayers + layer) *
+                 pieces_.keyElements(layout_.headDim) +
+             local / pair * pair * d + (c % octet * (d / octet) + c / octet) * pair + local % pair;
+    }
+    const unsigned unit = position / block * pieces_.perBlock + c / octet;
+    return ((task * std::size_t(pieces_.nValueParts) + unit / pieces_.units) * nLayers + layer) *
+               pieces_.valueElements() +
+           (std::size_t(unit % pieces_.units) * (octet / pair) + c % octet / pair) * block * pair +
+           position % block * pair + c % pair;
+  }
 
   CacheLayout layout_;
+  ResidentPieces pieces_;
   std::array<HostTensor, 2> writable_, readable_; // keys, values
 };
 
 class ResidentRowsKind : public StoreKind {
 public:
-  void check(const Request &request) const override {
-    if (request.programs.nLayers != 1)
-      throw Error("plan: n_layers must be 1 where keys and values are in SRAM, got " +
-                  std::to_string(request.programs.nLayers));
-  }
   void layOut(const Request &request, CacheLayout &layout) const override {
-    SplitRows::layOut(request, layout);
+    layout.rowsPerPosition = layout.positionsPerRow = 1;
+    layout.capacity = roundUp(request.shape.capacity, block);
   }
+  unsigned moreParts() const override { return 1u << 16; } // all tiles
   TileNeed need(const Plan &plan) const override {
-    return {0, std::uint64_t(partLength(plan.layout.capacity, plan.placement.parts)) *
-                   plan.shape.headDim * 4 * plan.placement.nRounds};
+    const ResidentPieces pieces(plan);
+    return {0, std::uint64_t(plan.placement.nRounds) * plan.layout.nLayers * 2 *
+                   (pieces.keyElements(plan.shape.headDim) + pieces.valueElements())};
   }
 };
 
 const KindOf<ResidentRows, ResidentRowsKind> residentRowsKind;
 
+Tensor addPieces(Graph &graph, const Cache &cache, unsigned nParts, std::size_t elements,
+                 const char *name) {
+  const Tensor t = addOnParts(graph, cache.plan.placement, HALF, nParts,
+                              {cache.layout().nLayers, elements}, cache.name + name);
+  graph.setInitialValueHalf(t,
+                            0); // a host writes some of it, and a pair of positions is read whole
+  return t;
+}
+
 } // namespace
 
 const StoreKind &residentRows = residentRowsKind;
 
+ResidentPieces::ResidentPieces(const Plan &plan) {
+  const unsigned parts = plan.placement.parts, capacity = plan.layout.capacity;
+  positions = roundUp(ceilDiv(capacity, parts), pair);
+  nKeyParts = ceilDiv(capacity, positions);
+  perBlock = plan.shape.headDim / octet;
+  nUnits = capacity / block * perBlock;
+  units = ceilDiv(nUnits, parts);
+  nValueParts = ceilDiv(nUnits, units);
+}
+
 ResidentRows::ResidentRows(Graph &graph, const Cache &cache, bool)
-    : keys(addPositions(graph, cache, "keys")), values(addPositions(graph, cache, "values")) {}
+    : pieces(cache.plan), keys(addPieces(graph, cache, pieces.nKeyParts,
+                                         pieces.keyElements(cache.layout().headDim), "/keys")),
+      values(addPieces(graph, cache, pieces.nValueParts, pieces.valueElements(), "/values")) {}
+
+void ResidentRows::append(Append &step) const {
+  const Cache &cache = step.cache;
+  const Placement &p = step.placement();
+  const unsigned d = step.layout().headDim;
+  const ComputeSet cs = cache.lockstep->addComputeSet(step.graph, {step.dc, "keep_rows"});
+  for (unsigned task = 0; task != p.nTasks; ++task) {
+    const unsigned slot = task % p.slots;
+    const auto add = [&](const char *type, unsigned part, const Tensor &row, const char *name,
+                         const Tensor &to, std::vector<Setting> settings, std::uint64_t cycles) {
+      settings.push_back({"headDim", d});
+      addVertex(step.graph, cs, type, p.tile(slot, part),
+                {{"filled", cache.filled[task]},
+                 {"active", step.active[task]},
+                 {"layer", cache.layer[slot][part]},
+                 {"row", row},
+                 {name, to.flatten()}},
+                settings, cycles);
+    };
+    for (unsigned part = 0; part != pieces.nKeyParts; ++part)
+      add("sparq::KeepKey", part, step.keys[task], "keys", keys[task][part],
+          {{"length", pieces.positions}, {"firstPosition", part * pieces.positions}},
+          cycles::keepKey(d));
+    for (unsigned part = 0; part != pieces.nValueParts; ++part)
+      add("sparq::KeepValue", part, step.values[task], "values", values[task][part],
+          {{"nUnits", pieces.units}, {"firstUnit", part * pieces.units}}, cycles::keepValue(d));
+  }
+  step.program.add(Execute(cs, {step.dc, "keep_rows"}));
+}
 
 std::unique_ptr<HostStore> ResidentRows::host(Graph &graph, const Cache &cache) const {
   return std::make_unique<HostResidentRows>(graph, cache, *this);

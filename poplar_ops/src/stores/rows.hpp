@@ -63,14 +63,25 @@ public:
                   const Selected &selected) const override;
 };
 
-// In SRAM. Only a host can fill them, and all at once.
+// In SRAM, each task's spread evenly over the parts of its slot: keys by pairs of positions, values
+// by units of eight components of a block (codelets/dense_resident.cpp).
+struct ResidentPieces {
+  unsigned positions, nKeyParts;         // of keys on a part; parts that have some
+  unsigned perBlock, units, nValueParts; // units of a block; on a part; parts that have some
+  unsigned nUnits;                       // of all parts
+  explicit ResidentPieces(const Plan &plan);
+  std::size_t keyElements(unsigned headDim) const { return std::size_t(positions) * headDim; }
+  std::size_t valueElements() const { return std::size_t(units) * blockSize * 8; }
+};
+
 class ResidentRows final : public Store {
 public:
   static constexpr const char *what = "keys and values in SRAM";
   ResidentRows(poplar::Graph &graph, const Cache &cache, bool);
-  const poplar::Tensor keys, values; // {nTasks, capacity, headDim} HALF
+  const ResidentPieces pieces;
+  const poplar::Tensor keys, values; // {nTasks, parts that have some, nLayers, elements} HALF
 
-  std::string refusal(const Cache &) const override { return "a cache in SRAM"; }
+  void append(Append &step) const override;
   std::unique_ptr<HostStore> host(poplar::Graph &graph, const Cache &cache) const override;
 };
 

@@ -98,9 +98,6 @@ class IpuBackend:
         counts = check(key, value, lengths) if check else lengths
         assert counts is not None  # as the protocol says
         with self._lock:
-            if self._options.memory == "sram" and self._lengths.any():
-                longest = int(self._lengths.max())
-                raise ValueError(f"append: a cache in SRAM must be empty, got length {longest}")
             if self.session is None:
                 bits = self._spec.row_bits
                 key, value = (
@@ -234,7 +231,7 @@ class IpuBackend:
     def _write(self, session: _core.Session, tokens: Tokens) -> None:
         key, value = np.ascontiguousarray(tokens[0]), np.ascontiguousarray(tokens[1])
         counts = [int(n) for n in tokens[2]]
-        if key.shape[2] == 1 and self._options.memory != "sram":
+        if key.shape[2] == 1:
             session.append(key, value, counts, self._layer)  # on the device
         elif key.shape[2] > 0:
             session.write(key, value, counts, self._layer)  # by the host

@@ -52,7 +52,7 @@ def plan(
         n_ipus: IPUs that share KV heads, then batch, each with a process; nothing passes between them. Of
             window attention 1.
         n_layers: layers of this shape on the same IPUs, in [1, 1024]. Times are of one layer's call, memory
-            is of all; `seconds_per_token` is the time of all layers. Dense attention in SRAM has one only.
+            is of all; `seconds_per_token` is the time of all layers.
         hit_rate: of a cache in three tiers, in [0, 1]: the share of selected rows that is taken to be hot;
             0: all are read from streaming memory. Not predicted: docs/device_model.md has what was measured.
         misses: instead of a rate, (batch * n_kv_heads,) rows that each KV head of each element misses, in

@@ -76,9 +76,6 @@ def check_options(
     if capacity is not None:
         checks.check_integer(op, "capacity", capacity, 1, checks.MAX_CAPACITY)
     check_names(op, device, options, settings)
-    if options.get("memory") == "sram":
-        rule = "be 'streaming' or 'tiered': a cache in SRAM takes no token after the first ones"
-        checks.fail(op, "memory", rule, "'sram'")
     options = dict(options, device=device, check_finite=check_finite)
     _check_layers(op, options, layers)
     return dict(options, capacity=capacity)
