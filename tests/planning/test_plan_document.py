@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
 
 import sparq_ipu
-from sparq_ipu.planning import plan_command, plan_model
+from sparq_ipu.planning import place_layers, plan_command, plan_model
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs/ipu_plans.md").read_text(encoding="utf-8")
@@ -52,3 +52,12 @@ def test_weights_outweigh_attention() -> None:
     assert (
         f"on 4 IPUs takes {1e3 * four.seconds_per_step:,.0f} ms a token, of which {weights:,.0f} read" in TEXT
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seq_len", [16384, 65536])
+def test_layers_in_three_tiers(seq_len: int) -> None:
+    placed = place_layers(seq_len=seq_len, n_kv_heads=8, hit_rate=0.9, top_k=128, n_local=0)
+    times = (placed.seconds_per_token, placed.seconds_low, placed.seconds_high)
+    cells = [f"{seq_len:,} positions", str(placed.n_tiered), *(f"{1e3 * t:.2f}" for t in times)]
+    assert f"| {' | '.join(cells)} |" in TEXT

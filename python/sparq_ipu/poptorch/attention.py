@@ -45,14 +45,14 @@ def custom_op(
 
 
 def begin(held: torch.Tensor) -> torch.Tensor:
-    """What comes before all attention of a model where that is in branches (`poptorch.cond`) or in the body
-    of a loop (`poptorch.for_loop`) alone: PopART takes operators there only if it has seen one outside.
+    """Call once, before a model whose attention is only in branches (`poptorch.cond`) or in the body of a loop
+    (`poptorch.for_loop`): PopART takes operators there only if it has seen one outside.
 
     Args:
         held: (batch,) integers, from an input of the model, not a constant.
 
     Returns:
-        The same as int32. Pass it on as `held` to what comes first: PopTorch drops what nobody uses.
+        The same as int32. Pass it on as `held` to the first operator: PopTorch drops unused results.
 
     Raises:
         ValueError: not a tensor of integers.
@@ -76,7 +76,7 @@ class _Attention(HasSpec, torch.nn.Module):
 
     #: the operator of a decode step
     decode_op: contract.OpContract
-    #: the module that this one is when it does not run on an IPU
+    #: the module used when this one does not run on an IPU
     module_elsewhere: type[sparq_ipu.torch.DenseAttention] | type[sparq_ipu.torch.SparqAttention]
 
     def __init__(
@@ -97,7 +97,7 @@ class _Attention(HasSpec, torch.nn.Module):
 
     @property
     def elsewhere(self) -> sparq_ipu.torch.DenseAttention | sparq_ipu.torch.SparqAttention:
-        """The module of `sparq_ipu.torch` that this one is when it does not run on an IPU."""
+        """The module of `sparq_ipu.torch` used when this one does not run on an IPU."""
         if not self._elsewhere:
             settings = {} if self.settings is None else self.settings.arguments()
             # only the reference has an index of fewer components

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Python and the PopART operators (poplar_ops/popart) agree on: names, tensors and attributes, in one
+"""The contract of Python and the PopART operators (poplar_ops/popart): names, tensors and attributes, in one
 table.
 
 The settings and the options of the cache are attributes. Their names, types, limits and defaults are those of
@@ -21,7 +21,7 @@ from sparq_reference.settings import CacheSpec, SparqSettings
 DOMAIN = "ai.sparq"
 VERSION = 1
 
-#: where the cache of an operator can be, the default first: as of `sparq_ipu.KVCache`, but not all in SRAM
+#: memories of an operator's cache, the default first: those of `sparq_ipu.KVCache`, but not all in SRAM
 MEMORIES = ("streaming", "tiered")
 
 #: attribute type -> the Python type that PopTorch takes
@@ -67,8 +67,8 @@ _QUERY = TensorContract("query", "FLOAT16", ("batch", "n_heads", "head_dim"))
 _KEY = TensorContract("key", "FLOAT16", ("batch", "n_kv_heads", "head_dim"))
 _VALUE = TensorContract("value", "FLOAT16", ("batch", "n_kv_heads", "head_dim"))
 _ACTIVE = TensorContract("active", "INT32", ("batch",))
-#: what the operator before it on the cache gave as lengths_out, or anything: it orders the operators by data.
-#: Its values are not read.
+#: lengths_out of the operator before it on the cache, or any tensor: it orders the operators by data, and its
+#: values are not read.
 _HELD = TensorContract("held", "INT32", ("batch",), optional=True)
 #: positions held after the operator
 _LENGTHS_OUT = TensorContract("lengths_out", "INT32", ("batch",))
@@ -133,8 +133,8 @@ CACHE_FILL = OpContract(
     attributes=(*_CACHE_OF_FILL, _CACHE_NAME),
 )
 
-#: Gives what it takes. PopART accepts operators of a domain in branches and bodies of loops only if the main
-#: graph has one of that domain too: this one.
+#: Returns its input. PopART accepts operators of a domain in branches and loop bodies only if the main graph
+#: contains one of that domain too: this one.
 BEGIN = OpContract(
     "Begin",
     inputs=(dataclasses.replace(_HELD, optional=False),),
@@ -159,7 +159,7 @@ def take_options(op: str, options: dict[str, Any]) -> DeviceOptions:
 def check_cache(
     op: str, spec: CacheSpec, options: DeviceOptions, settings: SparqSettings | None, dense: bool
 ) -> None:
-    """Whether an operator can have such a cache. Settings are None where it takes none; `dense`: it attends
+    """Check that an operator can use such a cache. Settings are None if it takes none; `dense`: it attends
     to all positions.
 
     Raises:
@@ -261,7 +261,7 @@ def _checked_attributes(op: OpContract, attributes: Mapping[str, Any], head_dim:
 
 
 def _check_ranges(op: OpContract, attributes: Mapping[str, Any], head_dim: int) -> None:
-    """By making what the attributes describe, which checks them."""
+    """Check the attributes by constructing what they describe."""
 
     def named(contracts: Sequence[AttributeContract]) -> dict[str, Any]:
         return {attribute.name: attributes[attribute.name] for attribute in contracts}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find and load the library of PopART operators, which registers them when it is loaded."""
+"""Find and load the library of PopART operators; loading registers them."""
 
 from __future__ import annotations
 
