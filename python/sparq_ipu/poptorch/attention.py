@@ -45,7 +45,7 @@ def custom_op(
 
 
 def begin(held: torch.Tensor) -> torch.Tensor:
-    """Call once, before a model whose attention is only in branches (`poptorch.cond`) or in the body of a loop
+    """Call once, before a model whose attention is only in branches (`poptorch.cond`) or loop bodies
     (`poptorch.for_loop`): PopART takes operators there only if it has seen one outside.
 
     Args:

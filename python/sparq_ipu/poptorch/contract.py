@@ -21,7 +21,7 @@ from sparq_reference.settings import CacheSpec, SparqSettings
 DOMAIN = "ai.sparq"
 VERSION = 1
 
-#: memories of an operator's cache, the default first: those of `sparq_ipu.KVCache`, but not all in SRAM
+#: memories of an operator's cache, the default first: those of `sparq_ipu.KVCache` without "sram"
 MEMORIES = ("streaming", "tiered")
 
 #: attribute type -> the Python type that PopTorch takes
