@@ -27,13 +27,15 @@ PromptTensor tensorAt(const TensorAt &at) {
 }
 
 void promptAttention(const std::string &type, const TensorAt &query, const TensorAt &key,
-                     const TensorAt &value, const Sizes &sizes, float scale, std::uintptr_t output,
-                     std::int64_t nThreads, const std::string &isa) {
+                     const TensorAt &value, const Sizes &sizes, bool integers, float scale,
+                     std::size_t window, const std::vector<std::size_t> &starts,
+                     std::uintptr_t output, std::int64_t nThreads, const std::string &isa) {
   const auto &[batch, nHeads, nKvHeads, nQueries, nKeys, headDim] = sizes;
   const Prompt prompt{floatNamed(type), tensorAt(query), tensorAt(key),
                       tensorAt(value),  batch,           nHeads,
                       nKvHeads,         nQueries,        nKeys,
-                      headDim,          scale,           reinterpret_cast<void *>(output)};
+                      headDim,          integers,        scale,
+                      window,           starts,          reinterpret_cast<void *>(output)};
   py::gil_scoped_release release;
   attendPrompt(prompt, nThreads, isa);
 }
@@ -42,8 +44,9 @@ void promptAttention(const std::string &type, const TensorAt &query, const Tenso
 
 void bindPrompt(py::module_ &m) {
   m.def("prompt_attention", &promptAttention, py::arg("dtype"), py::arg("query"), py::arg("key"),
-        py::arg("value"), py::arg("sizes"), py::arg("scale"), py::arg("output"), py::kw_only(),
-        py::arg("n_threads") = 0, py::arg("isa") = "auto",
+        py::arg("value"), py::arg("sizes"), py::kw_only(), py::arg("integers"), py::arg("scale"),
+        py::arg("window"), py::arg("starts"), py::arg("output"), py::arg("n_threads") = 0,
+        py::arg("isa") = "auto",
         "Causal attention of a prompt. sizes: batch, n_heads, n_kv_heads, n_queries, n_keys, "
         "head_dim.");
 }

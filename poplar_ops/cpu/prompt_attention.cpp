@@ -6,6 +6,7 @@
 #include "dispatch.hpp"
 
 #include <atomic>
+#include <cmath>
 #include <cstring>
 
 namespace sparq {
@@ -42,19 +43,20 @@ void writeRow(const Kernels &kernels, const Prompt &p, std::size_t batch, std::s
       static_cast<std::uint16_t *>(p.output)[at + c] = narrowed(from[c]);
 }
 
-void check(bool right, const char *argument, const char *rule, std::size_t got) {
+template <typename Number>
+void check(bool right, const char *argument, const char *rule, Number got) {
   if (!right)
     throw Error(std::string("prompt_attention: ") + argument + " must " + rule + ", got " +
                 std::to_string(got));
 }
 
-// One batch element and KV head: its keys and values as integers.
+// One batch element and KV head: its keys and values by lanes of 32 bits.
 struct Pair {
   std::int32_t *keys, *values;
   float *keySteps, *valueSteps;
-  Pair(Carver &carve, std::size_t blocks, std::size_t width)
-      : keys(carve.take<std::int32_t>(blocks * blockSize * width / 2)),
-        values(carve.take<std::int32_t>(blocks * blockSize * width / 2)),
+  Pair(Carver &carve, std::size_t blocks, std::size_t lanes)
+      : keys(carve.take<std::int32_t>(blocks * blockSize * lanes)),
+        values(carve.take<std::int32_t>(blocks * blockSize * lanes)),
         keySteps(carve.take<float>(blocks * blockSize)),
         valueSteps(carve.take<float>(blocks * blockSize)) {}
 };
@@ -80,43 +82,54 @@ void attendPrompt(const Prompt &p, std::int64_t threads, const std::string &isa)
   check(p.headDim > 0 && p.headDim % 8 == 0 && p.headDim <= 256, "head_dim",
         "be a multiple of 8 of at most 256", p.headDim);
   check(p.nQueries <= p.nKeys, "query", "have at most as many tokens as key", p.nQueries);
+  check(std::isfinite(p.scale) && p.scale > 0.0f, "scale", "be positive and finite", p.scale);
+  check(p.starts.empty() || p.starts.size() == p.batch, "starts",
+        "have one entry per batch element", p.starts.size());
+  for (const std::size_t start : p.starts)
+    check(start <= p.nKeys, "starts", "be at most the number of keys", start);
   const Kernels &kernels = kernelsNamed("prompt_attention", isa);
   PoolLease pool(checkedThreads("prompt_attention", threads));
-  const std::size_t width = roundUp(p.headDim, 16);
-  const std::size_t blocks = roundUp(p.nKeys, blockSize) / blockSize;
+  const std::size_t width = roundUp(p.headDim, 16), lanes = p.integers ? width / 2 : width;
   const std::size_t groupSize = p.nHeads / p.nKvHeads;
-  const std::size_t parts = roundUp(p.nQueries, rowsTogether) / rowsTogether;
 
   Carver measureShared(nullptr), measureOwn(nullptr);
-  Pair(measureShared, blocks, width);
+  Pair(measureShared, roundUp(p.nKeys, blockSize) / blockSize, lanes);
   Own(measureOwn, width);
   char *const memory = pool->scratch(measureShared.used + pool->nThreads() * measureOwn.used);
   Carver shared(memory);
-  const Pair pair(shared, blocks, width);
+  const Pair pair(shared, roundUp(p.nKeys, blockSize) / blockSize, lanes);
   std::atomic<std::size_t> nextBlock{0}, nextPart{0};
 
+  // Position 0 is the first token behind the padding.
   const auto pack = [&](const Own &own, std::size_t batch, std::size_t head, std::size_t block) {
-    const std::size_t begin = block * blockSize,
-                      count = std::min<std::size_t>(blockSize, p.nKeys - begin);
+    const std::size_t start = p.startOf(batch), begin = block * blockSize;
+    const std::size_t count = std::min<std::size_t>(blockSize, p.nKeys - start - begin);
     float *const keys = own.rows, *const values = own.rows + blockSize * width;
-    widenRows(kernels, p, p.key, batch, head, begin, count, width, keys);
-    widenRows(kernels, p, p.value, batch, head, begin, count, width, values);
-    const std::size_t at = begin * width / 2;
-    kernels.promptBlock({keys, values, static_cast<unsigned>(count), static_cast<unsigned>(width),
-                         own.integers, pair.keys + at, pair.values + at, pair.keySteps + begin,
+    widenRows(kernels, p, p.key, batch, head, start + begin, count, width, keys);
+    widenRows(kernels, p, p.value, batch, head, start + begin, count, width, values);
+    kernels.promptBlock({p.integers, keys, values, static_cast<unsigned>(count),
+                         static_cast<unsigned>(width), own.integers, pair.keys + begin * lanes,
+                         pair.values + begin * lanes, pair.keySteps + begin,
                          pair.valueSteps + begin});
   };
-  const auto attend = [&](const Own &own, std::size_t batch, std::size_t head, std::size_t part) {
-    const std::size_t begin = part * rowsTogether,
-                      rows = std::min<std::size_t>(rowsTogether, p.nQueries - begin);
+  // `begin`: the first of the rows among all queries.
+  const auto attend = [&](const Own &own, std::size_t batch, std::size_t head, std::size_t begin,
+                          std::size_t rows, std::size_t position) {
     widenRows(kernels, p, p.query, batch, head, begin, rows, width, own.rows);
-    std::memset(own.integers, 0, rowsTogether * width * sizeof(*own.integers));
-    kernels.promptQuery(
-        {own.rows, rows, static_cast<unsigned>(width), p.scale, own.integers, own.steps});
-    kernels.promptAttention({reinterpret_cast<const std::int32_t *>(own.integers), own.steps,
-                             static_cast<unsigned>(rows), static_cast<unsigned>(width),
-                             p.nKeys - p.nQueries + begin, pair.keys, pair.values, pair.keySteps,
-                             pair.valueSteps, own.sums, own.maxima, own.weightSums, own.valueDots});
+    const void *query = own.rows;
+    if (p.integers) {
+      std::memset(own.integers, 0, rowsTogether * width * sizeof(*own.integers));
+      kernels.promptQuery(
+          {own.rows, rows, static_cast<unsigned>(width), p.scale, own.integers, own.steps});
+      query = own.integers;
+    } else {
+      std::fill(own.rows + rows * width, own.rows + rowsTogether * width, 0.0f);
+      std::fill_n(own.steps, rows, p.scale);
+    }
+    kernels.promptAttention({p.integers, query, own.steps, static_cast<unsigned>(rows),
+                             static_cast<unsigned>(width), position, p.window, pair.keys,
+                             pair.values, pair.keySteps, pair.valueSteps, own.sums, own.maxima,
+                             own.weightSums, own.valueDots});
     for (std::size_t row = 0; row < rows; ++row)
       writeRow(kernels, p, batch, head, begin + row, own.sums + row * width);
   };
@@ -126,12 +139,22 @@ void attendPrompt(const Prompt &p, std::int64_t threads, const std::string &isa)
     const Own own(carve, width);
     for (std::size_t i = 0; i < p.batch * p.nKvHeads; ++i) {
       const std::size_t batch = i / p.nKvHeads, kvHead = i % p.nKvHeads;
-      for (std::size_t block; (block = nextBlock.fetch_add(1)) < blocks;)
+      const std::size_t nKeys = p.nKeys - p.startOf(batch);
+      const std::size_t nRows = std::min(p.nQueries, nKeys), padding = p.nQueries - nRows;
+      const std::size_t blocks = roundUp(nKeys, blockSize) / blockSize;
+      const std::size_t parts = roundUp(nRows, rowsTogether) / rowsTogether;
+      const std::size_t first = nKeys - nRows; // position of the first row
+      const std::size_t unseen =
+          p.window && first >= p.window ? (first + 1 - p.window) / blockSize : 0;
+      for (std::size_t block; (block = unseen + nextBlock.fetch_add(1)) < blocks;)
         pack(own, batch, kvHead, block);
       pool->barrier();
       // The last rows see most positions: they come first, so that no thread is left with them.
-      for (std::size_t work; (work = nextPart.fetch_add(1)) < parts * groupSize;)
-        attend(own, batch, kvHead * groupSize + work % groupSize, parts - 1 - work / groupSize);
+      for (std::size_t work; (work = nextPart.fetch_add(1)) < parts * groupSize;) {
+        const std::size_t row = (parts - 1 - work / groupSize) * rowsTogether;
+        attend(own, batch, kvHead * groupSize + work % groupSize, padding + row,
+               std::min<std::size_t>(rowsTogether, nRows - row), first + row);
+      }
       pool->barrier();
       if (thread == 0) {
         nextBlock = 0;

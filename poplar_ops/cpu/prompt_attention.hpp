@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace sparq {
 namespace cpu {
@@ -25,8 +26,15 @@ struct Prompt {
   PromptTensor query;      // (batch, nHeads, nQueries, headDim)
   PromptTensor key, value; // (batch, nKvHeads, nKeys, headDim)
   std::size_t batch, nHeads, nKvHeads, nQueries, nKeys, headDim;
+  bool integers; // products of integers: as accurate as bfloat16; else of fp32
   float scale;
-  void *output; // (batch, nQueries, nHeads, headDim), of the same type
+  std::size_t window; // most recent positions that a row sees; 0: all
+  std::vector<std::size_t>
+      starts; // tokens of padding before each batch element's text; empty: none
+  void *
+      output; // (batch, nQueries, nHeads, headDim), of the same type; nothing is written to padding
+
+  std::size_t startOf(std::size_t element) const { return starts.empty() ? 0 : starts[element]; }
 };
 
 // The queries are those of the last nQueries positions. Throws Error for sizes that do not fit.

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+from typing import Sequence
+
 import numpy as np
 
-from sparq_reference import checks, numerics
+from sparq_reference import checks
 from sparq_reference.prompt import OP, check
 
 
@@ -15,45 +17,55 @@ def prompt_attention(
     value: np.ndarray,
     *,
     scale: float | None = None,
+    integers: bool = False,
+    window: int = 0,
+    starts: Sequence[int] | None = None,
     n_threads: int = 0,
     isa: str = "auto",
 ) -> np.ndarray:
     """Attention of the last n tokens of a text, each to all positions up to its own.
 
-    Queries are rounded to integers of 14 bits, keys and values to 13 (docs/exactness.md, E14). A row then has
-    the same bits however the text is cut into calls, on any number of threads and any instruction set. The
-    rounding costs about as much accuracy as bfloat16 attention loses.
+    A row has the same bits however the text is cut into calls, on any number of threads and any instruction
+    set (docs/exactness.md, E14).
 
     Args:
         query: (batch, n_heads, n, head_dim) float32 or float16: of the last n positions.
         key, value: (batch, n_kv_heads, seq_len, head_dim) of the same dtype, seq_len >= n; magnitudes up to
             65504. head_dim is a multiple of 8 of at most 256.
         scale: factor of the scores; None: 1 / sqrt(head_dim).
+        integers: round queries to integers of 14 bits, keys and values to 13, which is as accurate as
+            bfloat16 and about twice as fast; else compute in float32.
+        window: most recent positions that a token sees, itself included; 0: all.
+        starts: (batch,) tokens of padding before the text of each batch element; None: none.
         n_threads: 0: OMP_NUM_THREADS, else all processors.
         isa: instruction set, as of `KVCache`.
 
     Returns:
-        (batch, n, n_heads, head_dim) of the same dtype, bit for bit that of `sparq_reference.prompt`.
+        (batch, n, n_heads, head_dim) of the same dtype, bit for bit that of `sparq_reference.prompt`; 0 where
+        padding is.
 
     Raises:
-        ValueError: shapes or dtypes that do not fit, NaN or infinity.
+        ValueError: shapes, dtypes or settings that do not fit, NaN or infinity.
     """
     from sparq_ipu import _cpu
 
-    check(query, key, value)
+    factor = check(query, key, value, scale, window, starts)
     for name, x in (("query", query), ("key", key), ("value", value)):
         checks.check_finite(OP, name, x)
     query, key, value = (x if x.strides[-1] == x.itemsize else x.copy() for x in (query, key, value))
     batch, n_heads, n, head_dim = query.shape
-    output = np.empty((batch, n, n_heads, head_dim), query.dtype)
+    output = np.zeros((batch, n, n_heads, head_dim), query.dtype)
     _cpu.prompt_attention(
         query.dtype.name,
         _place(query),
         _place(key),
         _place(value),
         (batch, n_heads, key.shape[1], n, key.shape[2], head_dim),
-        float(numerics.scale(head_dim)) if scale is None else scale,
-        output.ctypes.data,
+        integers=integers,
+        scale=float(factor),
+        window=window,
+        starts=[] if starts is None else [int(start) for start in starts],
+        output=output.ctypes.data,
         n_threads=n_threads,
         isa=isa,
     )

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Causal dense attention of the tokens of a prompt: the exact twin and the float64 twin.
 
-The exact twin is rule E14 of docs/exactness.md: products of integers, which are exact in any order, between a
-softmax in float32. A row's result depends on its own query and on the keys and values up to its position, and
-on nothing else: not on how a prompt is cut into pieces, on threads, batch mates or instruction sets.
+The exact twin is rule E14 of docs/exactness.md. Its products are those of integers, which are exact in any
+order, or of float32, summed in a fixed order. A row's result depends on its own query and on the keys and
+values that it sees, and on nothing else: not on how a prompt is cut into pieces, on threads, batch mates or
+instruction sets.
 """
 
 from __future__ import annotations
+
+from typing import Iterator, Sequence
 
 import numpy as np
 
@@ -15,7 +18,7 @@ from sparq_reference import checks, numerics
 OP = "prompt_attention"
 #: largest integer of a query and of a weight, and of a key and a value: 8191 * 4095 * 64 < 2**31
 QUERY_LIMIT, LIMIT = np.float32(8191), np.float32(4095)
-#: components whose products are summed as integers; positions of a block
+#: components whose products are summed by themselves
 CHUNK = 64
 #: a block whose largest weight times value step is below this adds nothing: no denormal appears
 LEAST = np.float32(2.0**-100)
@@ -42,31 +45,48 @@ def round_to_integers(x: np.ndarray, limit: np.float32) -> tuple[np.ndarray, np.
     return zero.astype(np.float64), np.where(counts, safe / limit, _ZERO)
 
 
-def _dots(query: np.ndarray, key: np.ndarray) -> np.ndarray:
-    """(n, d) and (m, d) integers -> (n, m) float32: chunks, summed exactly, are rounded and added."""
-    total = np.zeros((len(query), len(key)), np.float32)
-    for start in range(0, query.shape[1], CHUNK):
-        part = (query[:, start : start + CHUNK] @ key[:, start : start + CHUNK].T).astype(np.float32)
-        total = part if start == 0 else total + part
+def _products(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """(n, k) and (k, m) -> (n, m) float32: of float64 integers the exact sums, rounded once; of float32
+    ascending sums, every operation rounded."""
+    if a.dtype == np.float64:
+        return np.asarray((a @ b).astype(np.float32))
+    total = np.zeros((len(a), b.shape[1]), np.float32)
+    for column, row in zip(a.T, b):
+        total = total + column[:, None] * row
     return total
 
 
-def _attend(query: np.ndarray, key: np.ndarray, value: np.ndarray, scale: np.float32) -> np.ndarray:
+def _dots(query: np.ndarray, key: np.ndarray) -> np.ndarray:
+    """(n, d) and (m, d) -> (n, m) float32: sums of chunks are added."""
+    chunks = (slice(start, start + CHUNK) for start in range(0, query.shape[1], CHUNK))
+    total, *rest = (_products(query[:, chunk], key[:, chunk].T) for chunk in chunks)
+    for part in rest:
+        total = total + part
+    return total
+
+
+def _attend(
+    query: np.ndarray, key: np.ndarray, value: np.ndarray, scale: np.float32, integers: bool, window: int
+) -> np.ndarray:
     """One head: query (n, d), key and value (m, d) -> (n, d) float32."""
     n, m = len(query), len(key)
     position = np.arange(m - n, m)
-    queries, query_steps = round_to_integers(query, QUERY_LIMIT)
-    keys, key_steps = round_to_integers(key, LIMIT)
-    values, value_steps = round_to_integers(value, LIMIT)
-    query_steps = query_steps * scale
+    query_steps = np.broadcast_to(scale, n)
+    if integers:
+        query, query_steps = round_to_integers(query, QUERY_LIMIT)
+        query_steps = query_steps * scale
+        key, key_steps = round_to_integers(key, LIMIT)
+        value, value_steps = round_to_integers(value, LIMIT)
     maximum = np.full(n, -np.inf, np.float32)
     weight_sum = np.zeros(n, np.float32)
     total = np.zeros((n, value.shape[1]), np.float32)
     for begin in range(0, m, numerics.BLOCK):
         block = slice(begin, min(begin + numerics.BLOCK, m))
-        scores = _dots(queries, keys[block]) * key_steps[block] * query_steps[:, None]
-        seen = np.arange(block.start, block.stop) <= position[:, None]
-        scores = np.where(seen, scores, np.float32(-np.inf))
+        scores = _dots(query, key[block])
+        if integers:
+            scores = scores * key_steps[block]
+        seen = _seen(position, np.arange(block.start, block.stop), window)
+        scores = np.where(seen, scores * query_steps[:, None], np.float32(-np.inf))
         largest = scores.max(axis=1)
         rises = largest > maximum
         raised = np.where(rises, largest, maximum)
@@ -77,19 +97,35 @@ def _attend(query: np.ndarray, key: np.ndarray, value: np.ndarray, scale: np.flo
         base = np.where(reached, maximum, _ZERO)
         weights = numerics.softmax_weight(scores - base[:, None])
         weight_sum = weight_sum + numerics.lane_sum(weights)
+        if not integers:
+            total = total + _products(weights, value[block])
+            continue
         weights = weights * value_steps[block]
         most = weights.max(axis=1)
         counts = most >= LEAST
         safe = np.where(counts, most, np.float32(1.0))
         per_unit = np.where(counts, QUERY_LIMIT / safe, _ZERO)
-        integers = (weights * per_unit[:, None] + _SHIFT - _SHIFT).astype(np.float64)
+        whole = (weights * per_unit[:, None] + _SHIFT - _SHIFT).astype(np.float64)
         step = np.where(counts, safe / QUERY_LIMIT, _ZERO)
-        total = total + (integers @ values[block]).astype(np.float32) * step[:, None]
+        total = total + _products(whole, value[block]) * step[:, None]
     return numerics.flush(total) / weight_sum[:, None]
 
 
+def _seen(row: np.ndarray, position: np.ndarray, window: int) -> np.ndarray:
+    """(n, m): whether a row at one position sees another position."""
+    behind = row[:, None] - position
+    return (behind >= 0) & (behind < window) if window else behind >= 0
+
+
 def prompt_attention(
-    query: np.ndarray, key: np.ndarray, value: np.ndarray, *, scale: float | None = None
+    query: np.ndarray,
+    key: np.ndarray,
+    value: np.ndarray,
+    *,
+    scale: float | None = None,
+    integers: bool = False,
+    window: int = 0,
+    starts: Sequence[int] | None = None,
 ) -> np.ndarray:
     """Causal attention of the last n tokens (E14), bit for bit.
 
@@ -97,42 +133,71 @@ def prompt_attention(
         query: (batch, n_heads, n, head_dim) float32 or float16; the queries of the last n positions.
         key, value: (batch, n_kv_heads, seq_len, head_dim) of the same dtype, seq_len >= n.
         scale: factor of the scores; None: 1 / sqrt(head_dim).
+        integers: products are those of integers: as accurate as bfloat16; else of float32.
+        window: most recent positions that a token sees, itself included; 0: all.
+        starts: (batch,) tokens of padding before the text of each batch element; None: none.
 
     Returns:
-        (batch, n, n_heads, head_dim) of the same dtype.
+        (batch, n, n_heads, head_dim) of the same dtype; 0 where padding is.
 
     Raises:
-        ValueError: shapes or dtypes that do not fit.
+        ValueError: shapes, dtypes or settings that do not fit.
     """
-    check(query, key, value)
-    factor = numerics.scale(query.shape[-1]) if scale is None else np.float32(scale)
-    group = query.shape[1] // key.shape[1]
-    output = np.empty((query.shape[0], query.shape[2], query.shape[1], query.shape[3]), np.float32)
-    for b in range(query.shape[0]):
-        for h in range(query.shape[1]):
-            q, k, v = (numerics.widen(x) for x in (query[b, h], key[b, h // group], value[b, h // group]))
-            output[b, :, h] = _attend(q, k, v, factor)
+    factor = check(query, key, value, scale, window, starts)
+    output = np.zeros((query.shape[0], query.shape[2], query.shape[1], query.shape[3]), np.float32)
+    for (b, h, n), q, k, v in _heads(query, key, value, starts):
+        q, k, v = (numerics.widen(x) for x in (q, k, v))
+        output[b, -n:, h] = _attend(q, k, v, factor, integers, window)
     return numerics.to_half(output) if query.dtype == np.float16 else output
 
 
 def ideal_prompt_attention(
-    query: np.ndarray, key: np.ndarray, value: np.ndarray, *, scale: float | None = None
+    query: np.ndarray,
+    key: np.ndarray,
+    value: np.ndarray,
+    *,
+    scale: float | None = None,
+    window: int = 0,
+    starts: Sequence[int] | None = None,
 ) -> np.ndarray:
-    """The same in float64, softmax(q k^T * scale) v over the positions up to each row's own; float64 out."""
-    check(query, key, value)
+    """The same in float64, softmax(q k^T * scale) v over the positions that each row sees; float64 out."""
+    check(query, key, value, scale, window, starts)
     factor = 1.0 / np.sqrt(query.shape[-1]) if scale is None else scale
+    output = np.zeros((query.shape[0], query.shape[2], query.shape[1], query.shape[3]))
+    for (b, h, n), q, k, v in _heads(query, key, value, starts):
+        position = np.arange(len(k))
+        scores = q.astype(np.float64) @ k.astype(np.float64).T * factor
+        scores = np.where(_seen(position[-n:], position, window), scores, -np.inf)
+        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        output[b, -n:, h] = weights / weights.sum(axis=-1, keepdims=True) @ v.astype(np.float64)
+    return output
+
+
+def _heads(
+    query: np.ndarray, key: np.ndarray, value: np.ndarray, starts: Sequence[int] | None
+) -> Iterator[tuple[tuple[int, int, int], np.ndarray, np.ndarray, np.ndarray]]:
+    """((batch, head, rows), query, key, value) of each head that has tokens, without padding."""
     group = query.shape[1] // key.shape[1]
-    n, m = query.shape[2], key.shape[2]
-    seen = np.arange(m) <= np.arange(m - n, m)[:, None]
-    keys, values = (np.repeat(x.astype(np.float64), group, axis=1) for x in (key, value))
-    scores = np.where(seen, query.astype(np.float64) @ keys.swapaxes(2, 3) * factor, -np.inf)
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    output: np.ndarray = (weights / weights.sum(axis=-1, keepdims=True)) @ values
-    return output.swapaxes(1, 2)
+    for b in range(query.shape[0]):
+        start = 0 if starts is None else int(starts[b])
+        n = min(query.shape[2], key.shape[2] - start)
+        for h in range(query.shape[1] if n else 0):
+            of_head = b, h // group, slice(start, None)
+            yield (b, h, n), query[b, h, -n:], key[of_head], value[of_head]
 
 
-def check(query: np.ndarray, key: np.ndarray, value: np.ndarray) -> None:
-    """Refuse arrays that do not fit one another.
+def check(
+    query: np.ndarray,
+    key: np.ndarray,
+    value: np.ndarray,
+    scale: float | None,
+    window: int,
+    starts: Sequence[int] | None,
+) -> np.float32:
+    """Refuse arguments that do not fit one another.
+
+    Returns:
+        The scale.
 
     Raises:
         ValueError: names the argument, the rule and the value.
@@ -155,3 +220,10 @@ def check(query: np.ndarray, key: np.ndarray, value: np.ndarray) -> None:
         checks.fail(OP, "head_dim", "be a multiple of 8 of at most 256", head_dim)
     if not 1 <= n <= key.shape[2]:
         checks.fail(OP, "query", f"have 1 to seq_len={key.shape[2]} tokens", n)
+    checks.check_integer(OP, "window", window, 0, 2**31 - 1)
+    if starts is not None:
+        checks.check_integers(OP, "starts", starts, batch, 0, np.full(batch, key.shape[2]), "[0, {high}]")
+    factor = numerics.scale(head_dim) if scale is None else np.float32(scale)
+    if not (np.isfinite(factor) and factor > 0):
+        checks.fail(OP, "scale", "be positive and finite", scale)
+    return factor

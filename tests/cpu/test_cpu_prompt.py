@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import strategies
@@ -30,8 +32,13 @@ def bits(x: np.ndarray) -> np.ndarray:
     share=st.floats(0, 1),
     n_threads=st.integers(1, 3),
     dtype=st.sampled_from((np.float32, np.float16)),
+    integers=st.booleans(),
+    window=st.sampled_from((0, 1, 30, 64, 100)),
+    starts=st.none() | st.tuples(st.floats(0, 1), st.floats(0, 1)),
 )
-def test_bits_of_the_reference(isa, seed, kind, heads, d, m, share, n_threads, dtype) -> None:
+def test_bits_of_the_reference(
+    isa, seed, kind, heads, d, m, share, n_threads, dtype, integers, window, starts
+) -> None:
     if isa not in _cpu.available_isas():
         pytest.skip(f"this processor lacks {isa}")
     n = max(1, round(m * share))
@@ -41,27 +48,57 @@ def test_bits_of_the_reference(isa, seed, kind, heads, d, m, share, n_threads, d
         strategies.tensors(kind, (2, length, count, d), rng).astype(dtype).swapaxes(1, 2)
         for length, count in ((n, heads[0]), (m, heads[1]), (m, heads[1]))
     )
-    got = sparq_ipu.prompt_attention(query, key, value, n_threads=n_threads, isa=isa)
-    assert np.array_equal(bits(got), bits(prompt.prompt_attention(query, key, value)))
+    settings: Any = dict(integers=integers, window=window)
+    if starts is not None:
+        settings["starts"] = [round(m * share) for share in starts]
+    got = sparq_ipu.prompt_attention(query, key, value, n_threads=n_threads, isa=isa, **settings)
+    assert np.array_equal(bits(got), bits(prompt.prompt_attention(query, key, value, **settings)))
 
 
-def test_pieces_of_a_longer_text() -> None:
-    """Random cuts of 700 positions, on random instruction sets and threads."""
-    rng = np.random.default_rng(0)
-    shapes = ((1, 3, 700, 64), (1, 1, 700, 64), (1, 1, 700, 64))
-    query, key, value = (rng.standard_normal(shape).astype(np.float32) for shape in shapes)
-    whole = sparq_ipu.prompt_attention(query, key, value)
-    for _ in range(60):
-        begin = int(rng.integers(700))
-        end = int(rng.integers(begin + 1, 701))
-        piece = sparq_ipu.prompt_attention(
-            query[:, :, begin:end],
-            key[:, :, :end],
-            value[:, :, :end],
-            n_threads=int(rng.integers(1, 5)),
-            isa=str(rng.choice(_cpu.available_isas())),
+def cut(rng: np.random.Generator, n: int) -> list[slice]:
+    """Random pieces of n tokens: some short, some long."""
+    pieces, begin = [], 0
+    while begin < n:
+        most = int(rng.choice((1, 8, 64, 1024)))
+        end = min(n, begin + int(rng.integers(1, most + 1)))
+        pieces.append(slice(begin, end))
+        begin = end
+    return pieces
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+def test_pieces_of_a_longer_text(seed: int) -> None:
+    """In random cuts, on random instruction sets and threads, alone and in company: the same bits."""
+    rng = np.random.default_rng(seed)
+    n, d = int(rng.integers(1, 1100)), int(rng.choice((8, 16, 64)))
+    form: Any = dict(integers=bool(rng.integers(2)), window=int(rng.choice((0, 0, 90))))
+    dtype = (np.float32, np.float16)[rng.integers(2)]
+    query, key, value = (rng.standard_normal((1, h, n, d)).astype(dtype) for h in (3, 1, 1))
+    whole = sparq_ipu.prompt_attention(query, key, value, **form)
+    for piece in cut(rng, n):
+        tensors = query[:, :, piece], key[:, :, : piece.stop], value[:, :, : piece.stop]
+        n_padding = int(rng.integers(0, 100))
+        if rng.integers(2):  # beside another text, which is longer
+            tensors = tuple(beside_another(rng, x, n_padding) for x in tensors)
+            form["starts"] = [0, n_padding]
+        got = sparq_ipu.prompt_attention(
+            *tensors, **form, n_threads=int(rng.integers(1, 9)), isa=str(rng.choice(_cpu.available_isas()))
         )
-        assert np.array_equal(bits(piece), bits(whole[:, begin:end])), (begin, end)
+        form.pop("starts", None)
+        got = got[-1:, -(piece.stop - piece.start) :]
+        assert np.array_equal(bits(got), bits(whole[:, piece])), (piece, form)
+
+
+def beside_another(rng: np.random.Generator, x: np.ndarray, n_padding: int) -> np.ndarray:
+    """(1, heads, n, d) -> (2, heads, n_padding + n, d): the second element is x behind padding."""
+    both = rng.standard_normal((2, x.shape[1], n_padding + x.shape[2], x.shape[3])).astype(x.dtype)
+    both[1:, :, n_padding:] = x
+    return both
+
+
+def test_control_a_cut_has_pieces_of_many_lengths() -> None:
+    lengths = [p.stop - p.start for p in cut(np.random.default_rng(0), 20_000)]
+    assert sum(lengths) == 20_000 and min(lengths) == 1 and max(lengths) > 800
 
 
 def test_scale_changes_the_result_as_in_the_reference() -> None:
@@ -80,6 +117,8 @@ def test_refusals() -> None:
         arguments = {**dict(query=x, key=x, value=x), name: bad}
         with pytest.raises(NotFinite, match=f"^prompt_attention: {name} must be finite, got nan"):
             sparq_ipu.prompt_attention(**arguments)
+    with pytest.raises(ValueError, match="scale must be positive and finite, got nan"):
+        sparq_ipu.prompt_attention(x, x, x, scale=float("nan"))
     with pytest.raises(ValueError, match="n_threads must"):
         sparq_ipu.prompt_attention(x, x, x, n_threads=-1)
     with pytest.raises(ValueError, match="isa must"):

@@ -4,6 +4,8 @@ row's result depends on nothing behind it."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import strategies
@@ -23,33 +25,52 @@ def rounded(row: np.ndarray, limit: float) -> tuple[list[int], np.float32]:
     return [int(np.rint(x * (F(limit) / largest))) for x in row], largest / F(limit)
 
 
-def row_by_the_rule(query: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
+def ascending(x: list[np.float32], y: list[np.float32]) -> np.float32:
+    """The sum of products, every operation rounded."""
+    total = F(0)
+    for a, b in zip(x, y):
+        total = total + a * b
+    return total
+
+
+def row_by_the_rule(
+    query: np.ndarray, keys: np.ndarray, values: np.ndarray, integers: bool, window: int
+) -> np.ndarray:
     """E14 for the last position, one operation after another."""
-    d = len(query)
-    q, q_step = rounded(query, 8191)
-    q_step = q_step * numerics.scale(d)
+    d, last = len(query), len(keys) - 1
+
+    def summed(x: list[Any], y: list[Any]) -> np.float32:
+        return F(sum(a * b for a, b in zip(x, y))) if integers else ascending(x, y)
+
+    q, q_step = rounded(query, 8191) if integers else (list(query), F(1))
     maximum, weight_sum, total = F(-np.inf), F(0), np.zeros(d, F)
     for begin in range(0, len(keys), 64):
         block = range(begin, min(begin + 64, len(keys)))
         scores = []
         for p in block:
-            k, k_step = rounded(keys[p], 4095)
-            chunks = [F(sum(q[c] * k[c] for c in range(a, min(a + 64, d)))) for a in range(0, d, 64)]
+            k, k_step = rounded(keys[p], 4095) if integers else (list(keys[p]), F(1))
+            chunks = [summed(q[a : a + 64], k[a : a + 64]) for a in range(0, d, 64)]
             score = chunks[0]
             for chunk in chunks[1:]:
                 score = score + chunk
-            scores.append(score * k_step * q_step)
+            seen = not window or last - p < window
+            scores.append(score * k_step * (q_step * numerics.scale(d)) if seen else F(-np.inf))
+        if max(scores) == -np.inf:
+            continue
         if max(scores) > maximum:
             raised = max(scores)
             factor = numerics.softmax_weight(np.array([maximum - raised], F))[0]
             maximum, weight_sum, total = raised, weight_sum * factor, total * factor
-        weights = numerics.softmax_weight(np.array([s - maximum for s in scores], F))
-        weight_sum = weight_sum + numerics.lane_sum(weights)
+        weights = list(numerics.softmax_weight(np.array([s - maximum for s in scores], F)))
+        weight_sum = weight_sum + numerics.lane_sum(np.array(weights))
+        if not integers:
+            total = total + np.array([ascending(weights, [values[p][c] for p in block]) for c in range(d)])
+            continue
         rows = [rounded(values[p], 4095) for p in block]
         weights = [w * step for w, (_, step) in zip(weights, rows)]
         if max(weights) >= F(2.0**-100):
-            integers = [int(np.rint(w * (F(8191) / max(weights)))) for w in weights]
-            sums = [F(sum(n * v[c] for n, (v, _) in zip(integers, rows))) for c in range(d)]
+            whole = [int(np.rint(w * (F(8191) / max(weights)))) for w in weights]
+            sums = [summed(whole, [v[c] for v, _ in rows]) for c in range(d)]
             total = total + np.array(sums, F) * (max(weights) / F(8191))
     return numerics.flush(total) / weight_sum
 
@@ -66,25 +87,48 @@ def tensors(
 SEEDS, KINDS = st.integers(0, 2**32 - 1), st.sampled_from(strategies.KINDS)
 
 
+WINDOWS = st.sampled_from((0, 1, 5, 64, 70))
+
+
 @strategies.fewer(2)
-@given(SEEDS, KINDS, st.sampled_from((1, 63, 64, 65, 130)), st.sampled_from((8, 64, 80, 136)))
-def test_a_row_is_the_rule(seed: int, kind: str, m: int, d: int) -> None:
+@given(
+    SEEDS,
+    KINDS,
+    st.sampled_from((1, 63, 64, 65, 130)),
+    st.sampled_from((8, 64, 80, 136)),
+    st.booleans(),
+    WINDOWS,
+)
+def test_a_row_is_the_rule(seed: int, kind: str, m: int, d: int, integers: bool, window: int) -> None:
     query, key, value = tensors(seed, kind, (1, 1), 1, m, d)
-    got = prompt.prompt_attention(query, key, value)[0, 0, 0]
-    expected = row_by_the_rule(query[0, 0, 0], key[0, 0], value[0, 0])
+    got = prompt.prompt_attention(query, key, value, integers=integers, window=window)[0, 0, 0]
+    expected = row_by_the_rule(query[0, 0, 0], key[0, 0], value[0, 0], integers, window)
     assert np.array_equal(got.view(np.uint32), expected.astype(F).view(np.uint32))
 
 
-@given(SEEDS, KINDS, st.sampled_from(((1, 1), (4, 2), (3, 1))), st.integers(1, 150), st.data())
-def test_pieces_give_the_bits_of_the_whole(
-    seed: int, kind: str, heads: tuple[int, int], m: int, data: st.DataObject
+@given(
+    SEEDS,
+    KINDS,
+    st.sampled_from(((1, 1), (4, 2), (3, 1))),
+    st.integers(1, 150),
+    st.booleans(),
+    WINDOWS,
+    st.data(),
+)
+def test_pieces_and_padded_texts_give_the_bits_of_the_whole(
+    seed: int, kind: str, heads: tuple[int, int], m: int, integers: bool, window: int, data: st.DataObject
 ) -> None:
     query, key, value = tensors(seed, kind, heads, m, m, 16)
-    whole = prompt.prompt_attention(query, key, value)
+    form: Any = dict(integers=integers, window=window)
+    whole = prompt.prompt_attention(query, key, value, **form)
     begin = data.draw(st.integers(0, m - 1))
     end = data.draw(st.integers(begin + 1, m))
-    piece = prompt.prompt_attention(query[:, :, begin:end], key[:, :, :end], value[:, :, :end])
+    piece = prompt.prompt_attention(query[:, :, begin:end], key[:, :, :end], value[:, :, :end], **form)
     assert np.array_equal(piece.view(np.uint32), whole[:, begin:end].view(np.uint32))
+    n = data.draw(st.integers(1, 70))  # of padding
+    padded = [np.concatenate([np.full_like(x[:, :, :1].repeat(n, 2), 9), x], 2) for x in (query, key, value)]
+    got = prompt.prompt_attention(padded[0], padded[1], padded[2], starts=[n], **form)
+    assert np.array_equal(got[:, n:].view(np.uint32), whole.view(np.uint32)) and not got[:, :n].any()
 
 
 def test_control_a_row_does_depend_on_what_lies_before_it() -> None:
@@ -96,36 +140,42 @@ def test_control_a_row_does_depend_on_what_lies_before_it() -> None:
     assert not (a[66:] == b[66:]).all(axis=(1, 2)).any()
 
 
-def bound(query: np.ndarray, key: np.ndarray, value: np.ndarray) -> np.ndarray:
+def bound(query: np.ndarray, key: np.ndarray, value: np.ndarray, integers: bool) -> np.ndarray:
     """Most that a row (n,) of one head may differ from float64 (docs/exactness.md, E14)."""
     d = query.shape[-1]
     query, key, value = (x.astype(np.float64) for x in (query, key, value))
-    q_step, k_step = np.abs(query).max(-1) / 8191, np.abs(key).max(-1) / 4095
     q_sum, k_sum = np.abs(query).sum(-1), np.abs(key).sum(-1)
-    of_rounding = q_step[:, None] / 2 * k_sum + k_step / 2 * q_sum[:, None] + d * q_step[:, None] * k_step / 4
-    of_fp32 = 2.0**-21 * q_sum[:, None] * np.abs(key).max(-1)
-    score = (of_rounding + of_fp32).max(-1) / np.sqrt(d)
+    score = 2.0**-21 * q_sum[:, None] * np.abs(key).max(-1)  # of fp32
+    of_weights = 1e-4
+    if integers:
+        q_step, k_step = np.abs(query).max(-1) / 8191, np.abs(key).max(-1) / 4095
+        score += q_step[:, None] / 2 * k_sum + k_step / 2 * q_sum[:, None] + d * q_step[:, None] * k_step / 4
+        of_weights += 64 / 2 / 8191 + 1 / 8190
+    else:
+        score = (d + 3) * 2.0**-24 * (np.abs(query) @ np.abs(key).T)
+        of_weights = (len(key) + 16) * 2.0**-23
+    score = score.max(-1) / np.sqrt(d)
     most = np.abs(value).max() + 2.0**-48
-    of_weights = np.expm1(np.minimum(2 * score, 9)) + 64 / 2 / 8191 + 1 / 8190 + 1e-4
-    return most * np.minimum(2, of_weights) + 2.0**-47
+    return most * np.minimum(2, np.expm1(np.minimum(2 * score, 9)) + of_weights) + 2.0**-47
 
 
-@given(SEEDS, KINDS, st.sampled_from((3, 64, 200)), st.sampled_from((8, 64, 96)))
-def test_both_twins_are_near(seed: int, kind: str, m: int, d: int) -> None:
+@given(SEEDS, KINDS, st.sampled_from((3, 64, 200)), st.sampled_from((8, 64, 96)), st.booleans(), WINDOWS)
+def test_both_twins_are_near(seed: int, kind: str, m: int, d: int, integers: bool, window: int) -> None:
     query, key, value = tensors(seed, kind, (1, 1), min(m, 5), m, d)
-    exact = prompt.prompt_attention(query, key, value)[0, :, 0]
-    ideal = prompt.ideal_prompt_attention(query, key, value)[0, :, 0]
-    assert (np.abs(exact - ideal).max(axis=-1) <= bound(query[0, 0], key[0, 0], value[0, 0])).all()
+    exact = prompt.prompt_attention(query, key, value, integers=integers, window=window)[0, :, 0]
+    ideal = prompt.ideal_prompt_attention(query, key, value, window=window)[0, :, 0]
+    most = bound(query[0, 0], key[0, 0], value[0, 0], integers)
+    assert (np.abs(exact - ideal).max(axis=-1) <= most).all()
 
 
-def test_ordinary_tensors_lose_less_than_a_rounding_to_bfloat16() -> None:
+@pytest.mark.parametrize(("integers", "most"), [(True, 2.0**-9 / np.sqrt(3)), (False, 4e-7)])
+def test_ordinary_tensors_lose_less_than_their_type(integers: bool, most: float) -> None:
+    """A rounding to bfloat16 (8 bits), or what PyTorch's attention in float32 loses."""
     query, key, value = tensors(3, "normal", (2, 1), 40, 700, 64)
-    exact, ideal = (
-        prompt.prompt_attention(query, key, value),
-        prompt.ideal_prompt_attention(query, key, value),
-    )
+    exact = prompt.prompt_attention(query, key, value, integers=integers)
+    ideal = prompt.ideal_prompt_attention(query, key, value)
     error = np.sqrt(((exact - ideal) ** 2).mean() / (ideal**2).mean())
-    assert 1e-5 < error < 2.0**-9 / np.sqrt(3)  # of rounding to 8 bits, on average
+    assert most / 100 < error < most
 
 
 @pytest.mark.parametrize(
@@ -136,10 +186,18 @@ def test_ordinary_tensors_lose_less_than_a_rounding_to_bfloat16() -> None:
         (dict(key=np.zeros((1, 1, 4, 8), np.float16)), "key must be float32 as the query, got float16"),
         (dict(value=np.zeros((1, 1, 5, 8), F)), "value must have shape"),
         (dict(query=np.zeros((1, 3, 5, 8), F)), "query must have 1 to seq_len=4 tokens, got 5"),
+        (dict(scale=0.0), "scale must be positive and finite, got 0.0"),
+        (dict(scale=-1.0), "scale must be positive and finite, got -1.0"),
+        (dict(scale=1e-60), "scale must be positive and finite, got 1e-60"),
+        (dict(scale=float("nan")), "scale must be positive and finite, got nan"),
+        (dict(scale=float("inf")), "scale must be positive and finite, got inf"),
+        (dict(window=-1), r"window must be in \[0, 2147483647\], got -1"),
+        (dict(starts=[5]), r"starts must be in \[0, 4\], got 5"),
+        (dict(starts=[0, 0]), r"starts must have shape \(batch=1,\), got \(2,\)"),
     ],
 )
-def test_refusals(change: dict[str, np.ndarray], words: str) -> None:
-    arguments = dict(query=np.zeros((1, 2, 1, 8), F), key=np.zeros((1, 1, 4, 8), F))
+def test_refusals(change: dict[str, Any], words: str) -> None:
+    arguments: dict[str, Any] = dict(query=np.zeros((1, 2, 1, 8), F), key=np.zeros((1, 1, 4, 8), F))
     arguments["value"] = arguments["key"]
     with pytest.raises(ValueError, match=f"^prompt_attention: {words}"):
         prompt.prompt_attention(**{**arguments, **change})

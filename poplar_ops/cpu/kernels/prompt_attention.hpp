@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Attention of a prompt (contract E14): products of integers of 13 and 14 bits, whose sums are
-// exact in any order, between a softmax in fp32. Two integers share a lane of 32 bits, as the
-// instructions that multiply them expect: two components of a key, or one component of two values.
+// Attention of a prompt (contract E14), in two forms of one structure. With integers, products are
+// those of integers of 13 and 14 bits, whose sums are exact in any order; two share a lane of 32
+// bits, as the instructions that multiply them expect: two components of a key, or one component of
+// two values. With floats, a lane is one number and each sum has an order of its own. Between the
+// products is a softmax in fp32.
 #pragma once
 
 #include "softmax_weights.hpp"
@@ -19,83 +21,113 @@ inline IntVec loadInts(const std::int32_t *from) {
 }
 inline void storeInts(std::int32_t *to, IntVec x) { __builtin_memcpy(to, &x, sizeof(x)); }
 
-// sum + a.low * b.low + a.high * b.high, in each lane.
-inline IntVec addPairProducts(IntVec sum, IntVec a, IntVec b) {
+// Two integers in a lane.
+struct IntegerPairs {
+  using Lane = std::int32_t;
+  using Vector = IntVec;
+  static constexpr unsigned perLane = 2;
+  static inline IntVec load(const std::int32_t *from) { return loadInts(from); }
+  static inline void store(std::int32_t *to, IntVec x) { storeInts(to, x); }
+  static inline IntVec spread(std::int32_t x) { return IntVec{} + x; }
+  static inline Vec toFloat(IntVec x) { return __builtin_convertvector(x, Vec); }
+  // sum + a.low * b.low + a.high * b.high, in each lane.
+  static inline IntVec add(IntVec sum, IntVec a, IntVec b) {
 #if defined(SPARQ_VNNI)
-  return bitcast<IntVec>(
-      _mm512_dpwssd_epi32(bitcast<__m512i>(sum), bitcast<__m512i>(a), bitcast<__m512i>(b)));
+    return bitcast<IntVec>(
+        _mm512_dpwssd_epi32(bitcast<__m512i>(sum), bitcast<__m512i>(a), bitcast<__m512i>(b)));
 #elif defined(SPARQ_AVX512)
-  return sum + bitcast<IntVec>(_mm512_madd_epi16(bitcast<__m512i>(a), bitcast<__m512i>(b)));
+    return sum + bitcast<IntVec>(_mm512_madd_epi16(bitcast<__m512i>(a), bitcast<__m512i>(b)));
 #elif defined(SPARQ_AVX2)
-  return sum + bitcast<IntVec>(_mm256_madd_epi16(bitcast<__m256i>(a), bitcast<__m256i>(b)));
+    return sum + bitcast<IntVec>(_mm256_madd_epi16(bitcast<__m256i>(a), bitcast<__m256i>(b)));
 #elif defined(__SSE2__)
-  using Shorts = short __attribute__((vector_size(16)));
-  return sum + bitcast<IntVec>(__builtin_ia32_pmaddwd128(bitcast<Shorts>(a), bitcast<Shorts>(b)));
+    using Shorts = short __attribute__((vector_size(16)));
+    return sum + bitcast<IntVec>(__builtin_ia32_pmaddwd128(bitcast<Shorts>(a), bitcast<Shorts>(b)));
 #else
-  return sum + (a << 16 >> 16) * (b << 16 >> 16) + (a >> 16) * (b >> 16);
+    return sum + (a << 16 >> 16) * (b << 16 >> 16) + (a >> 16) * (b >> 16);
 #endif
-}
+  }
+};
+
+// One number in a lane. Never fused: NumPy has no fused multiply-add.
+struct Floats {
+  using Lane = float;
+  using Vector = Vec;
+  static constexpr unsigned perLane = 1;
+  static inline Vec load(const float *from) {
+    Vec x;
+    __builtin_memcpy(&x, from, sizeof(x));
+    return x;
+  }
+  static inline void store(float *to, Vec x) { __builtin_memcpy(to, &x, sizeof(x)); }
+  static inline Vec spread(float x) { return broadcast(x); }
+  static inline Vec toFloat(Vec x) { return x; }
+  static inline Vec add(Vec sum, Vec a, Vec b) { return sum + a * b; }
+};
 
 // One row of a tile. Recursion in place of an array: GCC keeps such arrays in memory.
-template <unsigned n> struct TileRow {
-  IntVec sum{};
-  TileRow<n - 1> rest;
-  inline void add(IntVec query, const IntVec *row) {
-    sum = addPairProducts(sum, query, row[n - 1]);
+template <typename Number, unsigned n> struct TileRow {
+  using Vector = typename Number::Vector;
+  Vector sum{};
+  TileRow<Number, n - 1> rest;
+  inline void add(Vector query, const Vector *row) {
+    sum = Number::add(sum, query, row[n - 1]);
     rest.add(query, row);
   }
-  inline void put(std::int32_t *to) const {
-    storeInts(to + (n - 1) * width, sum);
+  inline void put(typename Number::Lane *to) const {
+    Number::store(to + (n - 1) * width, sum);
     rest.put(to);
   }
 };
-template <> struct TileRow<0> {
-  inline void add(IntVec, const IntVec *) {}
-  inline void put(std::int32_t *) const {}
+template <typename Number> struct TileRow<Number, 0> {
+  inline void add(typename Number::Vector, const typename Number::Vector *) {}
+  inline void put(typename Number::Lane *) const {}
 };
 
-template <unsigned rows, unsigned n> struct Tile {
-  TileRow<n> row;
-  Tile<rows - 1, n> rest;
-  inline void add(const std::int32_t *queries, std::size_t stride, const IntVec *vectors) {
-    row.add(IntVec{} + queries[(rows - 1) * stride], vectors);
+template <typename Number, unsigned rows, unsigned n> struct Tile {
+  using Lane = typename Number::Lane;
+  TileRow<Number, n> row;
+  Tile<Number, rows - 1, n> rest;
+  inline void add(const Lane *queries, std::size_t stride, const typename Number::Vector *vectors) {
+    row.add(Number::spread(queries[(rows - 1) * stride]), vectors);
     rest.add(queries, stride, vectors);
   }
-  inline void put(std::int32_t *to, std::size_t stride) const {
+  inline void put(Lane *to, std::size_t stride) const {
     row.put(to + (rows - 1) * stride);
     rest.put(to, stride);
   }
 };
-template <unsigned n> struct Tile<0, n> {
-  inline void add(const std::int32_t *, std::size_t, const IntVec *) {}
-  inline void put(std::int32_t *, std::size_t) const {}
+template <typename Number, unsigned n> struct Tile<Number, 0, n> {
+  using Lane = typename Number::Lane;
+  inline void add(const Lane *, std::size_t, const typename Number::Vector *) {}
+  inline void put(Lane *, std::size_t) const {}
 };
 
-struct TileProducts {
-  const std::int32_t *left; // (tileRows, leftStride) pairs
+template <typename Number> struct TileProducts {
+  const typename Number::Lane *left; // (tileRows, leftStride)
   std::size_t leftStride;
-  const std::int32_t *right; // (pairs, rightStride)
+  const typename Number::Lane *right; // (lanes, rightStride)
   std::size_t rightStride;
-  unsigned pairs;
-  std::int32_t *sums; // (tileRows, sumStride) out
+  unsigned lanes;
+  typename Number::Lane *sums; // (tileRows, sumStride) out
   std::size_t sumStride;
 };
 
-// Not inlined: with a constant number of pairs GCC unrolls the loop and spills the sums.
-template <unsigned n> __attribute__((noinline)) void tile(const TileProducts &p) {
-  Tile<tileRows, n> sums;
-  const std::int32_t *right = p.right;
-  for (unsigned pair = 0; pair < p.pairs; ++pair, right += p.rightStride) {
-    IntVec vectors[n];
+// Not inlined: with a constant number of lanes GCC unrolls the loop and spills the sums.
+template <unsigned n, typename Number>
+__attribute__((noinline)) void tile(const TileProducts<Number> &p) {
+  Tile<Number, tileRows, n> sums;
+  const typename Number::Lane *right = p.right;
+  for (unsigned lane = 0; lane < p.lanes; ++lane, right += p.rightStride) {
+    typename Number::Vector vectors[n];
     for (unsigned i = 0; i < n; ++i)
-      vectors[i] = loadInts(right + i * width);
-    sums.add(p.left + pair, p.leftStride, vectors);
+      vectors[i] = Number::load(right + i * width);
+    sums.add(p.left + lane, p.leftStride, vectors);
   }
   sums.put(p.sums, p.sumStride);
 }
 
 // All columns of a tile's rows; columns a multiple of the width.
-inline void tiles(TileProducts p, unsigned columns) {
+template <typename Number> void tiles(TileProducts<Number> p, unsigned columns) {
   const auto advance = [&](unsigned n) {
     p.right += n * width;
     p.sums += n * width;
@@ -136,17 +168,28 @@ inline void promptQuery(const PromptQuery &p) {
                    p.scale;
 }
 
-// A block of keys by pairs of components, of values by pairs of positions. In such a pair are
-// positions one vector apart, so that the weights of two vectors become pairs without a shuffle.
+// A block of keys by lanes of components, of values by lanes of positions. Two positions of a lane
+// are one vector apart, so that the weights of two vectors become pairs without a shuffle.
 inline void promptBlock(const PromptBlock &p) {
   const unsigned d = p.headDim;
+  if (!p.integers) {
+    auto *const keys = static_cast<float *>(p.keys), *const values = static_cast<float *>(p.values);
+    for (unsigned j = 0; j < blockSize; ++j)
+      for (unsigned c = 0; c < d; ++c) {
+        keys[c * blockSize + j] = j < p.count ? p.key[j * d + c] : 0.0f;
+        values[j * d + c] = j < p.count ? p.value[j * d + c] : 0.0f;
+      }
+    return;
+  }
+  auto *const keys = static_cast<std::int32_t *>(p.keys), *const values =
+                                                              static_cast<std::int32_t *>(p.values);
   std::int16_t *const rows = p.work;
   __builtin_memset(rows, 0, blockSize * d * sizeof(*rows));
   for (unsigned j = 0; j < blockSize; ++j)
     p.keySteps[j] = j < p.count ? roundRow(p.key + j * d, d, promptLimit, rows + j * d) : 0.0f;
   for (unsigned j = 0; j < blockSize; ++j)
     for (unsigned c = 0; c < d; c += 2)
-      __builtin_memcpy(p.keyPairs + c / 2 * blockSize + j, rows + j * d + c, 4);
+      __builtin_memcpy(keys + c / 2 * blockSize + j, rows + j * d + c, 4);
   __builtin_memset(rows, 0, blockSize * d * sizeof(*rows));
   for (unsigned j = 0; j < blockSize; ++j)
     p.valueSteps[j] = j < p.count ? roundRow(p.value + j * d, d, promptLimit, rows + j * d) : 0.0f;
@@ -154,28 +197,68 @@ inline void promptBlock(const PromptBlock &p) {
     const unsigned first = pair / width * 2 * width + pair % width;
     const std::int16_t *const low = rows + first * d, *const high = low + width * d;
     for (unsigned c = 0; c < d; ++c)
-      p.valuePairs[pair * d + c] = static_cast<std::int32_t>(
-          static_cast<std::uint16_t>(low[c]) | static_cast<std::uint32_t>(high[c]) << 16);
+      values[pair * d + c] = static_cast<std::int32_t>(static_cast<std::uint16_t>(low[c]) |
+                                                       static_cast<std::uint32_t>(high[c]) << 16);
   }
 }
 
-struct PromptCells {
-  const std::int32_t *keyPairs, *valuePairs;
-  const float *keySteps, *valueSteps;
+// Weights of a row to what is multiplied with values; the step is that of the products.
+inline float toLanes(const Vec *x, const float *, float *to) {
+  for (unsigned i = 0; i < blockVectors; ++i)
+    store(to + i * width, x[i]);
+  return 1.0f;
+}
+inline float toLanes(const Vec *weights, const float *valueSteps, std::int32_t *to) {
+  Vec x[blockVectors];
+  Vec most{};
+  for (unsigned i = 0; i < blockVectors; ++i) {
+    x[i] = weights[i] * load(valueSteps + i * width);
+    most = maximum(most, x[i]);
+  }
+  const float largest = largestOf(most);
+  if (largest < promptLeast)
+    return 0.0f;
+  const float perUnit = promptQueryLimit / largest;
+  for (unsigned i = 0; i < blockVectors; i += 2) {
+    const BitsVec low = bitcast<BitsVec>(x[i] * perUnit + integerShift),
+                  high = bitcast<BitsVec>(x[i + 1] * perUnit + integerShift);
+    storeInts(to + i / 2 * width, bitcast<IntVec>((low & 0xFFFFu) | high << 16));
+  }
+  return largest / promptQueryLimit;
+}
+
+// Positions of a block that a row sees.
+struct Seen {
+  unsigned begin, end;
 };
 
-// Scores of one block to integer weights in pairs; the row's state goes on.
-inline void promptSoftmax(const PromptAttention &p, const PromptCells &block, unsigned row,
-                          const float *scores, unsigned seen, std::int32_t *pairs, float *step) {
+inline Seen seenBy(std::size_t position, std::size_t block, std::size_t window) {
+  if (position < block)
+    return {0, 0};
+  const std::size_t n = position - block + 1;
+  const std::size_t begin = window && n > window ? n - window : 0;
+  return {begin < blockSize ? static_cast<unsigned>(begin) : blockSize,
+          n < blockSize ? static_cast<unsigned>(n) : blockSize};
+}
+
+// Scores of one block to weights; the row's state goes on. Returns the step of the weights.
+template <typename Lane>
+float promptSoftmax(const PromptAttention &p, std::size_t block, unsigned row, const float *scores,
+                    Seen seen, Lane *weights) {
   Vec x[blockVectors];
-  for (unsigned i = 0; i < blockVectors; ++i)
-    x[i] = load(scores + i * width) * load(block.keySteps + i * width) * p.querySteps[row];
-  if (seen < blockSize) {
+  for (unsigned i = 0; i < blockVectors; ++i) {
+    x[i] = load(scores + i * width);
+    if (p.integers)
+      x[i] = x[i] * load(p.keySteps + block + i * width);
+    x[i] = x[i] * p.querySteps[row];
+  }
+  if (seen.end - seen.begin < blockSize) {
     float cut[blockSize];
     for (unsigned i = 0; i < blockVectors; ++i)
       store(cut + i * width, x[i]);
-    for (unsigned j = seen; j < blockSize; ++j)
-      cut[j] = -__builtin_inff();
+    for (unsigned j = 0; j < blockSize; ++j)
+      if (j < seen.begin || j >= seen.end)
+        cut[j] = -__builtin_inff();
     for (unsigned i = 0; i < blockVectors; ++i)
       x[i] = load(cut + i * width);
   }
@@ -200,76 +283,59 @@ inline void promptSoftmax(const PromptAttention &p, const PromptCells &block, un
   for (unsigned i = 0; i < blockVectors; i += lanesStep / width)
     lanes = addToLanes(lanes, x + i);
   p.weightSums[row] = p.weightSums[row] + treeSum(lanes);
-  most = x[0] = x[0] * load(block.valueSteps);
-  for (unsigned i = 1; i < blockVectors; ++i) {
-    x[i] = x[i] * load(block.valueSteps + i * width);
-    most = maximum(most, x[i]);
-  }
-  const float largestWeight = largestOf(most);
-  const bool counts = largestWeight >= promptLeast;
-  const float perUnit = counts ? promptQueryLimit / largestWeight : 0.0f;
-  *step = counts ? largestWeight / promptQueryLimit : 0.0f;
-  for (unsigned i = 0; i < blockVectors; i += 2) {
-    const BitsVec low = bitcast<BitsVec>(x[i] * perUnit + integerShift),
-                  high = bitcast<BitsVec>(x[i + 1] * perUnit + integerShift);
-    storeInts(pairs + i / 2 * width, bitcast<IntVec>((low & 0xFFFFu) | high << 16));
-  }
+  return toLanes(x, p.valueSteps + block, weights);
 }
 
-// Rows of one head over the blocks that they see.
-inline void promptAttention(const PromptAttention &p) {
+template <typename Number> void attendRows(const PromptAttention &p) {
+  using Lane = typename Number::Lane;
+  constexpr unsigned n = Number::perLane, blockLanes = blockSize / n;
   const unsigned d = p.headDim;
   for (unsigned row = 0; row < p.rows; ++row) {
     p.maxima[row] = -__builtin_inff();
     p.weightSums[row] = 0.0f;
   }
   __builtin_memset(p.sums, 0, p.rows * d * sizeof(float));
-  const std::size_t end = p.position + p.rows; // behind the last position that a row sees
-  std::int32_t dots[promptRowGroup * blockSize], pairs[promptRowGroup * blockSize / 2] = {};
+  const auto *const query = static_cast<const Lane *>(p.query);
+  auto *const valueDots = static_cast<Lane *>(p.valueDots);
+  Lane dots[promptRowGroup * blockSize], weights[promptRowGroup * blockLanes] = {};
   float partial[promptRowGroup * blockSize], steps[promptRowGroup];
-  for (std::size_t begin = 0; begin < end; begin += blockSize) {
-    const std::size_t pairsBefore = begin * d / 2;
-    const PromptCells block{p.keyPairs + pairsBefore, p.valuePairs + pairsBefore,
-                            p.keySteps + begin, p.valueSteps + begin};
+  const std::size_t end = p.position + p.rows; // behind the last position that a row sees
+  const std::size_t hidden = p.window && p.position >= p.window ? p.position + 1 - p.window : 0;
+  for (std::size_t begin = hidden / blockSize * blockSize; begin < end; begin += blockSize) {
+    const Lane *const keys = static_cast<const Lane *>(p.keys) + begin * d / n;
+    const Lane *const values = static_cast<const Lane *>(p.values) + begin * d / n;
     const unsigned first = begin > p.position ? static_cast<unsigned>(begin - p.position) : 0;
     for (unsigned row = first / promptRowGroup * promptRowGroup; row < p.rows;
          row += promptRowGroup) {
-      const unsigned n = p.rows - row < promptRowGroup ? p.rows - row : promptRowGroup;
-      for (unsigned r = 0; r < promptRowGroup; ++r)
-        steps[r] = 0.0f;
-      constexpr unsigned chunk = blockSize; // components whose products are summed as integers
+      const unsigned rows = p.rows - row < promptRowGroup ? p.rows - row : promptRowGroup;
+      constexpr unsigned chunk = blockSize; // components whose products are summed by themselves
       for (unsigned c = 0; c < d; c += chunk) {
-        const unsigned pairsOfChunk = (d - c < chunk ? d - c : chunk) / 2;
+        const unsigned lanes = (d - c < chunk ? d - c : chunk) / n;
         for (unsigned r = 0; r < promptRowGroup; r += tileRows)
-          tiles({p.query + ((row + r) * d + c) / 2, d / 2, block.keyPairs + c / 2 * blockSize,
-                 blockSize, pairsOfChunk, dots + r * blockSize, blockSize},
-                blockSize);
-        for (unsigned i = 0; i < n * blockSize; i += width) {
-          const Vec number = __builtin_convertvector(loadInts(dots + i), Vec);
+          tiles<Number>({query + ((row + r) * d + c) / n, d / n, keys + c / n * blockSize,
+                         blockSize, lanes, dots + r * blockSize, blockSize},
+                        blockSize);
+        for (unsigned i = 0; i < rows * blockSize; i += width) {
+          const Vec number = Number::toFloat(Number::load(dots + i));
           store(partial + i, c ? load(partial + i) + number : number);
         }
       }
-      for (unsigned r = 0; r < n; ++r) {
-        const std::size_t last = p.position + row + r;
-        if (last < begin)
-          continue;
-        const unsigned seen =
-            last - begin + 1 < blockSize ? static_cast<unsigned>(last - begin + 1) : blockSize;
-        promptSoftmax(p, block, row + r, partial + r * blockSize, seen, pairs + r * blockSize / 2,
-                      steps + r);
+      for (unsigned r = 0; r < rows; ++r) {
+        const Seen seen = seenBy(p.position + row + r, begin, p.window);
+        steps[r] = seen.begin < seen.end ? promptSoftmax(p, begin, row + r, partial + r * blockSize,
+                                                         seen, weights + r * blockLanes)
+                                         : 0.0f;
       }
       for (unsigned r = 0; r < promptRowGroup; r += tileRows)
-        tiles({pairs + r * blockSize / 2, blockSize / 2, block.valuePairs, d, blockSize / 2,
-               p.valueDots + r * d, d},
-              d);
-      for (unsigned r = 0; r < n; ++r) {
+        tiles<Number>(
+            {weights + r * blockLanes, blockLanes, values, d, blockLanes, valueDots + r * d, d}, d);
+      for (unsigned r = 0; r < rows; ++r) {
         if (steps[r] == 0.0f)
           continue;
         float *const sums = p.sums + (row + r) * d;
         for (unsigned c = 0; c < d; c += width)
           store(sums + c,
-                load(sums + c) +
-                    __builtin_convertvector(loadInts(p.valueDots + r * d + c), Vec) * steps[r]);
+                load(sums + c) + Number::toFloat(Number::load(valueDots + r * d + c)) * steps[r]);
       }
     }
   }
@@ -279,4 +345,12 @@ inline void promptAttention(const PromptAttention &p) {
       const Vec sum = load(at);
       store(at, (magnitude(sum) < flushThreshold ? Vec{} : sum) / p.weightSums[row]);
     }
+}
+
+// Rows of one head over the blocks that they see.
+inline void promptAttention(const PromptAttention &p) {
+  if (p.integers)
+    attendRows<IntegerPairs>(p);
+  else
+    attendRows<Floats>(p);
 }

@@ -169,28 +169,31 @@ struct PromptQuery {
   float *steps;           // (rows,) out, times the scale
 };
 
-// 64 keys and values to integers, in the order of promptAttention of the same instruction set.
+// 64 keys and values, in the order of promptAttention of the same instruction set. A lane of 32
+// bits has two integers or one float.
 struct PromptBlock {
+  bool integers;
   const float *key, *value; // (count, headDim)
   unsigned count, headDim;
-  std::int16_t *work;       // (64, headDim)
-  std::int32_t *keyPairs;   // (headDim / 2, 64) out
-  std::int32_t *valuePairs; // (32, headDim) out
-  float *keySteps;          // (64,) out
-  float *valueSteps;        // (64,) out
+  std::int16_t *work; // (64, headDim); this and the steps of integers only
+  void *keys;         // (lanes of headDim, 64) out
+  void *values;       // (lanes of 64, headDim) out
+  float *keySteps;    // (64,) out
+  float *valueSteps;  // (64,) out
 };
 
 // Rows of one head, at positions from `position` on.
 struct PromptAttention {
-  const std::int32_t *query; // (rows rounded up to promptRowGroup, headDim / 2)
-  const float *querySteps;   // (rows,)
+  bool integers;
+  const void *query;       // (rows rounded up to promptRowGroup, lanes of headDim)
+  const float *querySteps; // (rows,); of floats the scale
   unsigned rows, headDim;
-  std::size_t position;
-  const std::int32_t *keyPairs, *valuePairs; // of each block, as PromptBlock writes them
+  std::size_t position, window; // positions that a row sees, itself included; 0: all before it
+  const void *keys, *values;    // of each block, as PromptBlock writes them
   const float *keySteps, *valueSteps;
   float *sums;                // (rows, headDim) out
   float *maxima, *weightSums; // (rows,) working memory
-  std::int32_t *valueDots;    // (promptRowGroup, headDim) working memory
+  void *valueDots;            // (promptRowGroup, headDim) of 32 bits, working memory
 };
 
 struct Kernels {

@@ -3,17 +3,18 @@
 
 from __future__ import annotations
 
+from typing import Sequence
+
 import torch
 
 from sparq_reference import numerics
 
 
 def takes(query: torch.Tensor) -> bool:
-    """Whether `prompt_attention` can replace PyTorch's attention for this query: it is bfloat16 on the CPU,
-    without a gradient. Other types would lose accuracy."""
+    """Whether `prompt_attention` can replace PyTorch's attention for this query: it has no gradient."""
     head_dim = query.shape[-1]
     return (
-        query.dtype == torch.bfloat16
+        query.dtype in (torch.bfloat16, torch.float16, torch.float32)
         and query.device.type == "cpu"
         and not (torch.is_grad_enabled() and query.requires_grad)
         and head_dim % 8 == 0
@@ -22,31 +23,40 @@ def takes(query: torch.Tensor) -> bool:
 
 
 def prompt_attention(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None = None
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scale: float | None = None,
+    window: int = 0,
+    starts: Sequence[int] = (),
 ) -> torch.Tensor:
-    """`sparq_ipu.prompt.prompt_attention` of tensors.
+    """`sparq_ipu.prompt.prompt_attention` of tensors: with integers for bfloat16, else in float32.
 
     Args:
         query: (batch, n_heads, n, head_dim) float32, float16 or bfloat16: of the last n positions.
         key, value: (batch, n_kv_heads, seq_len, head_dim) of the same dtype.
-        scale: factor of the scores; None: 1 / sqrt(head_dim).
+        scale, window, starts: as there.
 
     Returns:
-        (batch, n, n_heads, head_dim) of the same dtype. NaN and infinity are not looked for.
+        (batch, n, n_heads, head_dim) of the same dtype, 0 where padding is. NaN and infinity are not looked for.
     """
     from sparq_ipu import _cpu
 
     batch, n_heads, n, head_dim = query.shape
     query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
-    output = torch.empty(batch, n, n_heads, head_dim, dtype=query.dtype)
+    make = torch.zeros if any(starts) else torch.empty
+    output = make(batch, n, n_heads, head_dim, dtype=query.dtype)
     _cpu.prompt_attention(
         str(query.dtype).split(".")[1],
         _place(query),
         _place(key),
         _place(value),
         (batch, n_heads, key.shape[1], n, key.shape[2], head_dim),
-        float(numerics.scale(head_dim)) if scale is None else scale,
-        output.data_ptr(),
+        integers=query.dtype == torch.bfloat16,
+        scale=float(numerics.scale(head_dim)) if scale is None else scale,
+        window=window,
+        starts=starts,
+        output=output.data_ptr(),
     )
     return output
 

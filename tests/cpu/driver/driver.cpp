@@ -213,11 +213,17 @@ void prompts(unsigned nCases) {
       const auto head = row * static_cast<std::ptrdiff_t>(n);
       return PromptTensor{x.data(), head * static_cast<std::ptrdiff_t>(nHeads), head, row};
     };
+    const bool integers = random.below(2) == 0;
+    const std::size_t window = random.below(2) ? random.below(100) : 0;
+    std::vector<std::size_t> starts;
+    if (random.below(2))
+      for (std::size_t element = 0; element < batch; ++element)
+        starts.push_back(random.below(keys + 1));
     const auto attended = [&](std::int64_t nThreads, const char *isa) {
       std::vector<Half> output(query.size());
       attendPrompt({Float::float16, tensor(query, heads, queries), tensor(key, kvHeads, keys),
-                    tensor(value, kvHeads, keys), batch, heads, kvHeads, queries, keys, d, 0.125f,
-                    output.data()},
+                    tensor(value, kvHeads, keys), batch, heads, kvHeads, queries, keys, d, integers,
+                    0.125f, window, starts, output.data()},
                    nThreads, isa);
       return output;
     };
