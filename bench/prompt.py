@@ -3,8 +3,8 @@
 
     python bench/prompt.py --S 8192 --head-dim 64 128
 
-In one run, interleaved: `sparq_ipu.prompt_attention` (E14), PyTorch's scaled_dot_product_attention in
-bfloat16 and float32, and a bfloat16 product of 2048 x 2048 matrices, which shows what the processor can do.
+In one run, interleaved: `sparq_ipu.prompt_attention` (E14) and PyTorch's scaled_dot_product_attention, both
+in bfloat16 and float32, and a bfloat16 product of 2048 x 2048 matrices: what the processor can do.
 Ours is compared with the reference bit for bit first, on a shorter text. Rates count the causal half,
 2 * S^2 * head_dim operations a head. stdout: a JSON line for each; stderr: a table.
 """
@@ -52,6 +52,7 @@ def methods(seq_len: int, n_heads: int, n_kv_heads: int, head_dim: int) -> dict[
     operations = 2.0 * seq_len**2 * head_dim * n_heads
     return {
         "prompt_attention": (operations, lambda: prompt_attention(*narrow)),
+        "prompt_attention float32": (operations, lambda: prompt_attention(*wide)),
         "torch bfloat16": (operations, sdpa(narrow)),
         "torch float32": (operations, sdpa(wide)),
         "product bfloat16": (2.0 * PRODUCT**3, lambda: square @ square),
@@ -105,7 +106,10 @@ def main(words: list[str] | None = None) -> int:
     rows = run(arguments)
     for row in rows:
         print(json.dumps(row))
-    print("method            head_dim  seq_len  GFLOP/s  (least, most)   of the product", file=sys.stderr)
+    print(
+        "method                    head_dim  seq_len  GFLOP/s  (least, most)   of the product",
+        file=sys.stderr,
+    )
     for row in rows:
         product = next(
             r["gflop_per_s"]
@@ -114,7 +118,7 @@ def main(words: list[str] | None = None) -> int:
             == ("product bfloat16", row["head_dim"], row["seq_len"])
         )
         print(
-            f"{row['method']:<17} {row['head_dim']:>8} {row['seq_len']:>8} {row['gflop_per_s']:>8.1f}"
+            f"{row['method']:<25} {row['head_dim']:>8} {row['seq_len']:>8} {row['gflop_per_s']:>8.1f}"
             f"  ({row['least']:.1f}, {row['most']:.1f})   {row['gflop_per_s'] / product:.2f}",
             file=sys.stderr,
         )

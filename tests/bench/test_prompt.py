@@ -20,8 +20,10 @@ def test_rows(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(r["method"], r["seq_len"]) for r in rows if r["method"].startswith("p")] == [
         ("prompt_attention", 64),
+        ("prompt_attention float32", 64),
         ("product bfloat16", 64),
         ("prompt_attention", 130),
+        ("prompt_attention float32", 130),
         ("product bfloat16", 130),
     ]
     assert all(0 < r["least"] <= r["gflop_per_s"] <= r["most"] for r in rows)

@@ -149,11 +149,19 @@ class Oracle:
 
         def attention(module, query, key, value, attention_mask, **kwargs):
             key, value = key.to(torch.float16), value.to(torch.float16)
-            if query.shape[2] > 1 and query.dtype == torch.bfloat16 and attention_mask[:, 0, -1].all():
+            n_tokens, shown = query.shape[2], attention_mask[:, 0].bool()
+            real = shown.any(1)
+            starts = (~real).sum(1)
+            if n_tokens > 1 and torch.equal(real, torch.arange(real.shape[1]) >= starts[:, None]):
                 arrays = (x.float().numpy() for x in (query, key, value))
-                read = prompt.prompt_attention(*arrays, scale=kwargs["scaling"])
+                read = prompt.prompt_attention(
+                    *arrays,
+                    scale=kwargs["scaling"],
+                    integers=query.dtype == torch.bfloat16,
+                    starts=starts.numpy(),
+                )
                 return torch.from_numpy(read).to(query.dtype), None
-            if query.shape[2] > 1:
+            if n_tokens > 1:
                 return sdpa(
                     module, query, key.to(query.dtype), value.to(query.dtype), attention_mask, **kwargs
                 )

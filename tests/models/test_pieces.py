@@ -1,62 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention and products of pieces of prompts: right, and the same bits wherever a prompt is cut."""
+"""Products of pieces of prompts: the same bits wherever a prompt is cut."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 torch: Any = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("sparq_ipu._cpu")
 
-from sparq_ipu.serve.pieces import BLOCK, CELL, attend_piece  # noqa: E402
+from sparq_ipu.serve.contexts import ALIGNMENT as CELL  # noqa: E402
 from sparq_ipu.serve.products import FixedRows  # noqa: E402
 from sparq_ipu.transformers.decoder.few_bits import Int4Linear, JoinedLinear  # noqa: E402
-
-#: a result of so many bits, of probabilities of so many bits; of two parts, each rounded
-TOLERANCES = {"float32": 2e-6, "bfloat16": 1.5e-2, "float16": 2e-3}
-
-
-def text(n_tokens: int, n_heads: int, n_kv_heads: int, dtype: str) -> list:
-    generator = torch.Generator().manual_seed(n_tokens)
-    shapes = [(1, n, n_tokens, 32) for n in (n_heads, n_kv_heads, n_kv_heads)]
-    return [torch.randn(shape, generator=generator).to(getattr(torch, dtype)) for shape in shapes]
-
-
-def attended(query: Any, key: Any, value: Any, begin: int, end: int) -> Any:
-    # queries as models have them: the heads of a token are together
-    query = query[:, :, begin:end].transpose(1, 2).contiguous().transpose(1, 2)
-    return attend_piece(query, key[:, :, :end], value[:, :, :end], 0.2)
-
-
-@pytest.mark.parametrize("dtype", TOLERANCES)
-@pytest.mark.parametrize("n_heads, n_kv_heads", [(6, 2), (3, 3)])
-def test_it_is_causal_attention(n_heads: int, n_kv_heads: int, dtype: str) -> None:
-    held, n_tokens = BLOCK + CELL, 2 * BLOCK + CELL + 50
-    query, key, value = text(n_tokens, n_heads, n_kv_heads, dtype)
-    output = attended(query, key, value, held, n_tokens)
-    query, key, value = (x[0].double().numpy() for x in (query[:, :, held:], key, value))
-    key, value = (x.repeat(n_heads // n_kv_heads, 0) for x in (key, value))
-    scores = 0.2 * query @ key.swapaxes(1, 2)
-    later = np.arange(n_tokens) > np.arange(held, n_tokens)[:, None]
-    mass = np.where(later, 0.0, np.exp(scores))
-    expected = (mass / mass.sum(-1, keepdims=True)) @ value
-    assert output.dtype == getattr(torch, dtype)
-    np.testing.assert_allclose(output[0].double(), expected.swapaxes(0, 1), atol=TOLERANCES[dtype])
-
-
-@pytest.mark.parametrize("dtype", TOLERANCES)
-def test_attention_has_the_same_bits_in_any_pieces(dtype: str) -> None:
-    cuts = [(0, 13), (0, 1, 7, 9, 13), (0, 8, 13), tuple(range(14))]
-    tokens = text(13 * CELL, 6, 2, dtype)
-    whole, *others = (
-        torch.cat([attended(*tokens, a * CELL, b * CELL) for a, b in zip(cut, cut[1:])], 1) for cut in cuts
-    )
-    for other in others:
-        assert torch.equal(whole, other)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

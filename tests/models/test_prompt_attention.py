@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A prompt is read by the contract's own attention (E14) where that is as accurate as the model's, and by the
-model's attention elsewhere."""
+"""A prompt is read by the contract's own attention (E14), in every type, with padding and windows; gradients
+are the model's own attention."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def test_tensors_give_the_bits_of_the_reference(dtype: Any) -> None:
         for n, heads in ((50, 4), (90, 2), (90, 2))
     )
     got = of_tensors.prompt_attention(query, key, value)
-    exact = reference.prompt_attention(*(x.float().numpy() for x in (query, key, value)))
+    arrays = (x.float().numpy() for x in (query, key, value))
+    exact = reference.prompt_attention(*arrays, integers=dtype == torch.bfloat16)
     assert got.dtype == dtype
     assert torch.equal(got, torch.from_numpy(exact).to(dtype))
     assert np.abs(exact).max() > 0.1
@@ -82,21 +83,44 @@ def test_it_is_near_the_models_own_attention(calls: list[tuple[int, int]]) -> No
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_other_types_keep_their_accuracy(dtype: Any, calls: list[tuple[int, int]]) -> None:
     prefill(enabled(dtype), tokens_of(60))
-    assert calls == []
+    assert calls == [(60, 60)] * 3
+    generator = torch.Generator().manual_seed(0)
+    tensors = [torch.randn(1, heads, 500, 64, generator=generator).to(dtype) for heads in (4, 2, 2)]
+    ideal = reference.ideal_prompt_attention(*(x.float().numpy() for x in tensors))
+    ours = of_tensors.prompt_attention(*tensors)
+    key, value = (x.repeat_interleave(2, 1) for x in tensors[1:])
+    own = torch.nn.functional.scaled_dot_product_attention(tensors[0], key, value, is_causal=True)
+    errors = [np.linalg.norm(x.double().numpy() - ideal) for x in (ours, own.transpose(1, 2))]
+    assert 0 < errors[0] < 1.05 * errors[1]
 
 
-@pytest.mark.parametrize("kind", ["padding", "window", "gradient"])
-def test_what_is_not_causal_or_not_asked_for_is_the_models_own(
+@pytest.mark.parametrize(("window", "padding"), [(None, 3), (8, 0), (8, 3)])
+def test_padding_and_windows_are_those_of_pytorchs_attention(
+    window: int | None, padding: int, calls: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = enabled(torch.float32, **(dict(kind="Mistral", sliding_window=window) if window else {}))
+    tokens, mask = tokens_of(40), torch.ones(1, 40, dtype=torch.long)
+    mask[0, :padding] = 0
+    ours = prefill(model, tokens, mask=mask)
+    assert calls == [(40, 40)] * 3
+    monkeypatch.setattr(of_tensors, "takes", lambda *tensors: False)
+    own = prefill(model, tokens, mask=mask)
+    # a difference of float32 turns a few roundings of later keys to float16
+    assert (ours - own).norm() < 1e-3 * own.norm()
+    causal = prefill(enabled(torch.float32, **(dict(kind="Mistral") if window else {})), tokens)
+    assert (causal - own).norm() > 0.05 * own.norm()
+
+
+@pytest.mark.parametrize("kind", ["padding behind", "gradient"])
+def test_what_is_not_causal_or_wants_gradients_is_the_models_own(
     kind: str, calls: list[tuple[int, int]]
 ) -> None:
-    model = enabled(**(dict(kind="Mistral", sliding_window=8) if kind == "window" else {}))
-    tokens, mask = tokens_of(20), None
-    if kind == "padding":
-        mask = torch.ones(1, 20, dtype=torch.long)
-        mask[0, :3] = 0
-    elif kind == "gradient":
+    model, tokens = enabled(), tokens_of(20)
+    if kind == "gradient":
         model.requires_grad_(True)
         model(tokens)
-    if kind != "gradient":
+    else:
+        mask = torch.ones(1, 20, dtype=torch.long)
+        mask[0, -3:] = 0
         prefill(model, tokens, mask=mask)
     assert calls == []

@@ -9,7 +9,7 @@ from typing import Any, Callable, Iterator
 import numpy as np
 from vector_file import INDEX_OF, VERSION, Record
 
-from sparq_reference import SparqSettings, WindowSettings, exact, numerics, window
+from sparq_reference import SparqSettings, WindowSettings, exact, numerics, prompt, window
 from sparq_reference.cache import KVCache
 
 _HALF_MAX = 65504.0
@@ -153,6 +153,18 @@ class Case:
         output = cache.attention(query, settings)
         numbers = dict(**settings.arguments(), width=positions.shape[1])
         self._keep("window", numbers, query=query, output=output, positions=positions)
+
+    def prompt(
+        self, n_tokens: int, n: int, integers: bool, window: int, starts: list[int], kind: str = "normal"
+    ) -> None:
+        """Of float16 numbers in fp32, so that no rounding of outputs hides a bit."""
+        n_kv_heads = self.cache.n_kv_heads
+        arrays = dict(query=self.make(kind, self.n_heads, n_tokens), key=self.make(kind, n_kv_heads, n))
+        arrays["value"] = self.make(kind, n_kv_heads, n)
+        wide = {name: x.astype(np.float32) for name, x in arrays.items()}
+        output = prompt.prompt_attention(**wide, integers=integers, window=window, starts=starts)
+        numbers = dict(n_tokens=n_tokens, n_positions=n, integers=int(integers), window=window)
+        self._keep("prompt", numbers, starts=np.array(starts), **arrays, output=output)
 
     def rows(self) -> None:
         key, value = (np.nan_to_num(rows) for rows in (self.cache.key, self.cache.value))
@@ -305,6 +317,22 @@ def _first(kind: str, bits: int, row_bits: int, components: int) -> Case:
     return case
 
 
+def _prompt(integers: bool) -> Case:
+    case = Case(900 + integers, 2, 1, 2, 16, 1)
+    case.prompt(15, 131, integers, 0, [0, 0], "peaks")
+    case.prompt(70, 70, integers, 0, [0, 6])
+    case.prompt(9, 140, integers, 66, [3, 138])
+    for kind in ("huge", "tiny", "zeros", "wide"):
+        case.prompt(3, 65, integers, 0, [0, 1], kind)
+    return case
+
+
+def _prompt_of_head_dim(head_dim: int, integers: bool) -> Case:
+    case = Case(920 + head_dim + integers, 1, 1, 3, head_dim, 1)
+    case.prompt(2, 66, integers, 0, [0], "peaks")
+    return case
+
+
 def _window(settings: tuple[int, int | None, int], bits: int, row_bits: int) -> Case:
     n_recent = settings[2]
     case = Case(600 + n_recent + bits + row_bits, 2, 2, 4, 16, 130, index_bits=bits, row_bits=row_bits)
@@ -359,6 +387,11 @@ def cases() -> Iterator[tuple[str, Callable[[], Case]]]:
         yield f"first_{kind}_index{bits}{rows}", of(_first, kind, bits, row_bits, components)
     for shape in ((80, 1, 3), (128, 2, 2), (256, 1, 8)):
         yield f"head_dim{shape[0]}", of(_head_dim, *shape)
+    for integers in (False, True):
+        form = "integers" if integers else "floats"
+        yield f"prompt_{form}", of(_prompt, integers)
+        for head_dim in (80, 136):
+            yield f"prompt_{form}_head_dim{head_dim}", of(_prompt_of_head_dim, head_dim, integers)
     yield "window_index16", of(_window, (9, None, 3), 16, 16)
     yield "window_index4_rows8", of(_window, (12, 2, 5), 4, 8)
     yield "window_local_index16", of(_window, (8, 8, 4), 16, 16)

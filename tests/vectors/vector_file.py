@@ -41,6 +41,11 @@ KINDS: dict[str, tuple[int, list[str], list[str]]] = {
         "rank top_k n_local mean_value width index_components".split(),
         ["query", "output", "components", "positions"],
     ),
+    "prompt": (
+        13,
+        "n_tokens n_positions integers window".split(),
+        ["starts", "query", "key", "value", "output"],
+    ),
 }
 #: records of SparQ attention from another key index, and the option of the cache that says which
 INDEX_OF = {"first": "index_components"}
@@ -59,18 +64,24 @@ def _layout(kind: str, n: dict[str, int], of: dict[str, int]) -> dict[str, tuple
     """Type and shape of each array of a record; `of`: the numbers of the cache."""
     batch, n_kv_heads, n_heads, head_dim = (of[x] for x in "batch n_kv_heads n_heads head_dim".split())
     n_rows = n.get("n_tokens", n.get("n_positions", 0))
-    row, i32 = (batch, n_kv_heads, n_rows, head_dim), "<i4"
+    is_prompt, i32 = kind == "prompt", "<i4"
+    row = batch, n_kv_heads, n["n_positions"] if is_prompt else n_rows, head_dim
     width = n.get("width", 0)
     every = {
         "lengths": (i32, (batch,)),
         "index": (i32, (batch,)),
+        "starts": (i32, (batch,)),
         "key": ("<f2", row),
         "value": ("<f2", row),
         "query": (
             "<f2",
-            (batch, n_heads, n_rows, head_dim) if kind == "observe" else (batch, n_heads, head_dim),
+            (batch, n_heads, n_rows, head_dim)
+            if kind in ("observe", "prompt")
+            else (batch, n_heads, head_dim),
         ),
-        "output": ("<f2", (batch, n_heads, head_dim)),
+        "output": (
+            ("<f4", (batch, n_rows, n_heads, head_dim)) if is_prompt else ("<f2", (batch, n_heads, head_dim))
+        ),
         "components": (i32, (batch, n_kv_heads, n.get("rank", 0))),
         "positions": (i32, (batch, width) if kind == "window" else (batch, n_kv_heads, width)),
         "sums": ("<u4", (batch, n_rows)),

@@ -11,7 +11,7 @@ from vector_file import INDEX_OF, Record
 
 import sparq_ipu
 from sparq_ipu.attention import attention
-from sparq_reference import SparqSettings, WindowSettings
+from sparq_reference import SparqSettings, WindowSettings, prompt
 
 
 def settings_of(record: Record) -> Any:
@@ -21,6 +21,16 @@ def settings_of(record: Record) -> Any:
     if record.kind in ("sparq", *INDEX_OF):
         return SparqSettings(n["rank"], n["top_k"], n["n_local"], bool(n["mean_value"]))
     return WindowSettings(n["top_k"], n["n_local"], n["n_recent"])
+
+
+def of_prompt(record: Record, device: str, options: dict[str, Any]) -> np.ndarray | None:
+    """Attention of a prompt by the reference or the CPU; other devices have none."""
+    n, a = record.numbers, record.arrays
+    tensors = [a[name].astype(np.float32) for name in ("query", "key", "value")]
+    settings: Any = dict(integers=bool(n["integers"]), window=n["window"], starts=a["starts"])
+    if device == "reference":
+        return prompt.prompt_attention(*tensors, **settings)
+    return sparq_ipu.prompt_attention(*tensors, **settings, **options) if device == "cpu" else None
 
 
 def given(cache: Any, record: Record) -> np.ndarray | None:
@@ -67,7 +77,7 @@ def play(records: list[Record], device: str, left_out: tuple[str, ...] = (), **o
     for number, record in enumerate(records[1:], 1):
         if record.kind in left_out:
             continue
-        got = given(cache, record)
+        got = of_prompt(record, device, options) if record.kind == "prompt" else given(cache, record)
         if got is None:
             continue
         a = record.arrays

@@ -13,7 +13,6 @@ text            text from tokens as they come, stop strings
 prefixes        which place a request gets, and which tokens of its prompt that place already holds
 contexts        the model and the texts of all requests; forward passes
 places          the KV cache of these texts, one place for each
-pieces          dense attention of a piece of a prompt: the same bits however the prompt is cut
 products        products of a fixed number of rows: the same bits whichever texts share them
 metrics         counters and times (Prometheus)
 process         the HTTP server in its process, and its end

@@ -12,7 +12,6 @@ import torch
 from transformers import PreTrainedModel
 
 from sparq_ipu.kept_prefixes import Rows
-from sparq_ipu.serve.pieces import CELL
 from sparq_ipu.serve.places import Places, PlacesPass
 from sparq_ipu.serve.products import FixedRows
 from sparq_ipu.tokens import MAX_TOKENS
@@ -23,7 +22,7 @@ from sparq_reference import checks
 
 #: Pieces of prompts begin at multiples of this and are filled up to one, and their products have so many
 #: rows: a token then has the same bits in any piece. 128 rows take little longer than one in a product.
-ALIGNMENT = CELL
+ALIGNMENT = 128
 #: rows of one product in a step, by dtype: one of so many takes about as long as one of a single row
 STEP_ROWS = {torch.float32: 8}
 _USUAL_STEP_ROWS = 32

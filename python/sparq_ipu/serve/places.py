@@ -17,9 +17,9 @@ import torch
 from sparq_ipu import KVCache
 from sparq_ipu.attention import attention
 from sparq_ipu.kept_prefixes import Rows
-from sparq_ipu.serve.pieces import attend_piece
 from sparq_ipu.tokens import append_and_attend
 from sparq_ipu.torch.graphs import outside_graphs
+from sparq_ipu.torch.prompt import prompt_attention
 from sparq_ipu.transformers.cache.attend import half_of
 from sparq_ipu.transformers.cache.autograd import without_backward
 from sparq_ipu.transformers.cache.prepared import PreparedCache
@@ -183,7 +183,7 @@ class _LayerPass(StepLayer):
         if self._piece is not None:
             keys_and_values, self._piece = self._piece, None
             scale = factor / float(query.shape[-1]) ** 0.5
-            attended = attend_piece(query, *keys_and_values, scale)
+            attended = prompt_attention(query, *keys_and_values, scale)
             return without_backward(attended, query, key, value)
         assert self._waiting is not None
         new, self._waiting = self._waiting, None
@@ -276,8 +276,7 @@ class Places:
         Args:
             places: whose tokens they are, in order; one for a piece.
             n_real: of a piece, how many tokens are stored; those behind them fill it up.
-            is_piece: of a prompt, with dense attention; else steps of texts. Before it is a multiple of
-                `CELL` tokens.
+            is_piece: of a prompt, with dense attention; else steps of texts.
             is_dense: steps attend densely, whatever the settings.
             between: called in each layer before its tokens are stored; it may make passes of other places.
         """

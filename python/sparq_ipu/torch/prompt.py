@@ -3,25 +3,31 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Sequence
 
 import torch
 
+from sparq_ipu.torch.graphs import outside_graphs
 from sparq_reference import numerics
 
+_HAS_KERNELS = importlib.util.find_spec("sparq_ipu._cpu") is not None
 
-def takes(query: torch.Tensor) -> bool:
-    """Whether `prompt_attention` can replace PyTorch's attention for this query: it has no gradient."""
+
+def takes(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
+    """Whether `prompt_attention` can replace PyTorch's attention: there are kernels and no gradients."""
     head_dim = query.shape[-1]
     return (
         query.dtype in (torch.bfloat16, torch.float16, torch.float32)
         and query.device.type == "cpu"
-        and not (torch.is_grad_enabled() and query.requires_grad)
+        and not (torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value)))
         and head_dim % 8 == 0
         and head_dim <= 256
+        and _HAS_KERNELS
     )
 
 
+@outside_graphs
 def prompt_attention(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -38,7 +44,7 @@ def prompt_attention(
         scale, window, starts: as there.
 
     Returns:
-        (batch, n, n_heads, head_dim) of the same dtype, 0 where padding is. NaN and infinity are not looked for.
+        (batch, n, n_heads, head_dim) of the same dtype, 0 where padding is. NaN and infinity are not refused.
     """
     from sparq_ipu import _cpu
 

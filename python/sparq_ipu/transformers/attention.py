@@ -104,8 +104,8 @@ def _attention_over(base: Callable[..., Any], is_default: bool) -> Callable[...,
         dropout: float = 0.0,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, None]:
-        """Attention of one layer. A prompt is read by `prompt_attention` where that is as accurate as `base`,
-        else by `base`; decode steps read the layer's KVCache.
+        """Attention of one layer. `prompt_attention` replaces PyTorch's for prompts; decode steps read the
+        layer's KVCache.
 
         Args:
             query: (batch, n_heads, n_tokens, head_dim); key, value: what the cache's `update` returned.
@@ -140,8 +140,11 @@ def _attention_over(base: Callable[..., Any], is_default: bool) -> Callable[...,
         else:
             layer.check_mask(attention_mask, query.shape[2])
             return layer.attend(query, key, value, _factor(scaling, query)), None
-        if is_default and layer is not None and prompt.takes(query) and _is_causal(layer):
-            return prompt.prompt_attention(query.detach(), key.detach(), value.detach(), scaling), None
+        is_ours = is_default and layer is not None and prompt.takes(query, key, value)
+        starts = _starts(layer) if is_ours else None
+        if starts is not None:
+            tensors = query.detach(), key.detach(), value.detach()
+            return prompt.prompt_attention(*tensors, scaling, layer.window or 0, starts), None
         result = own(key, value, attention_mask)
         return result
 
@@ -151,10 +154,14 @@ def _attention_over(base: Callable[..., Any], is_default: bool) -> Callable[...,
 _NO_FORWARD_PASS = ForwardPass()
 
 
-def _is_causal(layer: Any) -> bool:
-    """Whether each token of a prompt attends to all columns up to its own: a mask of the caller's own, other
-    than for padding, was refused before."""
-    return layer.window is None and layer.is_all_real
+def _starts(layer: Any) -> list[int] | None:
+    """Tokens of padding before the text of each row; None where padding is behind a text or in it."""
+    if layer.is_all_real:
+        return []
+    real: torch.Tensor = layer.real
+    starts = (~real).sum(1)
+    is_left = torch.equal(real, torch.arange(real.shape[1]) >= starts[:, None])
+    return starts.tolist() if is_left else None
 
 
 def _factor(scaling: float | None, query: torch.Tensor) -> float:
