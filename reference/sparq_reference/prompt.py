@@ -49,7 +49,8 @@ def _products(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """(n, k) and (k, m) -> (n, m) float32: of float64 integers the exact sums, rounded once; of float32
     ascending sums, every operation rounded."""
     if a.dtype == np.float64:
-        return np.asarray((a @ b).astype(np.float32))
+        exact: np.ndarray = (a @ b).astype(np.float32)
+        return exact
     total = np.zeros((len(a), b.shape[1]), np.float32)
     for column, row in zip(a.T, b):
         total = total + column[:, None] * row
@@ -108,13 +109,14 @@ def _attend(
         whole = (weights * per_unit[:, None] + _SHIFT - _SHIFT).astype(np.float64)
         step = np.where(counts, safe / QUERY_LIMIT, _ZERO)
         total = total + _products(whole, value[block]) * step[:, None]
-    return numerics.flush(total) / weight_sum[:, None]
+    output: np.ndarray = numerics.flush(total) / weight_sum[:, None]
+    return output
 
 
 def _seen(row: np.ndarray, position: np.ndarray, window: int) -> np.ndarray:
     """(n, m): whether a row at one position sees another position."""
-    behind = row[:, None] - position
-    return (behind >= 0) & (behind < window) if window else behind >= 0
+    behind: np.ndarray = row[:, None] - position
+    return (behind >= 0) & (behind < (window or np.inf))
 
 
 def prompt_attention(

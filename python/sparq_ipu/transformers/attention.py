@@ -140,9 +140,12 @@ def _attention_over(base: Callable[..., Any], is_default: bool) -> Callable[...,
         else:
             layer.check_mask(attention_mask, query.shape[2])
             return layer.attend(query, key, value, _factor(scaling, query)), None
-        is_ours = is_default and layer is not None and prompt.takes(query, key, value)
-        starts = _starts(layer) if is_ours else None
-        if starts is not None:
+        if (
+            is_default
+            and layer is not None
+            and prompt.takes(query, key, value)
+            and (starts := _starts(layer)) is not None
+        ):
             tensors = query.detach(), key.detach(), value.detach()
             return prompt.prompt_attention(*tensors, scaling, layer.window or 0, starts), None
         result = own(key, value, attention_mask)

@@ -74,8 +74,8 @@ def enable(
     """Decode with SparQ attention: `model.generate` and one-token forward passes, through a float16 KV cache.
 
     Prefill (several tokens at once) is dense: `prompt_attention` replaces PyTorch's. The model's own
-    attention stays for gradients, for padding behind a text and without "sdpa". Caches that `generate` makes, and
-    empty `DynamicCache`s that you pass, become caches of this kind; they can be kept over turns. Enabling
+    attention stays for gradients, for padding behind a text and without "sdpa". Caches that `generate` makes,
+    and empty `DynamicCache`s that you pass, become caches of this kind; they can be kept over turns. Enabling
     again replaces the settings. Settings that are not given are those that docs/settings.md recommends:
     no mean value in layer 0, a key index of 2 bits, and dense attention of texts so short that SparQ would
     read more. A cache in three tiers cannot attend densely: there SparQ decodes at any length. `model.config`
