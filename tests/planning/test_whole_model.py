@@ -80,7 +80,7 @@ def test_a_config_that_says_too_little(change: dict[str, Any], message: str) -> 
     [
         ({"model": "no-such-model"}, "plan_model: model must be one of SmolLM2-135M, "),
         ({"split": "rows"}, "split must be one of layers, heads, got 'rows'"),
-        ({"attention": "x"}, "attention must be one of dense, published, best, got 'x'"),
+        ({"attention": "x"}, "attention must be one of dense, dense-streaming, published, best, got 'x'"),
         ({"weights": "int3"}, "weights must be one of fp16, int8, int4, got 'int3'"),
         ({"weights_in": "x"}, "weights_in must be one of auto, sram, streaming, got 'x'"),
         ({"n_ipus": 7}, "n_ipus must be in [1, 6], got 7"),
@@ -157,13 +157,13 @@ def test_where_three_tiers_pay_layers_are_in_them(monkeypatch: pytest.MonkeyPatc
     settings = dict(seq_len=16384, rank=32, top_k=32, hit_rate=0.9)
     best, published = (plan_model(wide, attention=a, **settings) for a in ("best", "published"))
     ipu = best.ipus[0]
-    assert 0 < ipu.n_tiered < 40
-    assert ipu.tiered is not None and ipu.others is not None
-    assert ipu.need.attention_tile == ipu.tiered.max_tile_bytes + ipu.others.max_tile_bytes
+    assert 0 < ipu.n_on_chip < 40
+    assert ipu.on_chip is not None and ipu.others is not None
+    assert ipu.need.attention_tile == ipu.on_chip.max_tile_bytes + ipu.others.max_tile_bytes
     assert ipu.need.tile <= best.request.model.tile_bytes
     assert best.seconds_per_step < published.seconds_per_step
     text = str(best)
-    assert f"{ipu.n_tiered} of 40 layers in three tiers" in text and "90% of the selected rows" in text
+    assert f"{ipu.n_on_chip} of 40 layers in three tiers" in text and "90% of the selected rows" in text
 
 
 def test_an_index_of_fewer_bits_is_that_of_the_best_plan(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,8 +172,8 @@ def test_an_index_of_fewer_bits_is_that_of_the_best_plan(monkeypatch: pytest.Mon
     wide = ModelShape("wide", 40, 4, 4, 64, 256, 512, 1000)
     settings = dict(seq_len=16384, rank=32, top_k=32, hit_rate=0.9)
     four, two = (plan_model(wide, index_bits=bits, **settings) for bits in (4, 2))
-    assert four.ipus[0].n_tiered < two.ipus[0].n_tiered
-    tiered = two.ipus[0].tiered
+    assert four.ipus[0].n_on_chip < two.ipus[0].n_on_chip
+    tiered = two.ipus[0].on_chip
     assert tiered is not None and tiered.request.cache.index_bits == 2
     published = plan_model(wide, attention="published", index_bits=2, **settings)
     assert published.seconds_per_step == plan_model(wide, attention="published", **settings).seconds_per_step
@@ -227,7 +227,12 @@ def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
     out, err = capsys.readouterr()
     assert "not included: products" in out and "planning: attention dense" in err
     written = [json.loads(line) for line in rows.read_text().splitlines()]
-    assert [row["attention"] for row in written] == ["dense", "published", "best"]
+    assert [row["attention"] for row in written] == ["dense", "dense-streaming", "published", "best"]
+    dense, streaming, _, best = written
+    assert dense["n_on_chip_per_ipu"] == [30] and streaming["n_on_chip_per_ipu"] == [0]
+    assert dense["seconds_per_step"] < streaming["seconds_per_step"]
+    over = (of["seconds_per_step"] / best["seconds_per_step"] for of in (dense, streaming))
+    assert " | ".join(f"{factor:.2f}x" for factor in over) in out.splitlines()[-1]
     assert all(row["model"] == "SmolLM2-135M" and row["fits"] for row in written)
     for words, message in (
         (["x"], "model must be one of"),
@@ -251,7 +256,7 @@ def test_what_does_not_fit_is_a_status_and_the_fullest_ipu_a_row(
     monkeypatch.setattr(plan_command, "plan_model", lambda *_, **__: too_much)
     assert plan_command.main(["tiny", "--quiet"]) == 1
     kib, gigabytes = full.tile / 1024, full.streaming / 1e9
-    assert f"| dense | no | SRAM | 0 of 12 | {kib:.0f} | {gigabytes:.2f} | - |" in capsys.readouterr().out
+    assert f"| dense | no | SRAM | 12 of 12 | {kib:.0f} | {gigabytes:.2f} | - |" in capsys.readouterr().out
 
 
 def test_the_page(tmp_path: Path) -> None:
@@ -270,11 +275,11 @@ def test_the_range_of_a_plan_is_that_of_all_its_layers() -> None:
 
     (ipu,) = planned().ipus
     both = dataclasses.replace(
-        ipu, n_layers=5, n_tiered=2, tiered=of(10.0, 8.0, 15.0), others=of(3.0, 2.0, 7.0)
+        ipu, n_layers=5, n_on_chip=2, on_chip=of(10.0, 8.0, 15.0), others=of(3.0, 2.0, 7.0)
     )
     assert both.seconds_off == (2 * 2.0 + 3 * 1.0, 2 * 5.0 + 3 * 4.0)
-    assert dataclasses.replace(both, n_tiered=5, others=None).seconds_off == (5 * 2.0, 5 * 5.0)
-    assert dataclasses.replace(both, n_tiered=0, tiered=None).seconds_off == (5 * 1.0, 5 * 4.0)
+    assert dataclasses.replace(both, n_on_chip=5, others=None).seconds_off == (5 * 2.0, 5 * 5.0)
+    assert dataclasses.replace(both, n_on_chip=0, on_chip=None).seconds_off == (5 * 1.0, 5 * 4.0)
 
 
 #: of `sparq-ipu plan`, one by one

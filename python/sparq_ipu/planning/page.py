@@ -16,24 +16,28 @@ COLOURS = ("#0b6e99", "#c4501b", "#4a7c2f", "#7a4f9e", "#8a6d1d", "#5c6770")
 def summary(plans: Sequence[ModelPlan]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """The plans beside one another: header and rows."""
     header = (
-        *("attention", "fits", "weights in", "layers in three tiers"),
+        *("attention", "fits", "weights in", "layers on chip"),
         *("KiB/tile", "GB streaming", "ms a token", "low", "high", "tokens/s"),
+        *("over dense", "over dense-streaming"),
     )
+    seconds = {p.request.attention: p.seconds_per_step for p in plans if p.fits}
     rows: list[tuple[str, ...]] = []
     for p in plans:
         needs = [ipu.need for ipu in p.ipus]
+        over = (seconds.get(name) for name in ("dense", "dense-streaming"))
         times = (
             f"{p.seconds_per_step * 1e3:.2f}",
             f"{p.seconds_low * 1e3:.2f}",
             f"{p.seconds_high * 1e3:.2f}",
             f"{p.tokens_per_second:.1f}",
+            *("-" if of is None else f"{of / p.seconds_per_step:.2f}x" for of in over),
         )
         rows.append(
             (
                 p.request.attention,
                 "yes" if p.fits else "no",
                 "SRAM" if p.weights_in == "sram" else "streaming",
-                f"{sum(ipu.n_tiered for ipu in p.ipus)} of {sum(ipu.n_layers for ipu in p.ipus)}",
+                f"{sum(ipu.n_on_chip for ipu in p.ipus)} of {sum(ipu.n_layers for ipu in p.ipus)}",
                 f"{max(need.tile for need in needs) / KIB:.0f}",
                 f"{max(need.streaming for need in needs) / 1e9:.2f}",
                 *(times if p.fits else ("-",) * len(times)),
@@ -124,7 +128,7 @@ def write_page(plans: Sequence[ModelPlan], folder: Path) -> Path:
             "memory",
         ),
     ]
-    layer = best.ipus[0].tiered or best.ipus[0].others
+    layer = best.ipus[0].on_chip or best.ipus[0].others
     if layer is not None:
         times = [(name, f"{seconds * 1e6:.2f}") for name, seconds in layer.stages_by_name().items()]
         text = f"The steps of {layer.request.kernel.name} in one layer of IPU 0."

@@ -6,10 +6,12 @@
     sparq-ipu plan Llama-3-8B --ipus 32 --weights int4 --page plan    # plan/plan.html, with pictures
 
 MODEL is a name (sparq-ipu plan --models lists them), or a config.json of Hugging Face transformers. The
-command compares three plans: dense attention from streaming memory in all layers, SparQ as published, and the
-best plan with SparQ: a key index of --index-bits, and every layer in three tiers that fits and gains by it. A
-plan counts all memory in use at once: weights, the caches of all batches in flight, attention programs. Not
-included: products with weights in SRAM, norms, sampling, prefill, the host.
+command compares four plans. "dense" is the best without SparQ: every layer that fits has its cache in SRAM,
+the others in streaming memory. "dense-streaming" is the paper's baseline: all caches in streaming memory.
+"published" is SparQ as published. "best" is the best plan with SparQ: a key index of --index-bits, and every
+layer in three tiers that fits and gains by it. A plan counts all memory in use at once: weights, the caches
+of all batches in flight, attention programs. Not included: products with weights in SRAM,
+norms, sampling, prefill, the host.
 
 Exit status: 0; 1 if the best plan does not fit; 2 for bad usage.
 """

@@ -16,7 +16,7 @@ import dataclasses
 import math
 from typing import Any, Callable, Sequence
 
-from sparq_ipu.kernels import BASELINE, DEFAULT, TIERED
+from sparq_ipu.kernels import BASELINE, DEFAULT, DENSE_SRAM, KERNELS, TIERED
 from sparq_ipu.planning.defaults import INDEX_BITS, with_recommended
 from sparq_ipu.planning.device_model import DeviceModel, device_model
 from sparq_ipu.planning.links import link_seconds
@@ -29,7 +29,8 @@ from sparq_reference import CacheSpec, DoesNotFit, SparqSettings, checks
 
 #: how attention is done: what `kernels` an IPU may have
 ATTENTION = {
-    "dense": (BASELINE.name,),
+    "dense": (DENSE_SRAM.name, BASELINE.name),
+    "dense-streaming": (BASELINE.name,),
     "published": (DEFAULT.name,),
     "best": (TIERED.name, DEFAULT.name),
 }
@@ -39,7 +40,7 @@ WEIGHTS_IN = ("auto", "sram", "streaming")
 #: of a tile, for code, activations and buffers of the products, which are not planned
 PRODUCTS_TILE_BYTES = 96 * 1024
 
-_PACKET = 1024
+_PACKET, _ON_CHIP = 1024, ("in SRAM", "in three tiers")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,12 +71,12 @@ class Need:
 
 @dataclasses.dataclass(frozen=True)
 class IpuPlan:
-    """One IPU's part of a model; `tiered` and `others` are of one layer's call."""
+    """One IPU's part of a model; `on_chip` and `others` are of one layer's call."""
 
     n_layers: int
     has_head: bool
-    n_tiered: int
-    tiered: Plan | None
+    n_on_chip: int
+    on_chip: Plan | None
     others: Plan | None
     need: Need
     weights_read: int  # bytes of streaming memory that a step reads
@@ -83,15 +84,15 @@ class IpuPlan:
 
     @property
     def seconds_attention(self) -> float:
-        of_tiered = self.n_tiered * self.tiered.seconds_per_query if self.tiered else 0.0
-        rest = self.n_layers - self.n_tiered
-        return of_tiered + (rest * self.others.seconds_per_query if self.others else 0.0)
+        of_chip = self.n_on_chip * self.on_chip.seconds_per_query if self.on_chip else 0.0
+        rest = self.n_layers - self.n_on_chip
+        return of_chip + (rest * self.others.seconds_per_query if self.others else 0.0)
 
     @property
     def seconds_off(self) -> tuple[float, float]:
         """By how much attention is faster at the low end of its range, and slower at the high one."""
         faster = slower = 0.0
-        for n, of in ((self.n_tiered, self.tiered), (self.n_layers - self.n_tiered, self.others)):
+        for n, of in ((self.n_on_chip, self.on_chip), (self.n_layers - self.n_on_chip, self.others)):
             if of:
                 faster += n * (of.seconds_per_query - of.seconds_low)
                 slower += n * (of.seconds_high - of.seconds_per_query)
@@ -130,7 +131,7 @@ class ModelRequest:
         cache, n_parts = self.cache, self.n_ipus if self.split == "heads" else 1
         batch, n_heads, n_kv_heads = split(cache.batch, self.shape.n_heads, cache.n_kv_heads, n_parts)
         options: dict[str, Any] = {}
-        if kernel != BASELINE.name:
+        if not KERNELS[kernel].is_dense:
             options.update(index_bits=cache.index_bits, **self.settings.arguments())
         if kernel == TIERED.name:
             options.update(row_bits=cache.row_bits, index_components=cache.index_components)
@@ -240,7 +241,7 @@ class ModelPlan:
             **self.request.columns(),
             "weights_in": self.weights_in,
             "n_layers_per_ipu": [ipu.n_layers for ipu in self.ipus],
-            "n_tiered_per_ipu": [ipu.n_tiered for ipu in self.ipus],
+            "n_on_chip_per_ipu": [ipu.n_on_chip for ipu in self.ipus],
             "seconds_per_step": self.seconds_per_step,
             "seconds_low": self.seconds_low,
             "seconds_high": self.seconds_high,
@@ -262,10 +263,10 @@ class ModelPlan:
         fullest = max(self.ipus, key=lambda ipu: ipu.need.tile)
         most = max(self.ipus, key=lambda ipu: ipu.need.streaming).need
         need, kib = fullest.need, 1024
-        n_layers, n_tiered = (sum(getattr(i, name) for i in self.ipus) for name in ("n_layers", "n_tiered"))
+        n_layers, n_on_chip = (sum(getattr(i, name) for i in self.ipus) for name in ("n_layers", "n_on_chip"))
         ipus = f"{r.n_ipus} IPU{'s' if r.n_ipus > 1 else ''} ({r.model.name})"
         each = max(i.n_layers for i in self.ipus)
-        tiers = f", {n_tiered} of {n_layers} layers in three tiers" if n_tiered else ""
+        tiers = f", {n_on_chip} of {n_layers} layers {_ON_CHIP[r.attention == 'best']}" if n_on_chip else ""
         result = (
             f"{self.seconds_per_step * 1e3:.3f} ms a token (modelled; work on chip low "
             f"{self.seconds_low * 1e3:.3f}, high {self.seconds_high * 1e3:.3f}), "
@@ -278,7 +279,7 @@ class ModelPlan:
             f"  attention: {r.attention}, split by {r.split}, "
             f"{each} layer{'s' if each > 1 else ''} on an IPU{tiers}",
         ]
-        if n_tiered:
+        if n_on_chip and r.attention == "best":
             slowest = ", the slowest case" if r.hit_rate == 0 else ""
             lines.append(f"  hit rate: {r.hit_rate:.0%} of the selected rows, assumed{slowest}")
         lines += [
@@ -326,9 +327,9 @@ def plan_model(
         in_flight: batches at once; with split "layers" up to n_ipus of them work at the same time.
         n_ipus: with split "layers" in [1, n_layers]; with "heads" KV heads, then the batch, split evenly.
         split: "layers" or "heads", as `sparq_ipu.KVCache`.
-        attention: "dense" (streaming memory), "published" (SparQ as published: fp16 index, streaming memory),
-            or "best": SparQ, with as many layers in three tiers as fit and are worth it; the others stream
-            their key index.
+        attention: "dense" (as many layers in SRAM as fit, the others in streaming memory), "dense-streaming",
+            "published" (SparQ as published: fp16 index, streaming memory), or "best": SparQ, with as many
+            layers in three tiers as fit and are worth it; the others stream their key index.
         weights: "fp16", "int8" or "int4".
         weights_in: "sram", "streaming", or "auto": the faster of those that fit.
         device: name of a device model, or a model.
@@ -498,8 +499,8 @@ def _ipu(
     if not in_sram:  # one copy for each layer's matrices
         seconds += (n_layers - 1) * model.remote_copy_seconds
     room = model.tile_bytes - PRODUCTS_TILE_BYTES - weights_tile
-    n_tiered, tiered, others, problem = _choose(request, layers, n_layers, room)
-    plans = [p for p in (tiered, others) if p is not None]
+    n_on_chip, on_chip, others, problem = _choose(request, layers, n_layers, room)
+    plans = [p for p in (on_chip, others) if p is not None]
     attention = {
         "tile memory": 0,
         "streaming memory": 0,
@@ -521,13 +522,13 @@ def _ipu(
         missing.append(f"tile memory ({need.tile} of {model.tile_bytes} bytes of the fullest tile)")
     if need.streaming > model.streaming_memory_bytes and problem is None:
         missing.append(f"streaming memory ({need.streaming} of {model.streaming_memory_bytes} bytes)")
-    return IpuPlan(n_layers, has_head, n_tiered, tiered, others, need, read, seconds), missing
+    return IpuPlan(n_layers, has_head, n_on_chip, on_chip, others, need, read, seconds), missing
 
 
 def _choose(
     request: ModelRequest, layers: _Layers, n_layers: int, room: int
 ) -> tuple[int, Plan | None, Plan | None, DoesNotFit | None]:
-    """How many layers are in three tiers: as many as fit such room of a tile beside the others, if that pays.
+    """How many layers are in three tiers, or in SRAM: as many as fit a tile beside the others, if that pays.
 
     Returns:
         Their number, the plan of their caches, that of the others' caches, or what there is too little of.
@@ -535,21 +536,21 @@ def _choose(
     kernels, flight = ATTENTION[request.attention], request.in_flight
     plain = layers.plan(kernels[-1], n_layers * flight)
     without = (0, None, plain, None) if isinstance(plain, Plan) else (0, None, None, plain)
-    if kernels[0] != TIERED.name:
+    if len(kernels) == 1:
         return without
 
     def planned(kernel: str, n: int) -> Plan | None:
         found = layers.plan(kernel, n * flight)
         return found if isinstance(found, Plan) else None
 
-    n_tiered, tiered, rest = most_tiered(
-        n_layers, lambda n: planned(TIERED.name, n), lambda n: planned(kernels[-1], n), room
+    n_on_chip, on_chip, rest = most_tiered(
+        n_layers, lambda n: planned(kernels[0], n), lambda n: planned(kernels[-1], n), room
     )
-    if tiered is None:
+    if on_chip is None:
         return without
-    if isinstance(plain, Plan) and tiered.seconds_per_query >= plain.seconds_per_query:
+    if isinstance(plain, Plan) and on_chip.seconds_per_query >= plain.seconds_per_query:
         return without  # of short contexts there is little to stream
-    return n_tiered, tiered, rest, None
+    return n_on_chip, on_chip, rest, None
 
 
 #: changes that let weights fit SRAM; of the others nobody would make one for that
