@@ -139,7 +139,7 @@ def table(lines: list[Line]) -> str:
                 f"{line.best[1]:.1f} ({line.best[0]})",
                 f"{line.dense.tokens_per_second:.1f}",
                 f"{line.ours.tokens_per_second:.1f}",
-                f"{gain:.1f} = {kernels:.1f} x {sparsity:.1f}",
+                f"{gain:.2f} = {kernels:.2f} x {sparsity:.2f}",
                 "-" if line.soonest is None else f"{line.soonest[1]:.1f} s ({line.soonest[0]})",
                 "-" if line.ours.total is None else f"{line.ours.total:.1f} s",
             ]
@@ -160,7 +160,7 @@ def of_prompts(found: Points) -> str:
         return "Prompts were not timed."
     names = " or ".join(dict.fromkeys(name for _, name in ratios))
     low, high = min(ratios)[0], max(ratios)[0]
-    return f"{names} reads a prompt in {low:.2f} to {high:.2f} of our time: SparQ does not speed up prefill."
+    return f"{names} reads a prompt in {low:.2f} to {high:.2f} of our time. SparQ does not apply to prefill."
 
 
 def sentence(lines: list[Line], cpu: str) -> str:
@@ -168,14 +168,14 @@ def sentence(lines: list[Line], cpu: str) -> str:
     line = max(lines, key=lambda line: line.seq_len)
     gain, kernels, sparsity = line.gains()
     text = (
-        f"* **Measured on a CPU:** at {line.seq_len:,} positions {model_name(line.model)} decodes "
-        f"{line.ours.tokens_per_second:.1f} tokens/s with default settings, {gain:.1f} times {line.best[0]}: "
-        f"{kernels:.1f} times from our cache and kernels, {sparsity:.1f} times from sparsity "
-        f"({cpu}, 4-bit weights)."
+        f"* **Measured on a CPU:** after {line.seq_len:,} positions {model_name(line.model)} decodes "
+        f"{line.ours.tokens_per_second:.1f} tokens/s with default settings, {gain:.2f} times as fast as "
+        f"{line.best[0]} ({cpu}, 4-bit weights). Our cache and kernels give a factor of {kernels:.2f}, sparsity "
+        f"one of {sparsity:.2f}."
     )
     if line.soonest is not None and line.ours.total is not None:
         text += (
-            f" A prompt of that length and {NEW_TOKENS} new tokens take {line.ours.total:.1f} s; "
+            f" A prompt of that length and {NEW_TOKENS} new tokens take {line.ours.total:.1f} s, "
             f"with {line.soonest[0]} {line.soonest[1]:.1f} s."
         )
     return text
@@ -255,8 +255,8 @@ def caption(rows: list[Row]) -> str:
     """What the table's figures are of."""
     commits = ", ".join(sorted({row["git"][:8] for row in rows}))
     return (
-        f"Tokens per second after the first. {rows[-1]['cpu']}, {rows[-1]['n_threads']} threads, one GGUF "
-        f"file of 4 bits for all, default settings; commit {commits}."
+        f"Decoded tokens per second, without the first token. All programs load the same 4-bit GGUF file; "
+        f"{rows[-1]['cpu']}, {rows[-1]['n_threads']} threads, default settings, commit {commits}."
     )
 
 
