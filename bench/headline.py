@@ -170,8 +170,8 @@ def sentence(lines: list[Line], cpu: str) -> str:
     text = (
         f"* **Measured on a CPU:** after {line.seq_len:,} positions {model_name(line.model)} decodes "
         f"{line.ours.tokens_per_second:.1f} tokens/s with default settings, {gain:.2f} times as fast as "
-        f"{line.best[0]} ({cpu}, 4-bit weights). Our cache and kernels give a factor of {kernels:.2f}, sparsity "
-        f"one of {sparsity:.2f}."
+        f"{line.best[0]} ({cpu}, 4-bit weights). Our cache and kernels give a factor of {kernels:.2f}, "
+        f"sparsity one of {sparsity:.2f}."
     )
     if line.soonest is not None and line.ours.total is not None:
         text += (
