@@ -42,7 +42,7 @@ def test_what_is_compared() -> None:
     (line,) = headline.lines_of(found)
     assert line.gains() == (4.0, 2.0, 2.0) and line.best == ("OpenVINO", 10.0)
     assert line.soonest == ("OpenVINO", 2 + 255 / 10) and line.ours.total == 3 + 255 / 40
-    assert "| m | 8 | 10.0 (OpenVINO) | 20.0 | 40.0 | 4.0 = 2.0 x 2.0 | 27.5 s (OpenVINO) | 9.4 s |" in (
+    assert "| m | 8 | 10.0 (OpenVINO) | 20.0 | 40.0 | 4.00 = 2.00 x 2.00 | 27.5 s (OpenVINO) | 9.4 s |" in (
         headline.table([line])
     )
     assert headline.of_prompts(found).startswith("OpenVINO reads a prompt in 0.67 to 0.67 of our time")
