@@ -16,7 +16,8 @@ inline std::uint64_t keepValue(double d) {
 inline std::uint64_t spreadQuery(unsigned g, double d) {
   return shared((g + 1) / 2 * d / 2, pass(2 + 4, 4 + 5 + 4, computed));
 }
-// Two positions and two heads. Of each lane two components to a pass: a load of both, widen, of each
+// Two positions and two heads. Of each lane two components to a pass: a load of both, widen, of
+// each
 // a load and an outer product; then four sums, read by two and stored. Of a head eight loads, seven
 // additions, a product, a store.
 inline std::uint64_t pairScores(double length, unsigned g, unsigned d) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The KV caches of a model while it is lowered to Poplar. Operators of one cache_name share a cache.
+// The KV caches of a model while it is lowered to Poplar. Operators of one cache_name share a
+// cache.
 // Caches with the same shape and settings on one IPU are layers of one sparq::Cache and share its
 // programs.
 #pragma once
