@@ -18,6 +18,7 @@ from sparq_ipu.serve import contexts as contexts_module
 from sparq_ipu.serve import engine as engine_module
 from sparq_ipu.serve.contexts import Contexts
 from sparq_ipu.serve.engine import Done, Failed, Refused
+from sparq_ipu.serve.places import Places
 from sparq_ipu.serve.sampling import Sampling
 from sparq_ipu.transformers.decoder.lean_step import LeanStep
 
@@ -269,15 +270,10 @@ def test_a_layer_takes_no_longer_than_others_wait(engine: Any, monkeypatch: Any)
         monkeypatch.undo()
 
 
-def test_all_places_are_written_at_the_start() -> None:
-    places = []
-
-    class Seen(Contexts):
-        def read(self, place: int, *more: Any) -> Any:
-            places.append(place)
-            return super().read(place, *more)
-
-    contexts = Seen(served_model(), 3, 256)
+def test_all_places_are_written_at_the_start(monkeypatch: Any) -> None:
+    places, copy = [0], Places.copy
+    monkeypatch.setattr(Places, "copy", lambda *given: (places.append(given[2]), copy(*given))[1])
+    contexts = Contexts(served_model(), 3, 256)
     contexts.close()
     assert places == [0, 1, 2]
     assert all(layer.cache.lengths.tolist() == [0, 0, 0] for layer in contexts._cache._layers)

@@ -63,8 +63,9 @@ class Contexts:
         self._cache = Places(hooks.settings, n_places, context, options)
         # Makes the cache, or fails because there is no room. The system gives memory now, where it is in huge
         # pages nearly all of a place: that takes up to a second, which nobody should wait for.
-        for place in range(n_places):
-            self.read(place, [0], 0)
+        self.read(0, [0], 0)
+        for place in range(1, n_places):
+            self._cache.copy(0, place)
         if context > 1:
             self.step([0], [0], [1])  # tries products, see `FixedRows`
         self.keep(range(n_places), [0] * n_places)
