@@ -108,10 +108,10 @@ def test_a_model_is_enabled_with_tiers() -> None:
     for wrong in ({}, dict(index_bits=8, layers={0: {"index_bits": 16}})):
         with pytest.raises(ValueError, match="index_bits must be 8, 4 or 2 where memory is 'tiered', got 16"):
             sparq.enable(model, published=True, **SETTINGS, **wrong, **tiers)
-    with pytest.raises(
-        ValueError, match=r"^enable_dense: memory must be 'streaming' or 'tiered': .*, got 'sram'$"
-    ):
-        sparq.enable_dense(model, device="emulator", memory="sram")
+    sparq.enable_dense(model)
+    dense = greedy(model, tokens, 5).tolist()
+    sparq.enable_dense(model, device="emulator", memory="sram", n_tiles=16)
+    assert greedy(model, tokens, 5).tolist() == dense != expected
     for dense in (dict(layers={1: None}), dict(min_seq_len=20)):  # nothing attends densely to tiers
         with pytest.raises(ValueError, match=r"^enable: memory must be 'sram' or 'streaming', got 'tiered'"):
             sparq.enable(model, published=True, **SETTINGS, index_bits=4, **dense, **tiers)

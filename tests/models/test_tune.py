@@ -158,23 +158,24 @@ def edited(tmp_path, **changes):
 @pytest.mark.parametrize(
     "changes, message",
     [
-        (dict(format="x"), "enable: settings must be a file of 'sparq-ipu settings 1', got "),
-        (dict(settings=[]), "enable: settings must be a file of 'sparq-ipu settings 1', got "),
-        (dict(settings=dict(rank=4, top_k=2, topk=3, layers={})), "enable: settings must be a file of "),
-        (dict(settings=dict(rank=0, top_k=2, layers={})), "enable: rank must be in [1, 16777216], got 0"),
+        (dict(format="x"), "a file of 'sparq-ipu settings 1', got "),
+        (dict(settings=[]), "a file of 'sparq-ipu settings 1', got "),
+        (dict(settings=dict(rank=4, top_k=2, topk=3, layers={})), "a file of "),
+        (dict(settings=dict(rank=0, top_k=2, layers={})), "(rank must be in [1, 16777216], got 0)"),
         (
             dict(settings=dict(rank=99, top_k=2, layers={})),
-            "enable: rank must be in [1, head_dim=16], got 99",
+            "rank must be in [1, head_dim=16], got 99",
         ),
         (
             dict(settings=dict(rank=4, top_k=2, layers={"7": None})),
-            "enable: layers must be in [0, n_layers=3)",
+            "(layers must be in [0, n_layers=3), got 7)",
         ),
-        (dict(n_layers=4), "enable: settings must be of a model with 3 layers, got "),
+        (dict(n_layers=4), "of a model with 3 layers, got "),
     ],
 )
 def test_other_files_are_refused(model, tmp_path, changes, message):
-    with pytest.raises(ValueError, match="^" + re.escape(message)):
+    """By a message that names the file, and the setting that is wrong."""
+    with pytest.raises(ValueError, match="^enable: .*" + re.escape(message)):
         enable(model, settings=edited(tmp_path, **changes))
     assert not is_enabled(model)
 
