@@ -56,7 +56,11 @@ REFUSED = {
     "tune": "--min-agreement 0.5",
 }
 #: what a call of its own tries
-ELSEWHERE = {"chat": "test_generate.py", "cache_dir": "test_kept_prompts.py", "cache_gb": "test_kept_prompts.py"}
+ELSEWHERE = {
+    "chat": "test_generate.py",
+    "cache_dir": "test_kept_prompts.py",
+    "cache_gb": "test_kept_prompts.py",
+}
 
 
 class Seen(NamedTuple):
