@@ -17,9 +17,8 @@ inline std::uint64_t spreadQuery(unsigned g, double d) {
   return shared((g + 1) / 2 * d / 2, pass(2 + 4, 4 + 5 + 4, computed));
 }
 // Two positions and two heads. Of each lane two components to a pass: a load of both, widen, of
-// each
-// a load and an outer product; then four sums, read by two and stored. Of a head eight loads, seven
-// additions, a product, a store.
+// each a load and an outer product; then four sums, read by two and stored. Of a head eight loads,
+// seven additions, a product, a store.
 inline std::uint64_t pairScores(double length, unsigned g, unsigned d) {
   const unsigned perLane = d / 8;
   const double products = perLane % 2 == 0 ? perLane / 2 * sidePass(4, 3, repeated)

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Dense decode attention from streaming memory: all scores, one softmax with the exact maximum,
-// then all values. K is
-// read once, V is read once.
+// then all values. K is read once, V is read once.
 #include "arith/scale.hpp"
 #include "codelets/dense_scores.cycles.hpp"
 #include "combine.hpp"

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Dense decode attention over a cache in SRAM. Keys and values are spread evenly over all parts
-// of a
-// slot, each by units of its own; between the two, the softmax takes whole blocks of positions.
+// Dense decode attention over a cache in SRAM. Keys and values are spread evenly over all parts of
+// a slot, each by units of its own; between the two, the softmax takes whole blocks of positions.
 #include "arith/scale.hpp"
 #include "codelets/dense_resident.cycles.hpp"
 #include "query_components.hpp"

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Rows of misses, fetched from streaming memory wave by wave (docs/design_ipu.md, Three tiers).
-// Each
-// row lands on one of many tiles and is cut into pieces there; the pieces go to the parts of the
-// tasks that share the wave, which keep those of their own rows.
+// Each row lands on one of many tiles and is cut into pieces there; the pieces go to the parts of
+// the tasks that share the wave, which keep those of their own rows.
 #pragma once
 
 #include "hot_rows.hpp"
