@@ -158,8 +158,8 @@ private:
   const Scores scores;
 };
 
-Tensor build(Graph &graph, const Cache &cache, const PlannedAttention &attention,
-             const Tensor &query, Sequence &program, const DebugContext &dc) {
+Tensor buildResident(Graph &graph, const Cache &cache, const PlannedAttention &attention,
+                     const Tensor &query, Sequence &program, const DebugContext &dc) {
   const Shape &shape = cache.plan.shape;
   const Placement &p = cache.plan.placement;
   const std::size_t g = shape.groupSize(), d = shape.headDim;
@@ -188,7 +188,7 @@ const Kernel denseSram = [] {
   k.memory = Memory::sram;
   k.waves = oneWave;
   k.need = need;
-  k.build = build;
+  k.build = buildResident;
   return k;
 }();
 
