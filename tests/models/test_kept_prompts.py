@@ -29,7 +29,7 @@ from sparq_ipu.serve.contexts import Contexts  # noqa: E402
 from sparq_ipu.serve.engine import Done, Engine  # noqa: E402
 from sparq_ipu.serve.metrics import Metrics  # noqa: E402
 from sparq_ipu.transformers.generation import beginning, runs  # noqa: E402
-from sparq_ipu.transformers.version import version_of  # noqa: E402
+from sparq_ipu.transformers.generation.version import version_of  # noqa: E402
 
 
 @contextlib.contextmanager

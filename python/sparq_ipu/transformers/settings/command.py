@@ -116,7 +116,7 @@ def kept_prefixes(op: str, arguments: argparse.Namespace, model: Any) -> KeptPre
     """The folder of `--cache-dir`, for an enabled model; None: none is given."""
     if arguments.cache_dir is None:
         return None
-    from sparq_ipu.transformers.version import version_of
+    from sparq_ipu.transformers.generation.version import version_of
 
     limit = 10 if arguments.cache_gb is None else arguments.cache_gb
     return KeptPrefixes(arguments.cache_dir, version_of(model, op), limit * 1e9)
