@@ -230,6 +230,25 @@ def test_generate_continues_from_disk(tmp_path: Path, monkeypatch: Any, settings
         assert (again.n_held, again.tokens, again_bits) == (n_held, run.tokens, bits)
 
 
+def test_a_file_that_goes_after_it_was_read_is_written_whole(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(beginning, "PIECE", 512)
+    model, tokens, read = tiny_model(max_position_embeddings=4096), tokens_of(1100), beginning._from_disk
+    sparq_ipu.transformers.enable_dense(model)
+    assert run_of(model, tokens, tmp_path)[0].n_held == 0
+
+    def read_and_delete(prompt: Any, cache: Any, settings: Any, kept: KeptPrefixes) -> int:
+        n_held: int = read(prompt, cache, settings, kept)
+        name = kept._names(prompt)[2]
+        (tmp_path / name).unlink()
+        kept._known.discard(name)
+        return n_held
+
+    with monkeypatch.context() as patch:
+        patch.setattr(beginning, "_from_disk", read_and_delete)
+        assert run_of(model, tokens, tmp_path)[0].n_held == 1024
+    assert run_of(model, tokens, tmp_path)[0].n_held == 1024
+
+
 def test_lossless_continues_from_disk(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(beginning, "PIECE", 512)
     model = tiny_model(max_position_embeddings=4096)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from typing import Any
 
@@ -47,12 +48,13 @@ def read_beginning(
     held = _from_disk(prompt, cache, settings, kept)
     if progress is not None:
         progress.n_held = held
-    kept.keep(prompt[:held], lambda *_: [])  # used now
+    rows = functools.partial(_rows, cache)
+    kept.keep(prompt[:held], rows)  # used now; another process may have deleted some since
     keep = {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(model.forward).parameters else {}
     with torch.no_grad():
         for end in range(held + PIECE, n + 1, PIECE):
             model(tokens[:, end - PIECE : end], **with_cache(cache), use_cache=True, **keep)
-            kept.keep(prompt[:end], lambda start, stop: _rows(cache, start, stop))
+            kept.keep(prompt[:end], rows)
     return held
 
 
