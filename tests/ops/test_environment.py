@@ -60,6 +60,8 @@ def test_a_value_that_means_nothing(name: str) -> None:
     code, value, wrong = TABLE[name]
     if name in ("SPARQ_IPU_API_KEY", "SPARQ_IPU_POPART_LIBRARY"):
         pytest.importorskip("torch")
+    if name in ("SPARQ_CPU_ISA", "SPARQ_CPU_OPENMP"):
+        pytest.importorskip("sparq_ipu._cpu")
     environment = dict(os.environ, **{name: value, "PYTHONPATH": os.pathsep.join(sys.path)})
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=ROOT, timeout=120)
