@@ -28,7 +28,7 @@ from sparq_ipu.transformers.decoder.few_bits import JoinedLinear
 from sparq_ipu.transformers.decoder.few_bits_step import SILU, FewBitsStep
 from sparq_ipu.transformers.decoder.rotary import Rotary
 from sparq_ipu.transformers.decoder.step_layer import StepLayer
-from sparq_ipu.transformers.decoder.unchanged import looks
+from sparq_ipu.transformers.decoder.unchanged import looks, replaces_forward
 
 _torch_module: Any = torch.nn.modules.module  # partly typed
 
@@ -220,7 +220,7 @@ def _is_plain(part: Any, cls: type) -> bool:
     return (
         type(part) is cls
         and not (looks(own["_forward_hooks"]) or own["_forward_pre_hooks"])
-        and "forward" not in own
+        and not replaces_forward(part)
     )
 
 
