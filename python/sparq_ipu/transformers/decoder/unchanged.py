@@ -18,7 +18,7 @@ def looks(hooks: Mapping[int, Any]) -> bool:
     return any(getattr(hook, "__module__", "") != _CAPTURING for hook in hooks.values())
 
 
-def replaces_forward(module: torch.nn.Module) -> bool:
+def replaces_forward(module: Any) -> bool:
     """Whether a module runs another forward pass than its class's. transformers 4 leaves the class's own in
     the module after `output_hidden_states=True`."""
     own = module.__dict__.get("forward")
