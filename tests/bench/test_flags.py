@@ -143,7 +143,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
         ("lib.common", "plan"),
         ("lib.pod", "plan_pod"),
         ("lib.plans.scaling", "plan_pod"),
-        ("lib.plans.tiers", "place_layers"),
+        ("lib.plans.tiers", "placed_layers"),
     ):
         instead(module, name, refuses)
     for module in ("lib.plans", "sweep"):

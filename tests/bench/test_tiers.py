@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ pytest.importorskip("sparq_ipu._core", reason="the extension module is not built
 from lib.common import ROOT
 from lib.plans import markdown, tiers
 
-from sparq_ipu.planning import place_layers
+from sparq_ipu.planning import plan, plan_model
 
 SMALL = "--r 8 --k 16 --model Llama-3-8B".split()
 
@@ -33,17 +34,21 @@ def rows_of(path: Path, *words: str) -> list[dict[str, Any]]:
 def test_rows_are_placements(
     tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(tiers.MODELS, "Llama-3-8B", dict(n_heads=32, n_kv_heads=8, head_dim=64))
+    narrow = dataclasses.replace(tiers.MODELS["Llama-3-8B"], head_dim=64)
+    monkeypatch.setitem(tiers.MODELS, "Llama-3-8B", narrow)
     words = [*SMALL, "--S", "2048", "--ipus", "32", "16"]
     one, two = rows_of(tmp_path / "rows.jsonl", *words)
     assert (one["n_layers"], one["n_tiered"], two["n_layers"], two["n_tiered"]) == (1, 1, 2, 2)
-    shape = dict(n_heads=32, n_kv_heads=8, head_dim=64, seq_len=2048, rank=8, top_k=16, index_bits=2)
-    placed = place_layers(**shape, n_layers=32, n_ipus=16, hit_rate=0.9)  # type: ignore[arg-type]
-    assert two["seconds_per_token"] == placed.seconds_per_token
-    assert two["seconds_low"] == placed.seconds_low < placed.seconds_per_token
-    assert two["seconds_high"] == placed.seconds_high > placed.seconds_per_token
-    assert two["seconds_if_streamed"] == placed.seconds_if_streamed
-    assert placed.tiered is not None and two["max_tile_bytes"] == placed.tiered.max_tile_bytes
+    options: dict[str, Any] = dict(seq_len=2048, rank=8, top_k=16, index_bits=2)
+    placed = plan_model(narrow, n_ipus=16, hit_rate=0.9, weights="none", split="layers", **options)
+    links = placed.seconds_links
+    assert two["seconds_per_token"] == placed.seconds_per_step - links
+    assert two["seconds_low"] == placed.seconds_low - links < two["seconds_per_token"]
+    assert two["seconds_high"] == placed.seconds_high - links > two["seconds_per_token"]
+    heads = dict(n_heads=32, n_kv_heads=8, head_dim=64, append=True, baseline=False, n_layers=2)
+    streamed = plan(**heads, kernel="sparq-streaming", **options)  # type: ignore[arg-type]
+    assert two["seconds_if_streamed"] == 32 * streamed.seconds_per_query
+    assert two["max_tile_bytes"] == placed.ipus[0].need.attention_tile
     assert one["max_tile_bytes"] < two["max_tile_bytes"]
     printed = capsys.readouterr().out
     assert f"{1e3 * two['seconds_per_token']:.2f}" in printed

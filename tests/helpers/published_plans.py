@@ -27,9 +27,5 @@ def plan_pod(*shape: Any, **options: Any) -> planning.PodPlan:
     return planning.plan_pod(*shape, **_with_settings(options, 16))
 
 
-def place_layers(*shape: Any, **options: Any) -> planning.LayerPlacement:
-    return planning.place_layers(*shape, **_with_settings(options, 4))
-
-
 def plan_model(*model: Any, **options: Any) -> planning.ModelPlan:
     return planning.plan_model(*model, **_with_settings(options, 4))

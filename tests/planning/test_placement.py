@@ -1,66 +1,59 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which layers of a model fit in three tiers."""
+"""Which layers of a model are on chip, and how its IPUs share them: attention alone."""
 
 from __future__ import annotations
 
+import dataclasses
 from types import SimpleNamespace
 from typing import Any, Callable
 
 import pytest
-from published_plans import place_layers, plan
+from published_plans import plan, plan_model, plan_pod
 
 pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
 
-from sparq_ipu.planning import placement
+from sparq_ipu.planning import ModelPlan, whole_model
+from sparq_ipu.planning.device_model import device_model
+from sparq_ipu.planning.model_shape import ModelShape
 
 #: of a small IPU
-SMALL: dict[str, Any] = dict(n_heads=4, n_kv_heads=2, head_dim=32, rank=8, top_k=16, n_tiles=16)
+SMALL = dataclasses.replace(device_model(), tiles=16)
 #: where streaming takes long
-WIDE: dict[str, Any] = dict(n_heads=4, n_kv_heads=4, head_dim=64, rank=32, top_k=32, n_tiles=64)
+WIDE = dataclasses.replace(device_model(), tiles=64)
+HEADS: dict[str, Any] = dict(n_heads=4, n_kv_heads=4, head_dim=64, append=True, baseline=False)
 
 
-def tiered(n_layers: int, seq_len: int, shape: dict[str, Any] = SMALL) -> Any:
-    return plan(
-        **shape,
-        seq_len=seq_len,
-        kernel="sparq-tiered",
-        n_layers=n_layers,
-        append=True,
-        baseline=False,
-        hit_rate=0.75,
-    )
+def placed(n_layers: int, seq_len: int, n_ipus: int = 1, **options: Any) -> ModelPlan:
+    shape = ModelShape("wide", n_layers, 4, 4, 64, 256, 512, 1000)
+    settings = dict(rank=32, top_k=32, hit_rate=0.75, split="layers", device=WIDE)
+    return plan_model(shape, seq_len=seq_len, n_ipus=n_ipus, weights="none", **{**settings, **options})
 
 
-def streamed(n_layers: int, seq_len: int, shape: dict[str, Any] = SMALL) -> Any:
-    return plan(
-        **shape,
-        seq_len=seq_len,
-        kernel="sparq-streaming",
-        index_bits=4,
-        n_layers=n_layers,
-        append=True,
-        baseline=False,
-    )
+def tiered(n_layers: int, seq_len: int, hit_rate: float = 0.75) -> Any:
+    options: dict[str, Any] = dict(kernel="sparq-tiered", n_layers=n_layers, hit_rate=hit_rate, device=WIDE)
+    return plan(**HEADS, seq_len=seq_len, rank=32, top_k=32, **options)
+
+
+def streamed(n_layers: int, seq_len: int) -> Any:
+    options: dict[str, Any] = dict(kernel="sparq-streaming", index_bits=4, n_layers=n_layers, device=WIDE)
+    return plan(**HEADS, seq_len=seq_len, rank=32, top_k=32, **options)
 
 
 def test_as_many_as_fit_and_no_more() -> None:
-    placed = place_layers(**WIDE, seq_len=16384, n_layers=16, n_ipus=1, hit_rate=0.75)
-    assert 2 < placed.n_tiered < 16 == placed.layers_per_ipu
-    assert placed.tiered.row() == tiered(placed.n_tiered, 16384, WIDE).row()
-    limit = placed.streamed.memory["limit"]
-    assert placed.max_tile_bytes == placed.tiered.max_tile_bytes + placed.others.max_tile_bytes <= limit
-    assert placed.others.row() == streamed(16 - placed.n_tiered, 16384, WIDE).row()
+    result = placed(16, 16384)
+    (ipu,) = result.ipus
+    n = ipu.n_on_chip
+    assert 2 < n < 16 == ipu.n_layers and ipu.on_chip is not None and ipu.others is not None
+    assert ipu.on_chip.row() == tiered(n, 16384).row() and ipu.others.row() == streamed(16 - n, 16384).row()
+    limit = WIDE.tile_bytes
+    assert ipu.need.tile == ipu.on_chip.max_tile_bytes + ipu.others.max_tile_bytes <= limit
     # one more would fit by itself, but not beside the program of the others
-    more = tiered(placed.n_tiered + 1, 16384, WIDE)
-    assert more.max_tile_bytes + streamed(15 - placed.n_tiered, 16384, WIDE).max_tile_bytes > limit
-    of_tiered = placed.n_tiered * placed.tiered.seconds_per_query
-    rest = (16 - placed.n_tiered) * placed.others.seconds_per_query
-    assert placed.seconds_per_token == pytest.approx(of_tiered + rest)
-    assert placed.seconds_per_token < placed.seconds_if_streamed == 16 * placed.streamed.seconds_per_query
-    text = str(placed)
-    assert "Not in it: weights" in text
-    assert f"{placed.n_tiered} in three tiers, {16 - placed.n_tiered} with a streamed" in text
-    assert "hit rate of 75%" in text
+    more = tiered(n + 1, 16384)
+    assert more.max_tile_bytes + streamed(15 - n, 16384).max_tile_bytes > limit
+    seconds = n * ipu.on_chip.seconds_per_query + (16 - n) * ipu.others.seconds_per_query
+    assert result.seconds_per_step == pytest.approx(seconds)
+    assert (ipu.need.weights_tile, ipu.need.products_tile, ipu.need.weights_streaming) == (0, 0, 0)
+    assert f"{n} of 16 layers in three tiers" in str(result) and "without weights" in str(result)
 
 
 @pytest.mark.parametrize(
@@ -85,16 +78,10 @@ def test_both_programs_share_a_tile(
 
         return of
 
-    n, tiered, others = placement.most_tiered(20, plan_of(of_tiered), plan_of(of_others), 1000)
+    n, tiered, others = whole_model.most_on_chip(20, plan_of(of_tiered), plan_of(of_others), 1000)
     assert n == found
     assert (tiered.n_layers if tiered else 0) == found
     assert (others.n_layers if others else 0) == (20 - found if found else 0)
-
-
-def test_ipus_share_the_layers() -> None:
-    one, four = (place_layers(**WIDE, seq_len=32768, n_layers=10, n_ipus=n, hit_rate=0.75) for n in (1, 4))
-    assert (one.layers_per_ipu, four.layers_per_ipu, four.n_tiered) == (10, 3, 3), four
-    assert four.seconds_per_token == pytest.approx(10 * four.tiered.seconds_per_query)
 
 
 def test_no_more_rounds_than_make_it_smaller() -> None:
@@ -106,28 +93,63 @@ def test_no_more_rounds_than_make_it_smaller() -> None:
     assert planned.row()["max_tile_bytes"] < planned.memory["limit"]
 
 
+def test_ipus_share_the_layers() -> None:
+    one, four = (placed(10, 32768, n) for n in (1, 4))
+    assert [ipu.n_layers for ipu in one.ipus] == [10] and [ipu.n_layers for ipu in four.ipus] == [3, 2, 3, 2]
+    assert all(ipu.n_on_chip == ipu.n_layers for ipu in four.ipus) and one.ipus[0].n_on_chip < 10
+    assert four.ipus[0].on_chip is not None
+    seconds = 10 * four.ipus[0].on_chip.seconds_per_query + four.seconds_links
+    assert four.seconds_per_step == pytest.approx(seconds)
+
+
+def test_the_faster_split_is_taken() -> None:
+    """Of heads the time is that of a program over all IPUs."""
+    ways = {split: placed(4, 4096, 4, split=split) for split in ("layers", "heads", "auto")}
+    faster = min(ways["layers"], ways["heads"], key=lambda plan: plan.seconds_per_step)
+    assert ways["layers"].seconds_per_step != ways["heads"].seconds_per_step
+    assert ways["auto"].seconds_per_step == faster.seconds_per_step
+    assert ways["auto"].request.split == faster.request.split
+    of_program = plan_pod(
+        **{name: value for name, value in HEADS.items() if name != "baseline"},
+        seq_len=4096,
+        rank=32,
+        top_k=32,
+        kernel="sparq-tiered",
+        hit_rate=0.75,
+        n_layers=4,
+        n_ipus=4,
+        split="heads",
+        device=WIDE,
+    )
+    heads = ways["heads"]
+    assert heads.seconds_per_step == pytest.approx(of_program.seconds_per_token + heads.seconds_links)
+    with pytest.raises(
+        ValueError, match=r"plan_model: n_ipus must be in \[1, n_layers=4\] to split layers, or a"
+    ):
+        placed(4, 4096, 8, split="auto")
+
+
+def test_dense_rows_of_8_bits_are_a_bound() -> None:
+    """Half of the memory, so more layers are in SRAM; those that stream take half of the time for it."""
+    full, half = (placed(24, 16384, attention="dense", row_bits=bits, hit_rate=0) for bits in (16, 8))
+    assert 0 < full.ipus[0].n_on_chip < half.ipus[0].n_on_chip < 24
+    for one, other in ((full.ipus[0].on_chip, half.ipus[0].on_chip),):
+        assert one is not None and other is not None and one.seconds_per_query == other.seconds_per_query
+    one, other = full.ipus[0].others, half.ipus[0].others
+    assert one is not None and other is not None
+    streaming = one.seconds_by_category["streaming"]
+    assert one.seconds_per_query - other.seconds_per_query == pytest.approx(streaming / 2)
+    assert "a lower bound" in str(half) and "a lower bound" not in str(full)
+    streamed = placed(24, 16384, attention="dense-streaming", row_bits=8, hit_rate=0)
+    assert streamed.seconds_per_step == 24 * one.seconds_per_query  # the paper's, with rows of 16 bits
+
+
 def test_none_fits() -> None:
-    placed = place_layers(**SMALL, seq_len=262144, n_layers=2)
-    assert placed.n_tiered == 0 and placed.tiered is None
-    assert placed.seconds_per_token == placed.seconds_if_streamed
-    assert "0 in three tiers, 2 with a streamed" in str(placed)
+    result = placed(2, 262144, device=SMALL)
+    assert result.ipus[0].n_on_chip == 0 and result.ipus[0].on_chip is None
 
 
 def test_tiers_that_are_slower_are_left_out() -> None:
-    placed = place_layers(**SMALL, seq_len=256, n_layers=2)
-    assert tiered(2, 256).seconds_per_query > placed.streamed.seconds_per_query
-    assert placed.n_tiered == 0 and placed.tiered is None
-
-
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        (dict(n_layers=0), r"place_layers: n_layers must be in \[1, 1024\], got 0"),
-        (dict(n_layers=4, n_ipus=5), r"place_layers: n_ipus must be in \[1, 4\], got 5"),
-        (dict(hit_rate=2), r"plan: hit_rate must be in \[0, 1\], got 2"),
-        (dict(index_bits=16), r"plan: index_bits must be 8, 4 or 2 where memory is 'tiered', got 16"),
-    ],
-)
-def test_refusals(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        place_layers(**SMALL, **{"seq_len": 256, **arguments})
+    result = placed(2, 256, hit_rate=0.0)
+    assert tiered(2, 256, 0.0).seconds_per_query > streamed(2, 256).seconds_per_query
+    assert result.ipus[0].n_on_chip == 0 and result.ipus[0].on_chip is None

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
 
 import sparq_ipu
-from sparq_ipu.planning import place_layers, plan_command, plan_model
+from sparq_ipu.planning import plan_command, plan_model
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs/ipu_plans.md").read_text(encoding="utf-8")
@@ -44,7 +44,8 @@ def test_weights_outweigh_attention() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seq_len", [16384, 65536])
 def test_layers_in_three_tiers(seq_len: int) -> None:
-    placed = place_layers(seq_len=seq_len, n_kv_heads=8, hit_rate=0.9, top_k=128, n_local=0)
-    times = (placed.seconds_per_token, placed.seconds_low, placed.seconds_high)
-    cells = [f"{seq_len:,} positions", str(placed.n_tiered), *(f"{1e3 * t:.2f}" for t in times)]
+    options = dict(seq_len=seq_len, weights="none", hit_rate=0.9, top_k=128, n_local=0)
+    placed = plan_model("Llama-3-8B", **options)  # type: ignore[arg-type]
+    times = (placed.seconds_per_step, placed.seconds_low, placed.seconds_high)
+    cells = [f"{seq_len:,} positions", str(placed.ipus[0].n_on_chip), *(f"{1e3 * t:.2f}" for t in times)]
     assert f"| {' | '.join(cells)} |" in TEXT

@@ -26,12 +26,19 @@ SMALL: dict[str, Any] = dict(seq_len=1024, rank=8, top_k=16)
 
 
 def planned(**changes: Any) -> ModelPlan:
-    return plan_model(changes.pop("model", TINY), **{**SMALL, **changes})
+    return plan_model(changes.pop("model", TINY), **{**SMALL, "split": "layers", **changes})
 
 
 #: billions, as their authors publish them; Qwen's with biases, which are not counted here
 PUBLISHED = {
-    **{"SmolLM2-135M": 0.1345, "Qwen2.5-0.5B": 0.494, "Qwen2.5-1.5B": 1.5437, "Llama-2-7B": 6.738},
+    **{
+        "Llama-3.2-1B": 1.236,
+        "Llama-3.2-3B": 3.213,
+        "SmolLM2-135M": 0.1345,
+        "Qwen2.5-0.5B": 0.494,
+        "Qwen2.5-1.5B": 1.5437,
+        "Llama-2-7B": 6.738,
+    },
     **{"Mistral-7B-v0.3": 7.248, "Llama-3-8B": 8.03, "Llama-2-13B": 13.016, "Llama-3-70B": 70.55},
 }
 
@@ -79,11 +86,15 @@ def test_a_config_that_says_too_little(change: dict[str, Any], message: str) -> 
     "arguments, message",
     [
         ({"model": "no-such-model"}, "plan_model: model must be one of SmolLM2-135M, "),
-        ({"split": "rows"}, "split must be one of layers, heads, got 'rows'"),
+        ({"split": "rows"}, "split must be one of auto, layers, heads, got 'rows'"),
         ({"attention": "x"}, "attention must be one of dense, dense-streaming, published, best, got 'x'"),
-        ({"weights": "int3"}, "weights must be one of fp16, int8, int4, got 'int3'"),
+        ({"weights": "int3"}, "weights must be one of fp16, int8, int4, none, got 'int3'"),
         ({"weights_in": "x"}, "weights_in must be one of auto, sram, streaming, got 'x'"),
-        ({"n_ipus": 7}, "n_ipus must be in [1, 6], got 7"),
+        ({"n_ipus": 7, "split": "layers"}, "n_ipus must be in [1, n_layers=6] to split layers, got 7"),
+        (
+            {"n_ipus": 3, "split": "heads"},
+            "n_ipus must be a power of two up to 64 that splits n_kv_heads=2, ",
+        ),
         ({"in_flight": 0}, "in_flight must be in [1, "),
         ({"hit_rate": 1.5}, "hit_rate must be in [0, 1], got 1.5"),
     ],
@@ -237,7 +248,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
     for words, message in (
         (["x"], "model must be one of"),
         ([], "MODEL must be given"),
-        (["SmolLM2-135M", "--ipus", "31"], "n_ipus must be in [1, 30], got 31"),
+        (["SmolLM2-135M", "--ipus", "31"], "n_ipus must be in [1, n_layers=30] to split layers, or a power"),
         (["SmolLM2-135M", "--json", "no/such/folder/rows"], "must be a file that can be written"),
     ):
         with pytest.raises(SystemExit) as stopped:

@@ -24,11 +24,10 @@ from typing import Any, Callable
 from sparq_ipu.commands.tables import markdown_table
 from sparq_ipu.kernels import BASELINE, DEFAULT, TIERED
 from sparq_ipu.planning import plan
-from sparq_ipu.planning.placement import place_layers
 
 from ..common import ROOT, Row
 from . import Seconds, kept_rows, seconds_of, write
-from .tiers import LAYERS, MODELS, STEPS
+from .tiers import LAYERS, MODELS, STEPS, heads_of, placed_layers
 
 RESULTS = ROOT / "bench/results/recorded.json"
 PLANS, TABLES = ROOT / "docs/ipu_plans.md", ROOT / "docs/ipu_tables.md"
@@ -100,15 +99,16 @@ def step_row(
 
 def model_row(model: str, seq_len: int, n_ipus: int) -> Row:
     """Attention of all layers for one token, layers split over IPUs, IPU after IPU."""
-    shape: dict[str, Any] = dict(MODELS[model], seq_len=seq_len)
+    shape: dict[str, Any] = dict(heads_of(MODELS[model]), seq_len=seq_len)
     per_ipu = math.ceil(LAYERS / n_ipus)
 
     def of_all(kernel: str, **others: Any) -> Seconds:
         layer = plan(**shape, kernel=kernel, n_layers=per_ipu, append=True, baseline=False, **others)
         return [LAYERS * seconds for seconds in seconds_of(layer)]
 
-    placed = place_layers(**shape, **SETTINGS, n_layers=LAYERS, n_ipus=n_ipus)
-    streamed, n_tiered = seconds_of(placed.others or placed.streamed), placed.n_tiered
+    ipu = placed_layers(model, n_ipus, seq_len=seq_len, **SETTINGS).ipus[0]
+    n_tiered = ipu.n_on_chip
+    streamed = seconds_of(ipu.others) if ipu.others else [0.0] * 3
 
     def of_misses(n: int) -> Seconds:
         return seconds_of(

@@ -6,8 +6,8 @@
     python bench/plans.py tiers --rank 32 --top-k 128 --n-local 0 --index-bits 4 --write
 
 The last command writes the tables of docs/ipu_tables.md. As many layers as fit SRAM are in three tiers, the
-others stream their key index (`sparq_ipu.planning.place_layers`). Times are those of attention in all layers
-for one token, with an assumed share of the selected rows that is hot.
+others stream their key index (`sparq_ipu.planning.plan_model` without weights). Times are those of attention
+in all layers for one token, with an assumed share of the selected rows that is hot.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import statistics
 from typing import Any, Iterator
 
 from sparq_ipu.commands.tables import markdown_table
-from sparq_ipu.kernels import TIERED
-from sparq_ipu.planning import plan
-from sparq_ipu.planning.placement import place_layers
+from sparq_ipu.kernels import DEFAULT, TIERED
+from sparq_ipu.planning import ModelPlan, model_shape, plan, plan_model
+from sparq_ipu.planning.model_shape import NO_WEIGHTS, ModelShape
 from sparq_ipu.planning.record import NOT_IN_A_PLAN
 
 from ..common import ROOT, Column, CommandLine, Row, Workload, failure, new_row, number
@@ -32,10 +32,7 @@ DOCUMENT = ROOT / "docs/ipu_tables.md"
 STEPS = ROOT / "bench/results/tiered_steps.jsonl"
 
 #: of both models, which have 32 layers
-MODELS = {
-    "Llama-3-8B": dict(n_heads=32, n_kv_heads=8, head_dim=128),
-    "Llama-2-7B": dict(n_heads=32, n_kv_heads=32, head_dim=128),
-}
+MODELS = {name: model_shape.MODELS[name] for name in ("Llama-3-8B", "Llama-2-7B")}
 LAYERS = 32
 HIT_RATE = 0.9
 #: of long contexts: an index of 2 bits, of all components and of half of them, and a small buffer of hot rows
@@ -86,6 +83,17 @@ def command_line() -> CommandLine:
     return cli
 
 
+def heads_of(shape: ModelShape) -> dict[str, int]:
+    """Arguments of a plan of one layer."""
+    return dict(n_heads=shape.n_heads, n_kv_heads=shape.n_kv_heads, head_dim=shape.head_dim)
+
+
+def placed_layers(model: str, n_ipus: int, **options: Any) -> ModelPlan:
+    """Attention alone, layers over the IPUs, as many as fit in three tiers."""
+    shape = MODELS[model]
+    return plan_model(shape, n_ipus=n_ipus, split="layers", weights=NO_WEIGHTS, **options)
+
+
 def row_of(
     workload: Workload, model: str, n_ipus: int, a: argparse.Namespace, hot_rows: int, hit_rate: float
 ) -> Row:
@@ -97,27 +105,29 @@ def row_of(
         row.update(hot_rows=hot_rows)
     names = ("n_tiered", "max_tile_bytes", "seconds_tiered", "seconds_streamed", "seconds_per_token")
     row.update(dict.fromkeys((*names, "seconds_low", "seconds_high", "seconds_if_streamed")))
+    arguments = workload.plan_arguments()
+    options = {name: value for name, value in arguments.items() if name not in heads_of(MODELS[model])}
+    of_tiers = {name: options[name] for name in ("row_bits", "index_components") if name in options}
+    plain = {name: value for name, value in arguments.items() if name not in of_tiers}
     try:
-        placed = place_layers(
-            **workload.plan_arguments(),
-            n_layers=LAYERS,
-            n_ipus=n_ipus,
-            hit_rate=hit_rate,
-            hot_rows=hot_rows,
-        )
+        placed = placed_layers(model, n_ipus, hit_rate=hit_rate, hot_rows=hot_rows, **options)
+        streamed = plan(
+            **plain, kernel=DEFAULT.name, n_layers=row["n_layers"], append=True, baseline=False
+        ).seconds_per_query
     except ValueError as error:
         row.update(failure(error))
         return row
-    if placed.tiered:
-        row["max_tile_bytes"] = placed.max_tile_bytes
-        row["seconds_tiered"] = placed.tiered.seconds_per_query
+    ipu, links = placed.ipus[0], placed.seconds_links
+    if ipu.on_chip:
+        row["max_tile_bytes"] = ipu.need.attention_tile
+        row["seconds_tiered"] = ipu.on_chip.seconds_per_query
     row.update(
-        n_tiered=placed.n_tiered,
-        seconds_streamed=(placed.others or placed.streamed).seconds_per_query,
-        seconds_per_token=placed.seconds_per_token,
-        seconds_low=placed.seconds_low,
-        seconds_high=placed.seconds_high,
-        seconds_if_streamed=placed.seconds_if_streamed,
+        n_tiered=ipu.n_on_chip,
+        seconds_streamed=ipu.others.seconds_per_query if ipu.others else streamed,
+        seconds_per_token=placed.seconds_per_step - links,
+        seconds_low=placed.seconds_low - links,
+        seconds_high=placed.seconds_high - links,
+        seconds_if_streamed=LAYERS * streamed,
     )
     return row
 
@@ -210,7 +220,7 @@ def main(argv: list[str] | None = None) -> int:
     points = [
         (workload, model, n_ipus, a, a.hot_rows, a.hit_rate)
         for model in a.model
-        for workload in cli.workloads(a, takes_settings=True, **MODELS[model])
+        for workload in cli.workloads(a, takes_settings=True, **heads_of(MODELS[model]))
         for n_ipus in a.ipus
     ]
 

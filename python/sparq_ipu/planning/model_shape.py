@@ -11,7 +11,9 @@ from typing import Any, Mapping
 from sparq_reference import checks
 
 #: bits of a stored weight, by name; weights of few bits share an fp16 scale in groups of 32
-WEIGHT_BITS = {"fp16": 16.0, "int8": 8.5, "int4": 4.5}
+WEIGHT_BITS = {"fp16": 16.0, "int8": 8.5, "int4": 4.5, "none": 0.0}
+#: of WEIGHT_BITS: attention alone, without weights and what their products need
+NO_WEIGHTS = "none"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,6 +78,8 @@ MODELS: Mapping[str, ModelShape] = {
         ModelShape("Qwen2.5-0.5B", 24, 14, 2, 64, 896, 4864, 151936, True, True, _SOURCE),
         ModelShape("Qwen2.5-1.5B", 28, 12, 2, 128, 1536, 8960, 151936, True, True, _SOURCE),
         ModelShape("Llama-2-7B", 32, 32, 32, 128, 4096, 11008, 32000, True, False, _SOURCE),
+        ModelShape("Llama-3.2-1B", 16, 32, 8, 64, 2048, 8192, 128256, True, True, _SOURCE),
+        ModelShape("Llama-3.2-3B", 28, 24, 8, 128, 3072, 8192, 128256, True, True, _SOURCE),
         ModelShape("Mistral-7B-v0.3", 32, 32, 8, 128, 4096, 14336, 32768, True, False, _SOURCE),
         ModelShape("Llama-3-8B", 32, 32, 8, 128, 4096, 14336, 128256, True, False, _SOURCE),
         ModelShape("Llama-2-13B", 40, 40, 40, 128, 5120, 13824, 32000, True, False, _SOURCE),

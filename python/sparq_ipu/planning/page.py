@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Sequence
 
 from sparq_ipu.commands.pages import Section, as_html, load_matplotlib
-from sparq_ipu.planning.whole_model import ModelPlan
+from sparq_ipu.planning.model_plan import ModelPlan
 
 KIB = 1024
 COLOURS = ("#0b6e99", "#c4501b", "#4a7c2f", "#7a4f9e", "#8a6d1d", "#5c6770")

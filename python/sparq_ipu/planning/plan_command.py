@@ -29,9 +29,10 @@ from sparq_ipu.commands.pages import load_matplotlib
 from sparq_ipu.commands.settings_flags import SETTINGS_FLAGS
 from sparq_ipu.commands.tables import markdown_table
 from sparq_ipu.planning.device_model import NAMES, device_name
+from sparq_ipu.planning.model_plan import ATTENTION, SPLITS
 from sparq_ipu.planning.model_shape import MODELS, WEIGHT_BITS
 from sparq_ipu.planning.page import summary, write_page
-from sparq_ipu.planning.whole_model import ATTENTION, SPLITS, WEIGHTS_IN, plan_model
+from sparq_ipu.planning.whole_model import WEIGHTS_IN, plan_model
 from sparq_ipu.transformers import RECOMMENDED
 from sparq_reference.checks import INDEX_BITS, ROW_BITS
 
@@ -58,8 +59,10 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         help="batches decoded at the same time, each with its own caches [1]",
     )
     add("--ipus", type=int, default=1, metavar="N", dest="n_ipus", help="IPUs [1]")
-    add("--split", choices=SPLITS, default="layers", help="split layers or KV heads over the IPUs [layers]")
-    add("--weights", choices=tuple(WEIGHT_BITS), default="fp16", help="how weights are stored [fp16]")
+    text = "split layers or KV heads over the IPUs [auto: the faster of those that fit]"
+    add("--split", choices=SPLITS, default=SPLITS[0], help=text)
+    text = "how weights are stored; none: attention alone [fp16]"
+    add("--weights", choices=tuple(WEIGHT_BITS), default="fp16", help=text)
     text = "where weights are stored [auto: SRAM if they fit and that is faster]"
     add("--weights-in", choices=WEIGHTS_IN, default="auto", help=text)
     settings = parser.add_argument_group("SparQ attention").add_argument
@@ -69,7 +72,8 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     settings("--index-bits", type=int, choices=INDEX_BITS[1:], help=text)
     text = "in three tiers: components of each key that the index stores; --rank of them are read [all]"
     settings("--index-components", type=int, metavar="N", help=text)
-    settings("--row-bits", type=int, choices=ROW_BITS, help="bits of a number in rows in three tiers [16]")
+    text = "bits of a number in rows: in three tiers, and as a lower bound of dense attention [16]"
+    settings("--row-bits", type=int, choices=ROW_BITS, help=text)
     text = "rows of a KV head that stay in SRAM, in three tiers [4 times --top-k]"
     settings("--hot-rows", type=int, metavar="N", help=text)
     text = "in three tiers: assumed share of the selected rows that are hot [0, the slowest case]"

@@ -185,8 +185,10 @@ def check_request(
         of_cache = {"index_bits": INDEX_BITS, **of_cache}
     cache = CacheSpec(batch, n_kv_heads, head_dim, seq_len, op=op, **of_cache)
     of_device = {name: given.pop(name) for name in OF_DEVICE if name in given}
-    placed = DeviceOptions(memory=chosen.memory, n_ipus=n_ipus, split=split, op=op, **of_device)
     model = device if isinstance(device, DeviceModel) else device_model(device)
+    if model.tiles != device_model().tiles:  # of a model that a caller made
+        of_device.setdefault("n_tiles", model.tiles)
+    placed = DeviceOptions(memory=chosen.memory, n_ipus=n_ipus, split=split, op=op, **of_device)
     tiles = checks.check_integer(op, "n_tiles", placed.n_tiles, 0, model.tiles)
     if n_heads % n_kv_heads != 0:
         checks.fail(op, "n_heads", f"be a multiple of n_kv_heads={n_kv_heads}", n_heads)
