@@ -106,12 +106,11 @@ class Asked:
 def running_server(
     engine: Engine,
     api_key: str | None = None,
-    is_greedy: bool = False,
     context: int = CONTEXT,
     origins: Sequence[str] = (),
 ) -> Iterator[str]:
     """The URL of a server on a free port of this machine."""
-    prompts = Prompts(chat_tokenizer(), context, 101, is_greedy=is_greedy)
+    prompts = Prompts(chat_tokenizer(), context, 101)
     app = create_app(engine, prompts, "tiny", api_key, origins)
     config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning")
     server = uvicorn.Server(config)

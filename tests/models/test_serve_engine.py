@@ -201,14 +201,14 @@ def test_a_long_prompt_does_not_hold_up_others(engine: Any, monkeypatch: Any) ->
     """Tokens come while a prompt is read, also within a piece; a short prompt overtakes a long one."""
     read = engine.contexts.read
 
-    def slow(place: int, tokens: Any, held: int, between: Any) -> Any:
+    def slow(place: int, tokens: Any, held: int, between: Any, *more: Any) -> Any:
         def slowly() -> None:  # before each layer
             time.sleep(0.05)
             engine._step_seconds = 0.01  # whatever else the machine does
             between()
 
         n_steps.append(len(writer.request.new))
-        logits = read(place, tokens, held, slowly)
+        logits = read(place, tokens, held, slowly, *more)
         n_steps.append(len(writer.request.new))
         return logits
 

@@ -22,6 +22,7 @@ PATHS: dict[str, dict] = {
     "/v1/completions": {"prompt": "w1"},
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "w1"}]},
 }
+OTHERS: dict[str, dict] = {"/tokenize": {"prompt": "w1"}, "/detokenize": {"tokens": [1]}}
 #: seconds for one request, whatever it asks for
 LIMIT = 20
 #: seconds that others wait for `/health`; the server alone takes a hundredth of it
@@ -57,6 +58,7 @@ FIELDS = [
     *("model", "prompt", "messages", "temperature", "top_p", "seed", "n", "max_tokens", "stop", "stream"),
     *("max_completion_tokens", "stream_options", "logprobs", "top_logprobs", "best_of", "echo", "suffix"),
     *("tools", "tool_choice", "logit_bias", "response_format", "no_such_field", "__class__", ""),
+    *("presence_penalty", "frequency_penalty", "repetition_penalty", "top_k", "min_p"),
 ]
 
 
@@ -79,7 +81,8 @@ def test_odd_values_of_every_field(http: Any, engine: Any, caplog: Any) -> None:
 
 #: what is wrong, and the field that is named
 WRONG: list[tuple[str, dict, str]] = [
-    ("/v1/completions", {"best_of": 2}, "best_of"),
+    ("/v1/completions", {"best_of": 1, "n": 2}, "best_of"),
+    ("/v1/completions", {"best_of": 2, "stream": True}, "best_of"),
     ("/v1/completions", {"best_of": True}, "best_of"),
     ("/v1/completions", {"echo": 0}, "echo"),
     ("/v1/completions", {"echo": "no"}, "echo"),
@@ -92,17 +95,23 @@ WRONG: list[tuple[str, dict, str]] = [
     ("/v1/chat/completions", {"tools": [{}]}, "tools"),
     ("/v1/chat/completions", {"top_logprobs": 2}, "top_logprobs"),
     ("/v1/chat/completions", {"max_tokens": 10**30}, "max_tokens"),
+    ("/v1/chat/completions", {"echo": True}, "echo"),
+    ("/v1/chat/completions", {"best_of": 2}, "best_of"),
+    ("/tokenize", {"messages": [{"role": "user", "content": "w1"}]}, "prompt"),
+    ("/detokenize", {"tokens": ["w1"]}, "tokens"),
+    ("/detokenize", {"tokens": [101]}, "tokens"),
 ]
 
 
 @pytest.mark.parametrize(("path", "fields", "name"), WRONG)
 def test_what_is_wrong_is_named(http: Any, path: str, fields: dict, name: str) -> None:
-    answer = http.post(path, json={**PATHS[path], **fields})
+    answer = http.post(path, json={**{**PATHS, **OTHERS}[path], **fields})
     assert answer.status_code == 400 and answer.json()["error"]["param"] == name, answer.text
 
 
 def test_neutral_values_are_taken(http: Any) -> None:
     neutral = {"best_of": 2, "n": 2, "echo": False, "repetition_penalty": 1.0, "top_k": -1, "min_p": 0.0}
+    neutral = {**neutral, "tools": [], "tool_choice": "auto", "logit_bias": {}, "suffix": "", "min_tokens": 0}
     stream = {"stream": True, "stream_options": {"include_usage": False}}
     for fields in (neutral, stream, {"stop": [f"w{at} w{at}" for at in range(16)]}):
         answer = http.post("/v1/completions", json={"prompt": "w1", "max_tokens": 1, **fields})

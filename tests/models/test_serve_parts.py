@@ -58,6 +58,55 @@ def test_tokens_come_as_often_as_they_are_likely(temperature: float, top_p: floa
     assert np.abs(counts / n - expected).max() < 5 * np.sqrt(0.25 / n)
 
 
+def frequencies(sampling: Sampling, logits: Any, n: int = 3000) -> Any:
+    sampler = Sampler(sampling)
+    return np.bincount([sampler.choose(logits) for _ in range(n)], minlength=len(logits)) / n
+
+
+@pytest.mark.parametrize("fields", [{"top_k": 3}, {"min_p": 0.2}, {"top_k": 4, "min_p": 0.1, "top_p": 0.9}])
+def test_only_likely_tokens_are_drawn(fields: dict) -> None:
+    logits = logits_of(50)
+    mass = np.exp(logits.astype(np.float64))
+    mass /= mass.sum()
+    kept = sorted(range(50), key=lambda token: -mass[token])[: fields.get("top_k", 50)]
+    kept = [token for token in kept if mass[token] >= fields.get("min_p", 0) * mass.max()]
+    share = np.cumsum(mass[kept]) / mass[kept].sum()
+    kept = kept[: int(np.sum(share < fields.get("top_p", 1.0))) + 1]
+    found = frequencies(Sampling(seed=1, **fields), logits)
+    assert sorted(kept) == np.flatnonzero(found).tolist() and 1 < len(kept) < 20
+    assert np.abs(found[kept] - mass[kept] / mass[kept].sum()).max() < 0.05
+
+
+def test_of_as_likely_tokens_top_k_takes_no_more() -> None:
+    assert np.count_nonzero(frequencies(Sampling(top_k=3), np.zeros(20, np.float32), 300)) == 3
+
+
+def test_penalties() -> None:
+    """Greedy, as their definition has them: presence once, frequency for each time, repetition as a factor,
+    of tokens of the prompt too."""
+    logits = np.array([3.0, 2.9, 2.5, -1.0], np.float32)
+
+    def chosen(n: int = 6, prompt: Sequence[int] = (), **fields: Any) -> list[int]:
+        sampler = Sampler(Sampling(0.0, **fields), prompt)
+        return [sampler.choose(logits) for _ in range(n)]
+
+    assert chosen() == [0] * 6
+    assert chosen(presence=0.3) == [0, 1, 0, 0, 0, 0]
+    assert chosen(frequency=0.22) == [0, 1, 0, 1, 0, 2]
+    assert chosen(presence=-1, frequency=0.4) == [0, 0, 0, 1, 1, 1]
+    assert chosen(repetition=1.1) == [0, 1, 0, 0, 0, 0]
+    assert chosen(prompt=[0, 0, 1], repetition=1.5) == [2, 0, 0, 0, 0, 0]
+    assert chosen(prompt=[0, 1], presence=2.0, n=2) == [0, 1]
+    assert chosen(prompt=[1], repetition=1.05, presence=1.0, n=2) == [0, 1]
+    assert chosen(bias=((3, 100.0), (0, -100.0)), n=2) == [3, 3]
+    assert chosen(bias=((3, 5.0),), presence=2.0, n=3) == [3, 0, 1]
+    assert logits.tolist() == np.array([3.0, 2.9, 2.5, -1.0], np.float32).tolist()
+    assert Sampler(Sampling(0.0, repetition=2.0), [3]).choose(np.array([-3, -3, -3, -2], np.float32)) == 0
+    sampler = Sampler(Sampling(1.0))
+    allowed = np.array([False, False, True, True])
+    assert {sampler.choose(logits, allowed) for _ in range(100)} == {2, 3}
+
+
 def test_the_same_seed_draws_the_same() -> None:
     def drawn(seed: int) -> list:
         sampler = Sampler(Sampling(1.0, 0.95, seed))

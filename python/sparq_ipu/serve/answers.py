@@ -64,11 +64,16 @@ class Answer:
             "choices": choices,
         }
 
-    def whole(self, texts: Sequence[Text], ends: Sequence[Done], n_prompts: int) -> dict[str, Any]:
-        """All choices at once."""
+    def whole(self, texts: Sequence[Text], ends: Sequence[Done], n_prompts: int, n: int) -> dict[str, Any]:
+        """All choices at once: of each prompt the `n` texts whose tokens are the most likely on average."""
+        each = len(texts) // n_prompts
+        groups = [list(range(start, start + each)) for start in range(0, len(texts), each)]
+        if n < each:
+            groups = [sorted(group, key=lambda at: _mean(texts[at]), reverse=True)[:n] for group in groups]
         choices = []
-        for index, (text, end) in enumerate(zip(texts, ends)):
-            choice: dict[str, Any] = {"index": index, "finish_reason": end.reason}
+        for index, at in enumerate(at for group in groups for at in group):
+            text = texts[at]
+            choice: dict[str, Any] = {"index": index, "finish_reason": ends[at].reason}
             if self._is_chat:
                 choice["message"] = {"role": "assistant", "content": text.text}
             else:
@@ -125,9 +130,11 @@ class Answer:
             "text_offset": offsets,
         }
 
-    def _top(self, of_token: LogProbability) -> dict[str, float]:
+    def _top(self, of_token: LogProbability) -> dict[str, float] | None:
         """The token itself and the likeliest, by their names; of two with one name, the latter has its
         number."""
+        if of_token.value is None:
+            return None
         top = {self._name(of_token.token): of_token.value}
         for token, value in of_token.top:
             name = self._name(token)
@@ -139,6 +146,12 @@ class Answer:
         name, content = self._names.of(token)
         return f"bytes:{name}" if name.encode() != content else name
 
-    def _entry(self, token: int, value: float) -> dict[str, Any]:
+    def _entry(self, token: int, value: float | None) -> dict[str, Any]:
         name, content = self._names.of(token)
         return {"token": name, "logprob": value, "bytes": list(content)}
+
+
+def _mean(text: Text) -> float:
+    """Log-probability per token; an empty text comes last."""
+    values = [entry.value for entry in text.log_probabilities if entry.value is not None]
+    return sum(values) / len(values) if values else float("-inf")

@@ -20,7 +20,13 @@ from sparq_ipu.serve import engine as serving
 from sparq_ipu.serve.answers import Answer, error
 from sparq_ipu.serve.guard import Guard
 from sparq_ipu.serve.prompts import CHARACTERS_PER_TOKEN, Prompts
-from sparq_ipu.serve.schemas import ChatRequest, CompletionRequest, Invalid
+from sparq_ipu.serve.schemas import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    Invalid,
+    TokenizeRequest,
+)
 from sparq_ipu.serve.text import TokenNames
 
 #: between two looks whether a client is still there
@@ -101,7 +107,7 @@ def create_app(
         if said.stream:
             parts = _stream(form, events, len(requests), n_prompts, said.with_usage)
             return StreamingResponse(parts, media_type="text/event-stream")
-        return await _whole(form, events, len(requests), n_prompts)
+        return await _whole(form, events, len(requests), n_prompts, said.n or 1)
 
     @app.post("/v1/completions")
     async def completions(http: Request) -> Response:
@@ -110,6 +116,27 @@ def create_app(
     @app.post("/v1/chat/completions")
     async def chat(http: Request) -> Response:
         return await answer(ChatRequest, http, prompts.of_chat)
+
+    @app.post("/tokenize")
+    async def tokenize(http: Request) -> Response:
+        return await converted(http, lambda body: prompts.of_tokenize(TokenizeRequest.read(body)))
+
+    @app.post("/detokenize")
+    async def detokenize(http: Request) -> Response:
+        return await converted(http, lambda body: prompts.of_detokenize(DetokenizeRequest.read(body)))
+
+    async def converted(http: Request, convert: Callable[[bytes], Any]) -> Response:
+        loop = asyncio.get_running_loop()
+        try:
+            return JSONResponse(await loop.run_in_executor(reading, convert, await http.body()))
+        except ClientDisconnect:
+            return Response(status_code=499)  # nobody reads it
+        except Invalid as invalid:
+            return _error(invalid.status, str(invalid), param=invalid.param, code=invalid.code)
+
+    @app.post("/v1/embeddings")
+    async def embeddings() -> Response:
+        return _error(404, "embeddings are not served: the model generates text", code="not_supported")
 
     of_model = {"id": name, "object": "model", "created": created, "owned_by": "sparq-ipu"}
 
@@ -182,7 +209,7 @@ async def _events(
             engine.cancel(request)
 
 
-async def _whole(form: Answer, events: Any, n: int, n_prompts: int) -> Response:
+async def _whole(form: Answer, events: Any, n: int, n_prompts: int, n_kept: int) -> Response:
     texts: list[list[serving.Text]] = [[] for _ in range(n)]
     ends: list[Any] = [None] * n
     try:
@@ -206,7 +233,7 @@ async def _whole(form: Answer, events: Any, n: int, n_prompts: int) -> Response:
         for of_choice in texts
     ]
     loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(None, lambda: JSONResponse(form.whole(joined, ends, n_prompts)))
+    return await loop.run_in_executor(None, lambda: JSONResponse(form.whole(joined, ends, n_prompts, n_kept)))
 
 
 async def _stream(

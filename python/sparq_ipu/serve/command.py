@@ -201,7 +201,7 @@ def _build(arguments: argparse.Namespace) -> tuple[Any, Any]:
         model.get_input_embeddings().num_embeddings,
         stop_tokens(model, tokenizer, False),
         stop_tokens(model, tokenizer, True) if getattr(tokenizer, "chat_template", None) else [],
-        bool(arguments.lossless),
+        0.0 if arguments.lossless else 1.0,
         arguments.parse_special,
     )
     # The engine's own tokenizer: that of the application works in another thread.

@@ -75,22 +75,30 @@ class Contexts:
         self._products.undo()
 
     def read(
-        self, place: int, tokens: Sequence[int], held: int, between: Callable[[], None] | None = None
+        self,
+        place: int,
+        tokens: Sequence[int],
+        held: int,
+        between: Callable[[], None] | None = None,
+        of_all: bool = False,
     ) -> torch.Tensor:
         """The next tokens of a prompt, read with dense attention.
 
         Args:
             held: tokens that the place holds, a multiple of ALIGNMENT.
             between: called in each layer; it may make passes of other places.
+            of_all: return the logits after each of them.
 
         Returns:
-            Logits (vocabulary,) float32 after the last of them.
+            Logits (vocabulary,) float32 after the last of them; or (n tokens, vocabulary).
         """
         n = len(tokens)
         filled = [*tokens, *[0] * (-n % ALIGNMENT)]
         cache = self._cache.tokens([place], n, is_piece=True, between=between)
         positions = torch.arange(held, held + len(filled))[None]
         with self._rows(ALIGNMENT):
+            if of_all:
+                return self._forward([filled], positions, cache)[0, :n]
             return self._forward([filled], positions, cache, n - 1)[0, 0]
 
     def step(self, places: Sequence[int], tokens: Sequence[int], held: Sequence[int]) -> torch.Tensor:

@@ -83,6 +83,7 @@ class Request:
         max_new: most tokens of the answer.
         emit: called with each `Event`, by the engine's thread.
         stops: strings that end the answer. stop_tokens: tokens that do.
+        echo: text of the prompt, if it begins the answer; with log-probabilities where these are reported.
     """
 
     tokens: np.ndarray
@@ -91,6 +92,7 @@ class Request:
     emit: Callable[[Event], None]
     stops: Sequence[str] = ()
     stop_tokens: Sequence[int] = ()
+    echo: str | None = None
 
     # what follows is the engine's
 
@@ -98,7 +100,9 @@ class Request:
         self.came = time.perf_counter()
         self.is_cancelled = False
         self.place: Place | None = None
-        self.sampler = Sampler(self.sampling)
+        self.sampler = Sampler(self.sampling, self.tokens)
+        #: all of the prompt is read, whatever is held of it
+        self.reports_prompt = self.echo is not None and self.sampling.n_top is not None
         #: tokens of the prompt in the place; of those, how many were there before
         self.n_read = self.n_held = 0
         #: rows of the prompt that the disk gives, and the first of them; no more are there
@@ -124,8 +128,8 @@ class Engine:
         contexts: the model, with its places.
         tokenizer: of transformers.
         max_waiting: requests that may wait for a place.
-        draft_tokens: tokens that SparQ attention drafts for dense attention to check; 0: none, what SparQ
-            attention says is said. With drafts every request must be greedy.
+        draft_tokens: tokens that SparQ attention drafts, greedily, for dense attention to check; 0: answers
+            are those of SparQ attention.
         metrics: what it counts into.
         kept: prefixes on disk, which the engine closes at its end; None: places are all that is kept.
     """
@@ -267,11 +271,12 @@ class Engine:
             self._n_used += 1
             place.used = self._n_used
             request.place = place
-            self._texts[request] = TextStream(self.tokenizer, request.stops)
+            before = [] if request.echo is None else request.tokens[-8:].tolist()
+            self._texts[request] = TextStream(self.tokenizer, request.stops, before)
             self._reading.append(request)
             self.metrics.running.set(len(self._reading) + len(self._writing))
             try:  # what it holds of this prompt stays
-                n = longest([place], request.tokens, ALIGNMENT)[1]
+                n = 0 if request.reports_prompt else longest([place], request.tokens, ALIGNMENT)[1]
                 self.contexts.keep([place.index], [n])
                 place.tokens = place.tokens[:n]
                 request.n_read = request.n_held = n
@@ -302,16 +307,20 @@ class Engine:
         assert place is not None
         is_first = request.n_read == request.n_held
         try:
-            if is_first:
+            if is_first and not request.reports_prompt:
                 self._copy_prefix(request, place)
                 if self._take_kept(request, place):
                     return
                 request.progress = PromptProgress(len(request.tokens), request.n_held)
-            n = min(self._piece_tokens(), len(request.tokens) - request.n_read)
+            # logits of all tokens of a large piece would take much memory
+            n = ALIGNMENT if request.reports_prompt else self._piece_tokens()
+            n = min(n, len(request.tokens) - request.n_read)
             piece = request.tokens[request.n_read : request.n_read + n]
             self._layer_at = self._step_at = time.perf_counter()
             self._layer_seconds = 0.0
-            logits = self.contexts.read(place.index, piece.tolist(), request.n_read, self._between_layers)
+            logits = self.contexts.read(
+                place.index, piece.tolist(), request.n_read, self._between_layers, request.reports_prompt
+            ).numpy()
             self._token_seconds = self._layer_seconds / n
             request.progress.n_read += n
             if request.progress.is_due(EVERY):
@@ -321,11 +330,13 @@ class Engine:
             if self.kept is not None:
                 self.kept.keep(place.tokens, functools.partial(self.contexts.rows, place.index))
             self.metrics.prompt_tokens.labels("read").inc(n)
+            if request.reports_prompt:
+                logits = self._report_prompt(request, logits)
             if request.n_read == len(request.tokens):
                 self._reading.remove(request)
                 self._writing.append(request)
                 self.metrics.prompt_tokens.labels("held").inc(request.n_held)
-                self._take(request, logits.numpy())
+                self._begin(request, logits)
         except Exception as error:
             self._fail(request, error)
 
@@ -358,6 +369,26 @@ class Engine:
         request.fetched_from = request.n_read // BLOCK * BLOCK
         request.fetch = self.kept.fetch(request.tokens[:-1], request.fetched_from)
         return True
+
+    def _report_prompt(self, request: Request, logits: np.ndarray) -> np.ndarray:
+        """Report log-probabilities of the prompt; logits are those of a piece. Returns the last ones."""
+        start = request.n_read - len(logits)
+        if start == 0:
+            request.log_probabilities.append(LogProbability(int(request.tokens[0]), None, []))
+        for row, token in zip(logits, request.tokens[start + 1 : request.n_read + 1].tolist()):
+            reported = request.sampler.log_probability(row, token)
+            assert reported is not None
+            request.log_probabilities.append(reported)
+        return logits[-1]
+
+    def _begin(self, request: Request, logits: np.ndarray) -> None:
+        """The prompt is read: the answer begins, with logits (vocabulary,)."""
+        if request.echo is not None:
+            self._say(request, request.echo)
+        if request.max_new:
+            self._take(request, logits)
+        else:
+            self._finish(request, "length", "")
 
     def _piece_tokens(self) -> int:
         """As many as may be: nothing interrupts a layer, so it is read in the time between two steps."""
@@ -418,17 +449,20 @@ class Engine:
                 draft.append(token)
         self.contexts.keep(places, held)
         checked = self.contexts.check(places, drafts, held).numpy()
-        right = checked.argmax(-1)
-        n_same = [next((i for i in range(n) if d[i + 1] != r[i]), n) for d, r in zip(drafts, right)]
-        self.contexts.keep(places, [h + same + 1 for h, same in zip(held, n_same)])
-        for request, rows, same in zip(requests, checked, n_same):
-            self._take_or_fail(request, list(rows[: same + 1]))
+        for request, rows, draft in zip(requests, checked, drafts):
+            self._take_or_fail(request, list(rows), draft[1:])
+        left = [request for request in requests if request in self._writing]
+        if left:
+            self._restore(left)
 
-    def _take_or_fail(self, request: Request, rows: list[np.ndarray]) -> None:
+    def _take_or_fail(self, request: Request, rows: list[np.ndarray], draft: Sequence[int] = ()) -> None:
+        """Take the next token, from the first row, and one of each further row as long as they are the
+        drafted ones."""
         try:
-            for row in rows:
-                if request in self._writing:
-                    self._take(request, row)
+            for at, row in enumerate(rows):
+                self._take(request, row)
+                if request not in self._writing or request.new[-1:] != draft[at : at + 1]:
+                    return
         except Exception as error:
             self._fail(request, error)
 

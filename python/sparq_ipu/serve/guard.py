@@ -18,6 +18,8 @@ _log = logging.getLogger("sparq_ipu.serve")
 #: of a body that is too large, bytes and seconds that are read and dropped: a client that still writes when
 #: the connection ends does not see why
 _DROPPED_BYTES, _DROPPED_SECONDS = 64 << 20, 10.0
+#: beginnings of paths that need the key
+_LOCKED = ("/v1", "/tokenize", "/detokenize")
 
 
 class _TooLarge(Exception):
@@ -28,7 +30,7 @@ class Guard:
     """ASGI middleware.
 
     Args:
-        api_key: that requests below /v1 must have; None: none.
+        api_key: that requests to the model must have; None: none.
         max_bytes: of a request's body.
     """
 
@@ -64,7 +66,7 @@ class Guard:
         headers = dict(scope["headers"])
         if scope["path"].endswith("/"):
             scope = {**scope, "path": scope["path"].rstrip("/") or "/"}
-        if self._api_key is not None and scope["path"].startswith("/v1") and scope["method"] != "OPTIONS":
+        if self._api_key is not None and scope["path"].startswith(_LOCKED) and scope["method"] != "OPTIONS":
             scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
             if scheme.lower() != b"bearer" or not hmac.compare_digest(given.strip(), self._api_key):
                 message = "the API key must be that of this server"

@@ -5,13 +5,20 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Iterable, Sequence
 
 import numpy as np
 
 from sparq_ipu.serve.engine import Event, Request
 from sparq_ipu.serve.sampling import Sampling
-from sparq_ipu.serve.schemas import ChatRequest, CompletionRequest, Invalid
+from sparq_ipu.serve.schemas import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    Invalid,
+    Message,
+    TokenizeRequest,
+)
 from sparq_ipu.transformers.generation.chats import chat_tokens
 
 #: most tokens of a completion by default, as in OpenAI's API
@@ -29,7 +36,7 @@ class Prompts:
         context: most tokens of a prompt and its answer.
         vocabulary: tokens that there are.
         stops: tokens that end a text. chat_stops: tokens that end an answer to messages.
-        is_greedy: every answer must be: of a server that is lossless.
+        temperature: of requests that set none.
         parses_special: special tokens that a message spells out are such, not text.
     """
 
@@ -38,7 +45,7 @@ class Prompts:
     vocabulary: int
     stops: Sequence[int] = ()
     chat_stops: Sequence[int] = ()
-    is_greedy: bool = False
+    temperature: float = 1.0
     parses_special: bool = False
 
     def of_completion(self, said: CompletionRequest) -> list[list[int]]:
@@ -51,27 +58,43 @@ class Prompts:
             raise Invalid("prompt must not be an empty list", "prompt")
         prompts = [self._tokens(p, "prompt") if isinstance(p, str) else p for p in said.prompts]
         for tokens in prompts:
-            self._check(tokens, said.max_tokens, "prompt")
+            self._check(tokens, 1 if said.max_tokens is None else said.max_tokens, "prompt")
         return prompts
 
     def of_chat(self, said: ChatRequest) -> list[list[int]]:
         """Tokens of the conversation, as the model's template has it. Raises: Invalid, as above."""
-        if getattr(self.tokenizer, "chat_template", None) is None:
-            raise Invalid("the model has no template for chats; use /v1/completions", "messages")
-        if len(said.messages) > self.context:
-            raise Invalid(f"messages must be at most {self.context}, got {len(said.messages)}", "messages")
-        messages = [message.for_template() for message in said.messages]
-        self._check_length(sum(len(message["content"]) for message in messages), "messages")
-        try:
-            tokens = chat_tokens(self.tokenizer, messages, self.parses_special)
-        except ValueError as error:
-            raise Invalid(str(error), "messages") from None
-        self._check(tokens, said.max_completion_tokens or said.max_tokens, "messages")
+        tokens = self._chat_tokens(said.messages)
+        self._check(tokens, said.max_completion_tokens or said.max_tokens or 1, "messages")
         return [tokens]
 
-    def _tokens(self, text: str, param: str) -> list[int]:
+    def of_tokenize(self, said: TokenizeRequest) -> dict[str, Any]:
+        """The answer to POST /tokenize. Raises: Invalid, as above."""
+        if said.messages is not None:
+            tokens = self._chat_tokens(said.messages)
+        else:
+            tokens = self._tokens(said.prompt or "", "prompt", said.add_special_tokens is not False)
+        return {"tokens": tokens, "count": len(tokens), "max_model_len": self.context}
+
+    def of_detokenize(self, said: DetokenizeRequest) -> dict[str, Any]:
+        """The answer to POST /detokenize. Raises: Invalid, as above."""
+        self._check_tokens(said.tokens, "tokens")
+        return {"prompt": self.tokenizer.decode(said.tokens)}
+
+    def _chat_tokens(self, said: Sequence[Message]) -> list[int]:
+        if getattr(self.tokenizer, "chat_template", None) is None:
+            raise Invalid("the model has no template for chats; use /v1/completions", "messages")
+        if len(said) > self.context:
+            raise Invalid(f"messages must be at most {self.context}, got {len(said)}", "messages")
+        messages = [message.for_template() for message in said]
+        self._check_length(sum(len(message["content"]) for message in messages), "messages")
+        try:
+            return chat_tokens(self.tokenizer, messages, self.parses_special)
+        except ValueError as error:
+            raise Invalid(str(error), "messages") from None
+
+    def _tokens(self, text: str, param: str, adds_special: bool = True) -> list[int]:
         self._check_length(len(text), param)
-        tokens: list[int] = self.tokenizer(text).input_ids
+        tokens: list[int] = self.tokenizer(text, add_special_tokens=adds_special).input_ids
         return tokens
 
     def _check_length(self, n_characters: int, param: str) -> None:
@@ -80,56 +103,73 @@ class Prompts:
             message = f"{param} must have at most {most} characters, got {n_characters}"
             raise Invalid(message, param, "context_length_exceeded")
 
-    def _check(self, tokens: Sequence[int], max_new: int | None, param: str) -> None:
+    def _check(self, tokens: Sequence[int], max_new: int, param: str) -> None:
         if not tokens:
             raise Invalid(f"{param} must have at least one token, got none", param)
-        if min(tokens) < 0 or max(tokens) >= self.vocabulary:
-            raise Invalid(f"{param} must have tokens in [0, {self.vocabulary})", param)
-        n = len(tokens) + (max_new or 1)
-        if n > self.context:
+        self._check_tokens(tokens, param)
+        if len(tokens) + max_new > self.context:
             message = (
                 f"the prompt and the answer must have at most {self.context} tokens, "
-                f"got {len(tokens)} and {max_new or 1}"
+                f"got {len(tokens)} and {max_new}"
             )
             raise Invalid(message, param, "context_length_exceeded")
+
+    def _check_tokens(self, tokens: Iterable[int], param: str) -> None:
+        if not all(0 <= token < self.vocabulary for token in tokens):
+            raise Invalid(f"{param} must have tokens in [0, {self.vocabulary})", param)
+
+    def _sampling(self, said: Any) -> Sampling:
+        bias = {int(token): float(value) for token, value in (said.logit_bias or {}).items()}
+        self._check_tokens(bias, "logit_bias")
+        if isinstance(said, ChatRequest):
+            n_top = (said.top_logprobs or 0) if said.logprobs else None
+        else:  # of several texts the likeliest is returned
+            n_top = 0 if said.logprobs is None and said.n_each > (said.n or 1) else said.logprobs
+        return Sampling(
+            self.temperature if said.temperature is None else said.temperature,
+            1.0 if said.top_p is None else said.top_p,
+            secrets.randbits(63) if said.seed is None else said.seed % (1 << 63),
+            n_top,
+            max(said.top_k or 0, 0),
+            said.min_p or 0.0,
+            said.presence_penalty or 0.0,
+            said.frequency_penalty or 0.0,
+            said.repetition_penalty or 1.0,
+            tuple(bias.items()),
+        )
 
     def requests(
         self, said: Any, prompts: Sequence[Sequence[int]], emit: Callable[[int], Callable[[Event], None]]
     ) -> list[Request]:
-        """One for each choice: `n` for each prompt, in order.
+        """One for each text: `n` or `best_of` for each prompt, in order.
 
         Args:
-            emit: of a choice's index, what takes its events.
+            emit: of a text's index, what takes its events.
 
         Raises:
-            Invalid: not greedy, where all must be.
+            Invalid: a bias of tokens that do not exist.
         """
-        is_chat = isinstance(said, ChatRequest)
-        temperature = said.temperature
-        if temperature is None:
-            temperature = 0.0 if self.is_greedy else 1.0
-        if self.is_greedy and temperature > 0:
-            raise Invalid("temperature must be 0: this server drafts and checks tokens", "temperature")
+        sampling = self._sampling(said)
         if isinstance(said, ChatRequest):
-            n_top = (said.top_logprobs or 0) if said.logprobs else None
-            limit = said.max_completion_tokens or said.max_tokens
+            limit, stops, given = said.max_completion_tokens or said.max_tokens, self.chat_stops, [None]
         else:
-            n_top, limit = said.logprobs, said.max_tokens or _USUAL_TOKENS
-        seed = secrets.randbits(63) if said.seed is None else said.seed % (1 << 63)
+            limit = _USUAL_TOKENS if said.max_tokens is None else said.max_tokens
+            stops, given = self.stops, said.prompts if said.echo else [None] * len(prompts)
         made: list[Request] = []
-        for prompt in prompts:
+        for prompt, text in zip(prompts, given):
             tokens = np.array(prompt, np.int64)
             room = self.context - len(tokens)
-            for choice in range(said.n or 1):
-                top_p = 1.0 if said.top_p is None else said.top_p
+            echo = self.tokenizer.decode(text) if isinstance(text, list) else text
+            for choice in range(said.n_each):
                 made.append(
                     Request(
                         tokens,
                         min(room if limit is None else limit, room),
-                        Sampling(temperature, top_p, seed + choice, n_top),
+                        dataclasses.replace(sampling, seed=sampling.seed + choice),
                         emit(len(made)),
                         said.stops,
-                        self.chat_stops if is_chat else self.stops,
+                        stops,
+                        echo,
                     )
                 )
         return made

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple
+from typing import NamedTuple, Sequence
 
 import numpy as np
 
@@ -19,45 +19,94 @@ class Sampling:
         seed: of the random numbers; the same one gives the same tokens.
         n_top: most likely tokens to report with their log-probabilities; None: report none, 0: that of the
             token itself.
+        top_k: draw among this many of the most likely tokens; 0: of all.
+        min_p: draw among tokens at least this fraction as likely as the most likely one.
+        presence: subtracted from the logits of tokens in the answer. frequency: the same, for each time.
+        repetition: divides positive logits of tokens in the prompt and the answer, multiplies negative ones.
+        bias: token and what is added to its logit.
     """
 
     temperature: float = 1.0
     top_p: float = 1.0
     seed: int = 0
     n_top: int | None = None
+    top_k: int = 0
+    min_p: float = 0.0
+    presence: float = 0.0
+    frequency: float = 0.0
+    repetition: float = 1.0
+    bias: tuple[tuple[int, float], ...] = ()
 
 
 class LogProbability(NamedTuple):
-    """The log-probability of a token before temperature and top_p, and the most likely tokens with theirs."""
+    """The log-probability that the model gives a token, and the most likely tokens with theirs. The first
+    token of a prompt has none."""
 
     token: int
-    value: float
+    value: float | None
     top: list[tuple[int, float]]
 
 
 class Sampler:
-    """Draws the tokens of one text, with random numbers of its own."""
+    """Draws the tokens of one text, with random numbers of its own.
 
-    def __init__(self, sampling: Sampling):
+    Args:
+        prompt: tokens before the answer.
+    """
+
+    def __init__(self, sampling: Sampling, prompt: Sequence[int] | np.ndarray = ()):
         self.sampling = sampling
         self._random = np.random.default_rng(sampling.seed)
+        self._repeats = sampling.repetition != 1
+        self._penalises = self._repeats or bool(sampling.presence or sampling.frequency)
+        #: tokens that are penalised, and how often the answer contains them
+        self._counts = dict.fromkeys(np.unique(prompt).tolist(), 0) if self._repeats else {}
+        self._bias = tuple(np.array(part) for part in zip(*sampling.bias))
 
-    def choose(self, logits: np.ndarray) -> int:
-        """A token, from logits (vocabulary,) float32."""
-        if self.sampling.temperature == 0:
+    def choose(self, logits: np.ndarray, allowed: np.ndarray | None = None) -> int:
+        """The next token, from logits (vocabulary,) float32.
+
+        Args:
+            allowed: of each token, whether it may be chosen; None: all may.
+        """
+        token = self._draw(self._adjusted(logits, allowed))
+        if self._penalises:
+            self._counts[token] = self._counts.get(token, 0) + 1
+        return token
+
+    def _adjusted(self, logits: np.ndarray, allowed: np.ndarray | None) -> np.ndarray:
+        if not (self._counts or self._bias or allowed is not None):
+            return logits
+        logits = logits.copy()
+        if self._bias:
+            logits[self._bias[0]] += self._bias[1]
+        if self._counts:
+            tokens = np.fromiter(self._counts, np.int64)
+            counts = np.fromiter(self._counts.values(), np.int64)
+            values, factor = logits[tokens], self.sampling.repetition
+            values = np.where(values > 0, values / factor, values * factor)
+            values -= self.sampling.presence * (counts > 0) + self.sampling.frequency * counts
+            logits[tokens] = values
+        if allowed is not None:
+            logits[~allowed] = -np.inf
+        return logits
+
+    def _draw(self, logits: np.ndarray) -> int:
+        of = self.sampling
+        if of.temperature == 0:
             return int(logits.argmax())
-        scaled = (logits.astype(np.float64) - float(logits.max())) / self.sampling.temperature
+        scaled = (logits.astype(np.float64) - float(logits.max())) / of.temperature
         mass = np.exp(scaled)
         mass /= mass.sum()
-        if self.sampling.top_p < 1:
-            order = np.argsort(-mass, kind="stable")
+        order = np.arange(len(mass)) if of.min_p == 0 else np.flatnonzero(mass >= of.min_p * mass.max())
+        if 0 < of.top_k < len(order):
+            order = order[np.sort(np.argpartition(-mass[order], of.top_k - 1)[: of.top_k])]
+        if of.top_p < 1:
+            order = order[np.argsort(-mass[order], kind="stable")]
             sums = np.cumsum(mass[order])
             # the first tokens whose mass reaches top_p, one at least
-            order = order[: int(np.searchsorted(sums, self.sampling.top_p)) + 1]
-            chosen = mass[order]
-        else:
-            order, chosen = np.arange(len(mass)), mass
-        sums = np.cumsum(chosen)
+            order = order[: int(np.searchsorted(sums, of.top_p * sums[-1])) + 1]
+        sums = np.cumsum(mass[order])
         at = np.searchsorted(sums, self._random.random() * sums[-1], side="right")
         return int(order[min(int(at), len(order) - 1)])
 

@@ -20,30 +20,33 @@ _MOST = 1 << 53
 
 #: fields that change nothing here
 _HARMLESS = frozenset(
-    {"user", "metadata", "store", "safety_identifier", "prompt_cache_key", "service_tier", "verbosity"}
+    "user metadata store safety_identifier prompt_cache_key service_tier verbosity cache_prompt".split()
 )
 #: fields that take only the value that holds anyway
 _FIXED: dict[str, Any] = {
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "logit_bias": ({},),
-    "echo": (False,),
     "suffix": ("",),
     "tools": ([],),
-    "tool_choice": ("none",),
+    "functions": ([],),
+    "tool_choice": ("none", "auto"),
+    "function_call": ("none", "auto"),
     "response_format": ({"type": "text"},),
     "modalities": (["text"],),
     "parallel_tool_calls": (True, False),
-    "repetition_penalty": (1,),
-    "min_p": (0,),
-    "top_k": (0, -1),
+    "echo": (False,),
+    "best_of": (1,),
+    "min_tokens": (0,),
+    "ignore_eos": (False,),
+    "skip_special_tokens": (True,),
+    "use_beam_search": (False,),
+    "length_penalty": (1,),
+    "typical_p": (1,),
 }
 
 #: lists and objects of a body: while pydantic makes them, no other thread runs
 _MOST_CONTAINERS = 10_000
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
-_Kind = TypeVar("_Kind", bound="_Sampled")
+_Kind = TypeVar("_Kind", bound="_Strict")
 
 
 class Invalid(ValueError):
@@ -68,42 +71,16 @@ def _is_one_of(value: Any, fixed: tuple[Any, ...]) -> bool:
     return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in fixed)
 
 
+def _is_bias(value: Any) -> bool:
+    # A token has at most 9 digits: no text is turned into a huge number.
+    return isinstance(value, dict) and all(
+        re.fullmatch("[0-9]{1,9}", token) and type(bias) in (int, float) and abs(bias) <= 100
+        for token, bias in value.items()
+    )
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
-
-
-class _Sampled(_Strict):
-    """Fields of both kinds of requests."""
-
-    model: Optional[str] = None
-    temperature: Optional[float] = Field(None, ge=0, le=2)
-    top_p: Optional[float] = Field(None, gt=0, le=1)
-    seed: Optional[int] = Field(None, ge=-(1 << 63), lt=1 << 63)
-    n: Optional[int] = Field(None, ge=1, le=32)
-    max_tokens: Optional[int] = Field(None, ge=1, le=_MOST)
-    stop: Any = None
-    stream: Optional[bool] = None
-    stream_options: Optional[Dict[str, Any]] = None
-
-    @model_validator(mode="after")
-    def _no_others(self) -> _Sampled:
-        for name, value in (self.model_extra or {}).items():
-            if value is None or name in _HARMLESS:
-                continue
-            if name not in _FIXED:
-                raise Invalid(f"{name[:64]} is not a field of this request", name[:64])
-            if not _is_one_of(value, _FIXED[name]):
-                raise Invalid(f"{name} is not supported by this server", name)
-        if not _is_list_of(str, self.stops):
-            raise Invalid("stop must be a string or a list of strings", "stop")
-        if len(self.stops) > 16:
-            raise Invalid(f"stop must have at most 16 strings, got {len(self.stops)}", "stop")
-        if self.stream_options is not None:
-            if not self.stream:
-                raise Invalid("stream_options must only be set with stream", "stream_options")
-            if not isinstance(self.stream_options.get("include_usage") or False, bool):
-                raise Invalid("stream_options.include_usage must be a boolean", "stream_options")
-        return self
 
     @classmethod
     def read(cls: Type[_Kind], body: bytes) -> _Kind:
@@ -130,10 +107,57 @@ class _Sampled(_Strict):
         where = ".".join(place) or "the body"
         raise Invalid(f"{where}: {reason or first['msg']}", place[0] if place else None)
 
+
+class _Sampled(_Strict):
+    """Fields of both kinds of requests."""
+
+    model: Optional[str] = None
+    temperature: Optional[float] = Field(None, ge=0, le=2)
+    top_p: Optional[float] = Field(None, gt=0, le=1)
+    seed: Optional[int] = Field(None, ge=-(1 << 63), lt=1 << 63)
+    n: Optional[int] = Field(None, ge=1, le=32)
+    top_k: Optional[int] = Field(None, ge=-1, le=_MOST)
+    min_p: Optional[float] = Field(None, ge=0, le=1)
+    presence_penalty: Optional[float] = Field(None, ge=-2, le=2)
+    frequency_penalty: Optional[float] = Field(None, ge=-2, le=2)
+    repetition_penalty: Optional[float] = Field(None, ge=0.01, le=100)
+    logit_bias: Any = None
+    max_tokens: Optional[int] = Field(None, ge=1, le=_MOST)
+    stop: Any = None
+    stream: Optional[bool] = None
+    stream_options: Optional[Dict[str, Any]] = None
+
+    @model_validator(mode="after")
+    def _no_others(self) -> _Sampled:
+        for name, value in (self.model_extra or {}).items():
+            if value is None or name in _HARMLESS:
+                continue
+            if name not in _FIXED:
+                raise Invalid(f"{name[:64]} is not a field of this request", name[:64])
+            if not _is_one_of(value, _FIXED[name]):
+                raise Invalid(f"{name} is not supported by this server", name)
+        if not _is_list_of(str, self.stops):
+            raise Invalid("stop must be a string or a list of strings", "stop")
+        if len(self.stops) > 16:
+            raise Invalid(f"stop must have at most 16 strings, got {len(self.stops)}", "stop")
+        if not _is_bias({} if self.logit_bias is None else self.logit_bias):
+            raise Invalid("logit_bias must map tokens to numbers in [-100, 100]", "logit_bias")
+        if self.stream_options is not None:
+            if not self.stream:
+                raise Invalid("stream_options must only be set with stream", "stream_options")
+            if not isinstance(self.stream_options.get("include_usage") or False, bool):
+                raise Invalid("stream_options.include_usage must be a boolean", "stream_options")
+        return self
+
+    @property
+    def n_each(self) -> int:
+        """Texts that are generated for a prompt."""
+        return self.n or 1
+
     @property
     def n_answers(self) -> int:
-        """Texts that are asked for."""
-        return self.n or 1
+        """Texts that are generated."""
+        return self.n_each
 
     @property
     def stops(self) -> List[str]:
@@ -150,8 +174,10 @@ class CompletionRequest(_Sampled):
     """POST /v1/completions."""
 
     prompt: Any
+    max_tokens: Optional[int] = Field(None, ge=0, le=_MOST)
     logprobs: Optional[int] = Field(None, ge=0, le=20)
-    best_of: Optional[int] = None
+    best_of: Optional[int] = Field(None, ge=1, le=32)
+    echo: Optional[bool] = None
 
     @field_validator("prompt")
     @classmethod
@@ -162,10 +188,19 @@ class CompletionRequest(_Sampled):
         raise ValueError("must be a text, a list of texts, a list of tokens or a list of such lists")
 
     @model_validator(mode="after")
-    def _best_are_all(self) -> CompletionRequest:
-        if self.best_of not in (None, self.n or 1):
-            raise Invalid("best_of must be n: this server chooses no best answers", "best_of")
+    def _fits_together(self) -> CompletionRequest:
+        if self.n_each < (self.n or 1):
+            raise Invalid(f"best_of must be at least n, got {self.best_of}", "best_of")
+        if self.n_each > (self.n or 1) and (self.stream or self.echo):
+            raise Invalid("best_of must be n with stream or echo", "best_of")
+        if self.max_tokens == 0 and not self.echo:
+            raise Invalid("max_tokens must be at least 1 without echo, got 0", "max_tokens")
         return self
+
+    @property
+    def n_each(self) -> int:
+        """See _Sampled."""
+        return self.best_of or self.n or 1
 
     @property
     def prompts(self) -> List[Any]:
@@ -255,3 +290,30 @@ class ChatRequest(_Sampled):
         if self.top_logprobs and not self.logprobs:
             raise Invalid("top_logprobs needs logprobs", "top_logprobs")
         return self
+
+
+class TokenizeRequest(_Sampled):
+    """POST /tokenize: a text, or messages."""
+
+    prompt: Optional[str] = None
+    messages: Optional[List[Message]] = Field(None, min_length=1, fail_fast=True)
+    add_special_tokens: Optional[bool] = None
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> TokenizeRequest:
+        if (self.prompt is None) == (self.messages is None):
+            raise Invalid("prompt or messages must be given, and not both", "prompt")
+        return self
+
+
+class DetokenizeRequest(_Sampled):
+    """POST /detokenize."""
+
+    tokens: Any
+
+    @field_validator("tokens")
+    @classmethod
+    def _integers(cls, tokens: Any) -> Any:
+        if not _is_list_of(int, tokens):
+            raise ValueError("must be a list of tokens")
+        return tokens

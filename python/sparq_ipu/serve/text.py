@@ -65,14 +65,15 @@ class TextStream:
     Args:
         tokenizer: of transformers.
         stops: strings that end the text; they are not part of it.
+        before: tokens that the text continues; a tokenizer may join both with a space.
     """
 
-    def __init__(self, tokenizer: Any, stops: Sequence[str] = ()):
+    def __init__(self, tokenizer: Any, stops: Sequence[str] = (), before: Sequence[int] = ()):
         self._tokenizer = tokenizer
         self._stops = [stop for stop in stops if stop]
-        self._tokens: list[int] = []
+        self._tokens = list(before)
         #: tokens before `_begin` are text for good; those before `_end` are in `_held` or were given
-        self._begin = self._end = 0
+        self._begin, self._end = 0, len(before)
         self._held = ""
         #: a stop string came
         self.is_stopped = False
