@@ -2,10 +2,10 @@
 #pragma once
 
 // Vector types of the IPU's compiler for codelets on the host: float2, half4 and their like.
-// They are classes, since no host has vectors of `half`. So they work with every host compiler: [i],
-// .x .y .z .w, braces, arithmetic by element (each operation rounds to the element's type, as a
-// device's does), a scalar on either side, comparisons that give -1 for true. A cast of a scalar to
-// a vector does not compile.
+// They are classes, since no host has vectors of `half`. So they work with every host compiler:
+// [i], .x .y .z .w, braces, arithmetic by element (each operation rounds to the element's type, as
+// a device's does), a scalar on either side, comparisons that give -1 for true. A cast of a scalar
+// to a vector does not compile.
 
 #include <stddef.h>
 #include <stdint.h>

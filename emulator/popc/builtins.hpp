@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Functions that are built into the IPU's compiler, so codelets use them without a header: those with a
-// plain meaning, for scalars. popc includes this file before every source.
+// Functions that are built into the IPU's compiler, so codelets use them without a header: those
+// with a plain meaning, for scalars. popc includes this file before every source.
 #pragma once
 
 #include <cmath>
@@ -49,7 +49,8 @@ inline std::uint64_t random64() {
 
 } // namespace ipu_builtins
 
-// A tile's registers are not here: codelets may name these, and do not link where something calls them.
+// A tile's registers are not here: codelets may name these, and do not link where something calls
+// them.
 extern "C" __attribute__((visibility("hidden"))) void __builtin_ipu_put(std::uint32_t value,
                                                                         unsigned char number);
 extern "C" __attribute__((visibility("hidden"))) void __builtin_ipu_uput(std::uint32_t value,

@@ -98,13 +98,14 @@ struct Worker {
   std::uint64_t (*cycles)(); // of the tile's counter
 };
 using WorkerFunction = Worker *(*)();
-// Exported by a codelet object with such builtins: a variable of that type. Loading the object sets it.
+// Exported by a codelet object with such builtins: a variable of that type. Loading the object sets
+// it.
 constexpr const char *workerSymbol = "poplar_codelet_worker";
 
 // The half that an overflow gives, of that sign; the event is known from then on.
 using OverflowFunction = std::uint16_t (*)(std::uint16_t sign);
-// Exported by a codelet object whose floating-point events the host's flags show: a variable of that type. Loading
-// the object sets it.
+// Exported by a codelet object whose floating-point events the host's flags show: a variable of
+// that type. Loading the object sets it.
 constexpr const char *overflowSymbol = "poplar_codelet_half_overflow";
 
 } // namespace codelet_abi

@@ -127,8 +127,8 @@ template <class C, class T> constexpr codelet_abi::Field describe(const char *na
           s.outerLayout, s.minAlign, s.outerMinAlign};
 }
 
-// State that has an element's type on a device, and a wider one here: a graph's value fills its lower half. And what
-// such an Input points to, which the class reads as a device does.
+// State that has an element's type on a device, and a wider one here: a graph's value fills its
+// lower half. And what such an Input points to, which the class reads as a device does.
 template <class C, class T>
 constexpr codelet_abi::Field describe(const char *name, T C::*, Element element) {
   return {name, 0, Direction::State, Nesting::Scalar, element, Layout::Span, Layout::Span, 0, 0};
@@ -154,8 +154,9 @@ template <class V> constexpr codelet_abi::VertexKind kindOf() {
              : codelet_abi::VertexKind::Vertex;
 }
 
-// A class may have compute() and compute(unsigned), and derive from another kind of vertex for each. Only one
-// of the two fits each of these; where a class has but one, whatever it is, the last takes it.
+// A class may have compute() and compute(unsigned), and derive from another kind of vertex for
+// each. Only one of the two fits each of these; where a class has but one, whatever it is, the last
+// takes it.
 template <class V> using ByWorker = std::is_base_of<poplar::MultiVertex, V>;
 template <class C, class R> constexpr auto entry(std::true_type, R (C::*f)(unsigned)) { return f; }
 template <class C, class R> constexpr auto entry(std::true_type, R (C::*f)(unsigned) const) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// New variables in the image of a view: its shape, its tiles, and the order of its elements in memory.
+// New variables in the image of a view: its shape, its tiles, and the order of its elements in
+// memory.
 #include <algorithm>
 
 #include <poplar/Graph.hpp>
@@ -52,7 +53,8 @@ std::vector<Part> elementsOf(const GraphImpl &g, const TensorImpl &t) {
   return parts;
 }
 
-// Places for the parts, one after another: all by address, or a tile's after those of the tile before.
+// Places for the parts, one after another: all by address, or a tile's after those of the tile
+// before.
 std::size_t place(std::vector<Part> &parts, bool byTile) {
   std::vector<std::size_t> order(parts.size());
   for (std::size_t i = 0; i < order.size(); ++i)
@@ -164,7 +166,8 @@ Tensor Graph::clone(const Type &type, const Tensor &t, const DebugContext &dc,
   const TensorImpl &i = Access::impl(t);
   const std::string name = cloneName(*impl, t, dc);
   if (asNewOrder(t, method)) {
-    // Elements of the clone are in the order of the view, each on the tile of the element it copies.
+    // Elements of the clone are in the order of the view, each on the tile of the element it
+    // copies.
     Tensor r = addVariable(type, i.shape, {name});
     core::Variable &v = impl->variables[Access::impl(r).var];
     std::size_t at = 0;

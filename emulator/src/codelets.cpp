@@ -77,8 +77,8 @@ private:
   std::vector<std::string> files_;
 };
 
-// The popc to use: $SPARQ_POPC, then the one of the toolkit that this library is part of, then the one this
-// library was built with, then PATH.
+// The popc to use: $SPARQ_POPC, then the one of the toolkit that this library is part of, then the
+// one this library was built with, then PATH.
 std::string findPopc() {
   const char *env = std::getenv("SPARQ_POPC");
   if (env && *env)

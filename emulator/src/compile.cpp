@@ -105,7 +105,8 @@ void Compiler::checkMapped(const Tensor &t, const std::string &what) const {
     throwUnmapped(what, var, element);
 }
 
-// Poplar merges copies of streaming memory that follow one another: those of several IPUs then go on at once.
+// Poplar merges copies of streaming memory that follow one another: those of several IPUs then go
+// on at once.
 bool Compiler::startsBeside(const StepCount &copy) {
   if (copy.kind != sparq::emulator::StepKind::RemoteRead &&
       copy.kind != sparq::emulator::StepKind::RemoteWrite) {
@@ -121,7 +122,8 @@ bool Compiler::startsBeside(const StepCount &copy) {
   return beside;
 }
 
-// All steps that take time on a tile come here, each once; but for branches, whose code is counted by itself.
+// All steps that take time on a tile come here, each once; but for branches, whose code is counted
+// by itself.
 unsigned Compiler::addCost(StepCount c) {
   code_.addStep();
   c.beside = startsBeside(c);

@@ -144,9 +144,9 @@ Step Compiler::compileCopy(const ProgramImpl &p, const std::string &name) {
   return s;
 }
 
-// Packets of at most 1 KiB; one does not span two rows or two tiles. Counts them, the code that they
-// take on their tiles, and what waits there: offsets of rows, and, where a packet's elements do not
-// lie together or are no whole words, all of it.
+// Packets of at most 1 KiB; one does not span two rows or two tiles. Counts them, the code that
+// they take on their tiles, and what waits there: offsets of rows, and, where a packet's elements
+// do not lie together or are no whole words, all of it.
 std::uint64_t Compiler::accountTransfer(const Tensor &t, std::size_t rowElements,
                                         const Tensor &offsets) {
   constexpr std::uint64_t packetBytes = 1024, wordBytes = 4;

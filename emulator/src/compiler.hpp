@@ -109,7 +109,8 @@ private:
   std::map<unsigned, unsigned> functionPlans_;
   std::unique_ptr<ControlSlice> slice_; // of a dry run
   std::vector<unsigned> functionStack_;
-  // The last remote copies, with nothing in between, that go on at once: direction and IPUs of each.
+  // The last remote copies, with nothing in between, that go on at once: direction and IPUs of
+  // each.
   std::vector<std::pair<sparq::emulator::StepKind, std::vector<unsigned>>> copiesAtOnce_;
   std::vector<bool> remoteClaimed_; // by remote buffer: a copy has said whose it is
   const bool guardEdges_, checkWorkers_, checkAlignment_;

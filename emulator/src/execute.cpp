@@ -139,7 +139,8 @@ bool EngineImpl::runComputeSet(const ComputeSetPlan &plan) {
   // Several vertices per piece: they are short, and there are many.
   const std::size_t grain = std::max<std::size_t>(1, plan.vertices.size() / (pool->threads() * 8));
   pool->run(plan.vertices.size(), grain, [&](std::size_t begin, std::size_t end) {
-    if (plan.asksWorker) { // a tile's run in order, on one thread: random numbers do not depend on how many there are
+    if (plan.asksWorker) { // a tile's run in order, on one thread: random numbers do not depend on
+                           // how many there are
       begin = nextTile(plan.vertices, begin);
       end = nextTile(plan.vertices, end);
     }

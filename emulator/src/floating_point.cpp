@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// poplar::setFloatingPointBehaviour and its like. An IPU stops a tile at the instruction; here the host's flags of the
-// thread say after a vertex's compute() what happened in it.
+// poplar::setFloatingPointBehaviour and its like. An IPU stops a tile at the instruction; here the
+// host's flags of the thread say after a vertex's compute() what happened in it.
 #include "floating_point.hpp"
 
 #include <poplar/CSRFunctions.hpp>

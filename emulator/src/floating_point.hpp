@@ -13,7 +13,8 @@
 namespace poplar {
 namespace core {
 
-// What a tile's control register holds: the events that stop it, and how halves overflow. As on a device.
+// What a tile's control register holds: the events that stop it, and how halves overflow. As on a
+// device.
 enum FloatingPointControl : std::uint32_t {
   fpInvalid = 1u << 0,
   fpDivideByZero = 1u << 1,

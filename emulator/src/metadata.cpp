@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Overloads that take the metadata of FP8 types. There are no such types here; for others the metadata is none.
+// Overloads that take the metadata of FP8 types. There are no such types here; for others the
+// metadata is none.
 #include <poplar/Graph.hpp>
 
 #include "core.hpp"

@@ -56,8 +56,8 @@ struct VertexPlan {
   bool showsEvents; // its object is made so that the host's flags tell them
 };
 
-// Bytes beside an edge's buffer that no vertex may touch, filled with guardByte; or an Input's buffer, which
-// must be left as these gathers filled it.
+// Bytes beside an edge's buffer that no vertex may touch, filled with guardByte; or an Input's
+// buffer, which must be left as these gathers filled it.
 struct Guard {
   Address at;
   std::uint64_t bytes;
@@ -66,8 +66,8 @@ struct Guard {
   bool isInput() const { return gathers != gathersEnd; }
 };
 constexpr std::uint64_t guardBytes = 64;
-// Byte `i` of guard `number` of a compute set. It differs from those of neighbouring guards and from its own neighbours:
-// so a byte of a guard that is copied to another place shows.
+// Byte `i` of guard `number` of a compute set. It differs from those of neighbouring guards and
+// from its own neighbours: so a byte of a guard that is copied to another place shows.
 inline std::uint8_t guardByte(std::size_t number, std::uint64_t i) {
   return static_cast<std::uint8_t>(0xc5 + 101 * number + i);
 }

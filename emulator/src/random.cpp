@@ -12,7 +12,8 @@ namespace {
 
 thread_local codelet_abi::Worker theWorker{};
 
-// The vertices that read and write the states of a tile's six generators: four words each, low ones first.
+// The vertices that read and write the states of a tile's six generators: four words each, low ones
+// first.
 struct SeedsVertex {
   std::uint32_t *seeds;
   std::uint32_t size;

@@ -25,8 +25,8 @@ std::uint64_t tileCycles();
 /// The vertex types of the library's own, which move the generators' states.
 std::vector<const codelet_abi::Vertex *> builtInVertices();
 
-/// Every worker's generator. A device keeps its states from program to program; where they start is not defined
-/// there, and here the same for every engine.
+/// Every worker's generator. A device keeps its states from program to program; where they start is
+/// not defined there, and here the same for every engine.
 class Generators {
 public:
   /// Makes those of the tiles below `tiles`; none is made by `enter`, which threads call.

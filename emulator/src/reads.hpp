@@ -16,9 +16,9 @@ bool isAskedFor(const char *variable);
 /// Whether memory that nothing has written holds zeros, not poison: SPARQ_EMULATOR_FILL=zero.
 bool fillsWithZeros();
 
-/// Follows writes and copies, and reports what is read before anything has written it: on stderr, once for each
-/// place that reads. Of edges all elements count, whether or not the vertex looks at them. What remote buffers
-/// hold counts as written.
+/// Follows writes and copies, and reports what is read before anything has written it: on stderr,
+/// once for each place that reads. Of edges all elements count, whether or not the vertex looks at
+/// them. What remote buffers hold counts as written.
 class ReadReport {
 public:
   explicit ReadReport(const ExecutableImpl &exe);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Vertices that a graph knows without codelets: the transpositions of the SDK's own runtime, which PopLibs uses by
-// name. What they do with their fields is what PopLibs connects to them. No source of theirs is public.
+// Vertices that a graph knows without codelets: the transpositions of the SDK's own runtime, which
+// PopLibs uses by name. What they do with their fields is what PopLibs connects to them. No source
+// of theirs is public.
 #include <poplar/Graph.hpp>
 #include <poplar/VertexIntrospector.hpp>
 
@@ -13,10 +14,12 @@ namespace {
 using codelet_abi::Field;
 constexpr VectorLayout onePtr = VectorLayout::ONE_PTR;
 
-// Sides of matrices are counted in blocks: 8 elements of one byte, 4 of two bytes (and here of four).
+// Sides of matrices are counted in blocks: 8 elements of one byte, 4 of two bytes (and here of
+// four).
 template <class T> constexpr unsigned blockSide() { return sizeof(T) == 1 ? 8 : 4; }
 
-// A part of a matrix of `rows` times `cols`. In `src`, rows are `srcStride` apart, in `dst` columns `dstStride`.
+// A part of a matrix of `rows` times `cols`. In `src`, rows are `srcStride` apart, in `dst` columns
+// `dstStride`.
 template <class T>
 void transpose(const T *src, T *dst, unsigned rows, unsigned cols, unsigned srcStride,
                unsigned dstStride) {
@@ -61,8 +64,8 @@ template <class T> struct Transpose1DSingleWorker : Vertex, Matrices<T> {
   }
 };
 
-// Four numbers a worker: where its part begins in `src` and in `dst`, divided by a block's side, and its rows and
-// columns in blocks. Workers without a part have none.
+// Four numbers a worker: where its part begins in `src` and in `dst`, divided by a block's side,
+// and its rows and columns in blocks. Workers without a part have none.
 template <class T> struct SplitTranspose1D : MultiVertex, Matrices<T> {
   Input<Vector<unsigned short>> workList;
   void compute(unsigned worker) {
@@ -104,8 +107,8 @@ struct Known {
   PerfEstimateFunc estimator;
 };
 
-// Tokens are those of the classes above. Cycles: each block is loaded and stored 8 bytes at a time, both in one
-// instruction; element by element a load, a store and a step.
+// Tokens are those of the classes above. Cycles: each block is loaded and stored 8 bytes at a time,
+// both in one instruction; element by element a load, a store and a step.
 template <class V>
 Known known(const std::string &name, std::vector<Field> fields, unsigned tokens,
             PerfEstimateFunc estimator) {

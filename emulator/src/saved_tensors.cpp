@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors of a graph written to a stream, without what they hold: types, shapes and tiles. The forms are the
-// emulator's own.
+// Tensors of a graph written to a stream, without what they hold: types, shapes and tiles. The
+// forms are the emulator's own.
 #include <poplar/Graph.hpp>
 #include <poplar/ProfileValue.hpp>
 

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Executable::serialize and deserialize: a compiled graph as bytes, with the codelet objects that it calls.
+// Executable::serialize and deserialize: a compiled graph as bytes, with the codelet objects that
+// it calls.
 //
-// A file is a line of text, the length and a checksum of what follows, and that: the sizes of the plan's classes, so
-// that another build's file is refused; the codelet objects; the plan. Numbers are as this machine holds them.
+// A file is a line of text, the length and a checksum of what follows, and that: the sizes of the
+// plan's classes, so that another build's file is refused; the codelet objects; the plan. Numbers
+// are as this machine holds them.
 #include <poplar/Engine.hpp>
 #include <poplar/exceptions.hpp>
 
@@ -33,8 +35,8 @@ constexpr char heading[] = "emulated Poplar executable, format 1\n";
   throw graph_object_load_error("executable", why);
 }
 
-// Writes what it is called with, or reads it. Each `auto &[...]` names every member: a new one does not compile
-// until it is here too.
+// Writes what it is called with, or reads it. Each `auto &[...]` names every member: a new one does
+// not compile until it is here too.
 class Archive {
 public:
   explicit Archive(std::string &out) : out_(&out) {}

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Properties of targets that the emulator itself has no use for, but that others plan with. They are those of the
-// second generation: 64 products of halves a cycle and tile, as its published speeds have it. Units of convolution are
-// as many as PopLibs has codelets for: it has none that takes 16 for halves to floats.
+// Properties of targets that the emulator itself has no use for, but that others plan with. They
+// are those of the second generation: 64 products of halves a cycle and tile, as its published
+// speeds have it. Units of convolution are as many as PopLibs has codelets for: it has none that
+// takes 16 for halves to floats.
 #include <poplar/CodeletFileType.hpp>
 #include <poplar/Target.hpp>
 #include <poplar/exceptions.hpp>
@@ -13,8 +14,8 @@
 
 namespace poplar {
 
-// Tile memory begins at 0x4c000; its interleaved part at 0x80000. How it is cut into elements is not published:
-// 32 KiB each are taken.
+// Tile memory begins at 0x4c000; its interleaved part at 0x80000. How it is cut into elements is
+// not published: 32 KiB each are taken.
 std::vector<unsigned> Target::getMemoryElementOffsets() const {
   std::vector<unsigned> r;
   for (unsigned at = 0x4c000; at < 0x4c000 + getBytesPerTile() && at < 0x80000;

@@ -61,7 +61,8 @@ std::vector<Tensor> Tensor::slices(const std::vector<std::vector<Interval>> &int
                                    unsigned dimension) const {
   std::vector<Tensor> r;
   r.reserve(intervals.size());
-  // PopLibs slices all operands of a map as its output, and those of one element too: that stands for all of them.
+  // PopLibs slices all operands of a map as its output, and those of one element too: that stands
+  // for all of them.
   const bool one = dimension < rank() && dim(dimension) == 1;
   for (const auto &list : intervals) {
     std::vector<Tensor> parts;

@@ -119,8 +119,8 @@ ThreadPool::ThreadPool(unsigned threads)
 
 ThreadPool::~ThreadPool() { leaveToTheParent(); }
 
-// In a child of fork() the crew's threads are not there: nothing may wait for them, and what they waited for can not
-// be destroyed.
+// In a child of fork() the crew's threads are not there: nothing may wait for them, and what they
+// waited for can not be destroyed.
 void ThreadPool::leaveToTheParent() {
   if (forks_ != forksSoFar())
     (void)crew_.release();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Vertices of the library's own, one on every tile: they read and write what a tile has beside its memory.
+// Vertices of the library's own, one on every tile: they read and write what a tile has beside its
+// memory.
 #pragma once
 
 #include <poplar/Graph.hpp>
@@ -17,7 +18,8 @@ constexpr codelet_abi::Vertex tileVertexType(const char *name,
   return {name, codelet_abi::VertexKind::Vertex, sizeof(V), alignof(V), fields, n, run, tokens};
 }
 
-/// Adds to `prog` a compute set with a vertex on every tile of the graph; connect(vertex, tile) fills its fields.
+/// Adds to `prog` a compute set with a vertex on every tile of the graph; connect(vertex, tile)
+/// fills its fields.
 template <class Connect>
 void addOnEveryTile(Graph &graph, const codelet_abi::Vertex &type, unsigned cycles,
                     program::Sequence &prog, const DebugContext &dc, Connect connect) {

@@ -13,8 +13,9 @@ namespace core {
 
 using WorkerList = std::array<unsigned, workersPerTile>;
 
-/// From 0 on, or with SPARQ_EMULATOR_WORKER_ORDER=SEED at random: another order for each vertex and each time that its
-/// compute set runs. The same seed gives the same orders, on any number of host threads.
+/// From 0 on, or with SPARQ_EMULATOR_WORKER_ORDER=SEED at random: another order for each vertex and
+/// each time that its compute set runs. The same seed gives the same orders, on any number of host
+/// threads.
 class WorkerOrder {
 public:
   /// Throws invalid_option for a seed that is not a number below 2^64.

@@ -19,8 +19,8 @@ using Bytes = std::vector<std::uint8_t>;
 constexpr std::uint64_t wordBytes = 4; // the smallest that a tile stores at once
 constexpr unsigned nobody = ~0u;
 
-// Loops over bytes with nothing in them but arrays, which a compiler makes vectors of: these checks would take most of
-// the time of a program that is tested.
+// Loops over bytes with nothing in them but arrays, which a compiler makes vectors of: these checks
+// would take most of the time of a program that is tested.
 
 // Adds to `written` the bytes that differ.
 void markChanged(const Bytes &before, const Bytes &after, Bytes &written) {
@@ -131,8 +131,8 @@ private:
   }
 
   // Starts that tell what a worker writes, whatever its value. One byte at least differs from what
-  // is stored where Outputs are the complement of what they were. An InOut or state has a meaning, so
-  // its values change only a little, and only those that can not be an index.
+  // is stored where Outputs are the complement of what they were. An InOut or state has a meaning,
+  // so its values change only a little, and only those that can not be an index.
   Bytes withOtherOutputs() const {
     Bytes start(before_);
     for (const Share &p : shares_)

@@ -49,8 +49,8 @@ Executable compileGraph(const Graph &graph, ArrayRef<program::Program> progs,
                         const OptionFlags &opt = {}, ProgressFunc progressCallBack = ProgressFunc(),
                         const DebugContext &debugContext = {});
 
-/// A part of a program compiled alone, and memory set aside for it: not implemented in the emulator,
-/// functions that give or take them throw.
+/// A part of a program compiled alone, and memory set aside for it: not implemented in the
+/// emulator, functions that give or take them throw.
 class Module;
 class Preallocations;
 Module compileModule(const Graph &graph, program::Program prog, const OptionFlags &opt = {},

@@ -10,8 +10,8 @@
 
 namespace poplar {
 
-/// What an engine of programs for a target is made with, to be told from others: the flags, with those of
-/// the environment variable POPLAR_ENGINE_OPTIONS.
+/// What an engine of programs for a target is made with, to be told from others: the flags, with
+/// those of the environment variable POPLAR_ENGINE_OPTIONS.
 class EngineOptions {
 public:
   EngineOptions(const OptionFlags &flags, const Target &target, unsigned replicationFactor = 1);

@@ -24,8 +24,8 @@ public:
   Executable(const Executable &) = delete;
   Executable &operator=(const Executable &) = delete;
   ~Executable();
-  /// With its codelets, for this build of the emulator. Throws runtime_error unless the target is an IPU: executables of
-  /// models cannot be serialised.
+  /// With its codelets, for this build of the emulator. Throws runtime_error unless the target is
+  /// an IPU: executables of models cannot be serialised.
   void serialize(std::ostream &out) const;
   /// Throws graph_object_load_error if the data is incomplete or from another build, whatever the
   /// value of checkPackageHash.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// More of the standard library than this file needs: programs written for the SDK find it with its headers.
+// More of the standard library than this file needs: programs written for the SDK find it with its
+// headers.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -118,8 +119,8 @@ public:
   Tensor addVariable(const Type &type, ArrayRef<std::size_t> shape,
                      VariableMappingMethod mappingMethod, const DebugContext &debugContext = {});
 
-  // With the metadata of FP8 types, which are not implemented in the emulator: for these it throws. With
-  // other types the metadata must not be valid(), as Tensor::getMetadata of their tensors is.
+  // With the metadata of FP8 types, which are not implemented in the emulator: for these it throws.
+  // With other types the metadata must not be valid(), as Tensor::getMetadata of their tensors is.
   Tensor addVariable(const Type &type, const Tensor &metadata, ArrayRef<std::size_t> shape,
                      const DebugContext &debugContext = {});
   Tensor addVariable(const Type &type, const Tensor &metadata, ArrayRef<std::size_t> shape,
@@ -280,8 +281,9 @@ public:
   Tensor getVariable(VariableRef v) const;
   bool isConstant(VariableRef v) const;
   /// The given parts of the flattened view, sorted by address and merged, as lists of intervals
-  /// that are contiguous in memory. `aliases` gets for each interval where in the flattened view its
-  /// elements come first by this order: the interval's own begin, unless others have them already.
+  /// that are contiguous in memory. `aliases` gets for each interval where in the flattened view
+  /// its elements come first by this order: the interval's own begin, unless others have them
+  /// already.
   std::vector<std::vector<Interval>>
   getSortedContiguousRegions(const Tensor &t, ArrayRef<Interval> regions,
                              bool removeAliasedIntervals = false,
@@ -312,7 +314,8 @@ public:
 
   /// Variables and vertices as JSON in a form of the emulator's own, whatever the format.
   void serialize(std::ostream &out, SerializationFormat format) const;
-  /// Types, shapes and tiles of tensors, without what they hold. Only Binary can be read back: as variables of this graph.
+  /// Types, shapes and tiles of tensors, without what they hold. Only Binary can be read back: as
+  /// variables of this graph.
   void serializeTensors(std::ostream &out, ArrayRef<Tensor> tensors,
                         SerializationFormat format) const;
   std::vector<Tensor> deserializeTensors(std::istream &in, SerializationFormat format);

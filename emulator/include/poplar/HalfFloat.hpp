@@ -2,8 +2,8 @@
 #pragma once
 
 // `half`: IEEE binary16, as an IPU converts it by default: round to nearest even, overflow
-// saturates. In codelets made with popc --floating-point-events the overflow is an event, and gives NaN where the
-// tile says so.
+// saturates. In codelets made with popc --floating-point-events the overflow is an event, and gives
+// NaN where the tile says so.
 
 #include <cstdint>
 #include <cstring>
@@ -95,7 +95,8 @@ public:
   SPARQ_HALF_CONSTEXPR half(T v) : half(static_cast<float>(v)) {}
   SPARQ_HALF_CONSTEXPR operator float() const { return poplar::half_bits::toFloat(bits_); }
 
-  /// Of an edge that is a number. No constructor: a function that takes float or half could then not choose.
+  /// Of an edge that is a number. No constructor: a function that takes float or half could then
+  /// not choose.
   template <class Edge>
   typename std::enable_if<std::is_class<Edge>::value && std::is_convertible<Edge, float>::value,
                           half &>::type

@@ -5,8 +5,8 @@
 
 namespace poplar {
 
-/// An edge the vertex reads. A vector of them is a Vector as any other, as the SDK has it: codelets hand it to functions,
-/// and point to its elements, without const. They must not write there.
+/// An edge the vertex reads. A vector of them is a Vector as any other, as the SDK has it: codelets
+/// hand it to functions, and point to its elements, without const. They must not write there.
 template <class T> class Input {
 public:
   const T &operator*() const { return *ptr; }

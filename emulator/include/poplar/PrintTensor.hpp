@@ -3,8 +3,8 @@
 
 namespace poplar {
 
-/// How PrintTensor writes a tensor: all elements in one format and width, of `digits` digits (0: each by
-/// itself), in lines of up to maxLineWidth characters (0: one line), and of more than
+/// How PrintTensor writes a tensor: all elements in one format and width, of `digits` digits (0:
+/// each by itself), in lines of up to maxLineWidth characters (0: one line), and of more than
 /// summariseThreshold elements (0: of any number all) edgeItems at both ends of each dimension.
 class PrintTensorFmt {
 public:

@@ -6,7 +6,8 @@
 
 namespace poplar {
 
-/// How the bits of an FP8 number are shared out, and the power of two that scales it: see QuarterFloat.hpp.
+/// How the bits of an FP8 number are shared out, and the power of two that scales it: see
+/// QuarterFloat.hpp.
 class QuarterMetadata {
 public:
   enum class Format { F143, F152 };

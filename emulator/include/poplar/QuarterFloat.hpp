@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// `quarter`: the IPU's FP8. How its bits are shared out, and a power of two that scales it, are metadata
-// of a whole tensor.
+// `quarter`: the IPU's FP8. How its bits are shared out, and a power of two that scales it, are
+// metadata of a whole tensor.
 //
 // F143: 4 bits of exponent with bias 8, 3 of mantissa: up to 240, steps of 2^-10 at zero.
 // F152: 5 bits of exponent with bias 16, 2 of mantissa: up to 57344, steps of 2^-17 at zero.
@@ -75,8 +75,8 @@ inline double toDouble(std::uint8_t q, quarter_metadata m) {
   return q & 0x80 ? -x : x;
 }
 
-/// The value over 2^scale, rounded to nearest even. NaN and infinities give NaN; what rounds to more than
-/// the greatest value gives that value, or NaN if asked for.
+/// The value over 2^scale, rounded to nearest even. NaN and infinities give NaN; what rounds to
+/// more than the greatest value gives that value, or NaN if asked for.
 inline std::uint8_t fromDouble(double x, quarter_metadata m, bool nanOnOverflow = false) {
   if (!std::isfinite(x))
     return 0x80;
@@ -89,7 +89,8 @@ inline std::uint8_t fromDouble(double x, quarter_metadata m, bool nanOnOverflow 
     exponent = 1 - layout.bias;
   if (exponent > 1024 - layout.bias) // far too large: keeps the shift below small
     return nanOnOverflow ? 0x80 : static_cast<std::uint8_t>(x < 0 ? 0xff : 0x7f);
-  // In units of the last place: at most 2^(mantissa + 1), and then as many codes above the exponent's first.
+  // In units of the last place: at most 2^(mantissa + 1), and then as many codes above the
+  // exponent's first.
   magnitude = std::ldexp(magnitude, layout.mantissa - exponent);
   const double whole = std::floor(magnitude), rest = magnitude - whole;
   long code = static_cast<long>(whole);

@@ -17,7 +17,8 @@ inline void convertFromDeviceType(const Type &type, const void *src, ArrayRef<fl
   convertFromDeviceType(type, src, const_cast<float *>(dst.data()), dst.size());
 }
 
-/// With metadata: of QUARTER alone. What rounds to more than the greatest value becomes that value, or NaN.
+/// With metadata: of QUARTER alone. What rounds to more than the greatest value becomes that value,
+/// or NaN.
 void convertToDeviceType(const Type &type, const QuarterMetadata &metadata, ArrayRef<float> src,
                          void *dst, bool nanOnOverflow = false);
 void convertToDeviceType(const Type &type, const QuarterMetadata &metadata, ArrayRef<double> src,

@@ -19,7 +19,8 @@ std::vector<double> fieldInitialValues(const FieldRecord &field, std::size_t edg
 std::size_t fieldEdgeCount(const FieldRecord &field);
 } // namespace core
 
-/// What an estimator may know of a field: its sizes, and values of state and of constants it is connected to.
+/// What an estimator may know of a field: its sizes, and values of state and of constants it is
+/// connected to.
 class FieldData {
 public:
   class SizeT {
@@ -41,8 +42,8 @@ public:
   template <class T> T getInitialValue(const Target &target) const {
     return getInitialValues<T>(target).at(0);
   }
-  /// Throws index_error where an element is not constant. `T` is a number, or for a list of vectors a
-  /// std::vector of numbers.
+  /// Throws index_error where an element is not constant. `T` is a number, or for a list of vectors
+  /// a std::vector of numbers.
   template <class T> std::vector<T> getInitialValues(const Target &) const {
     return Values<T>::of(*field_);
   }

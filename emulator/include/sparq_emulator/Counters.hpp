@@ -88,13 +88,13 @@ struct MemoryUse {
 };
 
 /// SRAM of the fullest tile: an upper bound, and what no overlaying gets below.
-/// Variables are all taken to be live together; Poplar overlays those that are not. The lower figure
-/// counts, at each step, the elements that are live: from a write to the last read that may follow,
-/// over all programs in any order. What is read, or changed as an InOut, before anything has written
-/// it is live from the start, and so always; program::WriteUndef ends that.
-/// Temporaries are those of the compute set or copy that needs most: landing and rearrangement
-/// buffers of edges that are off-tile, fragmented or misaligned, and of copies of streams and remote
-/// buffers. The lower figure has only those of compute sets.
+/// Variables are all taken to be live together; Poplar overlays those that are not. The lower
+/// figure counts, at each step, the elements that are live: from a write to the last read that may
+/// follow, over all programs in any order. What is read, or changed as an InOut, before anything
+/// has written it is live from the start, and so always; program::WriteUndef ends that. Temporaries
+/// are those of the compute set or copy that needs most: landing and rearrangement buffers of edges
+/// that are off-tile, fragmented or misaligned, and of copies of streams and remote buffers. The
+/// lower figure has only those of compute sets.
 struct MemoryCount {
   unsigned tile = 0;
   std::uint64_t bytes = 0; // total on that tile
@@ -144,8 +144,8 @@ HostCalls hostCalls(const poplar::Engine &engine);
 
 /// Steps that ran at least once in the last Engine::run(), in program order.
 std::vector<StepCount> lastRun(const poplar::Engine &engine);
-/// The same of all runs since the engine was made, or since resetExecutionProfile(), but for those while profiling was
-/// disabled.
+/// The same of all runs since the engine was made, or since resetExecutionProfile(), but for those
+/// while profiling was disabled.
 std::vector<StepCount> allRuns(const poplar::Engine &engine);
 /// Throws poplar::missing_perf_estimate, naming the vertex, when a step's cycles lack an estimate.
 void requireEstimates(const std::vector<StepCount> &steps);

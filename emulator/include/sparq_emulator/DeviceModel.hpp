@@ -64,7 +64,8 @@ struct ModelledTime {
 
 ModelledTime modelledTime(const DeviceModel &model, const StepCount &step); // all its executions
 ModelledTime modelledTime(const DeviceModel &model, const std::vector<StepCount> &steps);
-/// What each step adds to the time of those before it: all of its own, or, beside others, what it takes longer.
+/// What each step adds to the time of those before it: all of its own, or, beside others, what it
+/// takes longer.
 std::vector<ModelledTime> modelledTimes(const DeviceModel &model,
                                         const std::vector<StepCount> &steps);
 /// For each IPU, the time of the steps that it takes part in.

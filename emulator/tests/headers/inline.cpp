@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the headers themselves define: built without the library, it prints a line of what each gave.
+// What the headers themselves define: built without the library, it prints a line of what each
+// gave.
 #include <poplar/ArrayRef.hpp>
 #include <poplar/AvailableVTypes.h>
 #include <poplar/CSRFunctions.hpp>

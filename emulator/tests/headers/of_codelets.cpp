@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What codelets get from headers alone: built as popc builds them, without the library. What a loader writes into
-// fields, this writes. It prints a line of what each gave.
+// What codelets get from headers alone: built as popc builds them, without the library. What a
+// loader writes into fields, this writes. It prints a line of what each gave.
 #include <poplar/QuarterFloat.hpp> // as popc includes it: first
 
 #include "builtins.hpp"

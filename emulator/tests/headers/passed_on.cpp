@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What functions that the headers define pass on to the library. In its place are stand-ins, which print what they are
-// given. So it is built without the library.
+// What functions that the headers define pass on to the library. In its place are stand-ins, which
+// print what they are given. So it is built without the library.
 #include <poplar/Engine.hpp>
 #include <poplar/Graph.hpp>
 #include <poplar/IPUModel.hpp>

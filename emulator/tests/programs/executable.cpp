@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Saves a compiled program, loads it, or runs it without either: executable CODELETS.gp save|load|run FILE.
-// What "load" and "run" print must be the same: results, counts, memory.
+// Saves a compiled program, loads it, or runs it without either: executable CODELETS.gp
+// save|load|run FILE. What "load" and "run" print must be the same: results, counts, memory.
 #include <poplar/DeviceManager.hpp>
 
 #include <fstream>

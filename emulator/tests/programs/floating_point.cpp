@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One vertex, on tile 1 of 2, between changes of the floating-point behaviour:
 //   floating_point CODELETS.gp VERTEX A B STEP...
-// Its fields hold 19 times a and b. Each step is a program of one engine, run in turn; behaviours are five digits: inv,
-// div0, oflo, esr, nanoo.
+// Its fields hold 19 times a and b. Each step is a program of one engine, run in turn; behaviours
+// are five digits: inv, div0, oflo, esr, nanoo.
 //   run             the vertex: prints its first output, or the error
 //   set:BEHAVIOUR   setFloatingPointBehaviour
 //   first:BEHAVIOUR the same of a virtual graph of tile 0 alone

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// An engine that has run goes on in a child of fork(), and in the parent: fork CODELETS.gp. Each ends as programs do,
-// with destructors. A child that waits for threads that it does not have is ended by its alarm.
+// An engine that has run goes on in a child of fork(), and in the parent: fork CODELETS.gp. Each
+// ends as programs do, with destructors. A child that waits for threads that it does not have is
+// ended by its alarm.
 #include "util.hpp"
 
 #include <sys/wait.h>

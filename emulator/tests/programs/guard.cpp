@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A vertex that writes element INDEX of an edge of 4: guard CODELETS.gp INDEX; or of one of its two Inputs, or of
-// neither (-1): guard CODELETS.gp INDEX input. Or one that copies an element more than there are: guard CODELETS.gp 0
-// copy.
+// A vertex that writes element INDEX of an edge of 4: guard CODELETS.gp INDEX; or of one of its two
+// Inputs, or of neither (-1): guard CODELETS.gp INDEX input. Or one that copies an element more
+// than there are: guard CODELETS.gp 0 copy.
 #include "util.hpp"
 
 using namespace poplar;

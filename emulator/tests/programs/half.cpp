@@ -4,7 +4,8 @@
 //   half narrow         the floats on stdin to half
 //   half narrow-double  the doubles on stdin to half
 //   half quarter METADATA         all 256 quarters to double
-//   half to-quarter METADATA NAN  the doubles on stdin to quarter; NAN is 1 where overflow gives NaN
+//   half to-quarter METADATA NAN  the doubles on stdin to quarter; NAN is 1 where overflow gives
+//   NaN
 #include <poplar/HalfFloat.hpp>
 #include <poplar/QuarterFloat.hpp>
 #include <poplar/Target.hpp>

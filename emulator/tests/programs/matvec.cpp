@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// In the style of a tutorial: a matrix times a vector, matvec ROWS COLS [OPTION VALUE]... Options are those of
-// the profile summary, which is printed if there are any.
-// The program compiles its codelet from source, which is this file: with __POPC__ it is the
-// codelet, otherwise the host program.
+// In the style of a tutorial: a matrix times a vector, matvec ROWS COLS [OPTION VALUE]... Options
+// are those of the profile summary, which is printed if there are any. The program compiles its
+// codelet from source, which is this file: with __POPC__ it is the codelet, otherwise the host
+// program.
 #ifdef __POPC__
 
 #include <poplar/Vertex.hpp>

@@ -117,7 +117,8 @@ void streaming() {
               << ",\"ipu\":" << use.ipu << "}\n";
 }
 
-// Remote copies of two IPUs, by what is between them: which go on at once, and what they take together.
+// Remote copies of two IPUs, by what is between them: which go on at once, and what they take
+// together.
 void copiesAtOnce(const std::string &between) {
   Device device = emulatedPod(2, 2);
   Graph graph(device);

@@ -9,8 +9,8 @@
 using namespace poplar;
 using namespace poplar::program;
 
-// Transposes eight matrices of 8 times 16 elements three times, with the vertices that a graph knows without
-// codelets. Returns what these give, one behind the other.
+// Transposes eight matrices of 8 times 16 elements three times, with the vertices that a graph
+// knows without codelets. Returns what these give, one behind the other.
 static Tensor transposed(Graph &graph, Sequence &prog, const Type &type, const Tensor &in) {
   const std::string suffix = "<" + type.toString().str() + ">";
   const unsigned side = type == UNSIGNED_CHAR ? 8 : 4, rows = 8 / side, cols = 16 / side;

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One MultiVertex whose workers keep apart, or do not: workers CODELETS.gp VERTEX STEP [RUNS [OTHERS]]:
-// so many runs, and vertices in front of it.
-// What STEP does to the vertex is said in codelets.cpp; 0 is a vertex without a race.
-// One JSON object: the tensor it leaves, or the error.
+// One MultiVertex whose workers keep apart, or do not: workers CODELETS.gp VERTEX STEP [RUNS
+// [OTHERS]]: so many runs, and vertices in front of it. What STEP does to the vertex is said in
+// codelets.cpp; 0 is a vertex without a race. One JSON object: the tensor it leaves, or the error.
 #include "util.hpp"
 
 using namespace poplar;

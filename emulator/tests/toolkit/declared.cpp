@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls what the emulator has not implemented, and prints what each throws; then uses what is there and prints what
-// it gave.
+// Calls what the emulator has not implemented, and prints what each throws; then uses what is there
+// and prints what it gave.
 #include <cstdlib>
 #include <cstring>
 #include <functional>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs the codelets of device_types_codelets.cpp and no_header_codelets.cpp, and saves what it compiled.
+// Runs the codelets of device_types_codelets.cpp and no_header_codelets.cpp, and saves what it
+// compiled.
 #include <fstream>
 #include <iostream>
 #include <vector>

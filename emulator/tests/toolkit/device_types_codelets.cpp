@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the IPU's compiler takes, where `half`, its vectors and a size_t of 32 bits are types of its own.
+// What the IPU's compiler takes, where `half`, its vectors and a size_t of 32 bits are types of its
+// own.
 #include <cstddef>
 
 #include <poplar/Vertex.hpp>

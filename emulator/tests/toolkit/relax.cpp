@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A program as strangers write them: C++11, options of their SDK's version, codelets compiled when it runs.
-// A rod of `n` points with fixed ends relaxes for `steps` steps; it prints what the device found.
+// A program as strangers write them: C++11, options of their SDK's version, codelets compiled when
+// it runs. A rod of `n` points with fixed ends relaxes for `steps` steps; it prints what the device
+// found.
 #include <cstdlib>
 #include <iostream>
 #include <vector>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// An executable saved by one process and run by another: saved save FILE, saved run FILE, saved (both in one process).
-// With random numbers, a remote buffer, a loop, a branch, a printed tensor, and state of a vertex.
+// An executable saved by one process and run by another: saved save FILE, saved run FILE, saved
+// (both in one process). With random numbers, a remote buffer, a loop, a branch, a printed tensor,
+// and state of a vertex.
 #ifdef __POPC__
 #include <cstddef>
 
