@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import json
 import os
 import shlex
@@ -334,6 +335,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.generat
         text = _text(arguments)
         print(f"loading {checkpoint.path.name} ...", file=sys.stderr, flush=True)
         wait_briefly()
+        gc.disable()  # looking for garbage in what PyTorch makes when it is imported takes 0.6 s
         torch, _ = import_torch("generate")
         from sparq_ipu.transformers import enable_dense
         from sparq_ipu.transformers.cache.storage import host_device, is_stacked
@@ -363,6 +365,8 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.generat
     except (ValueError, RuntimeError, OSError, ImportError) as error:
         print(f"\n{error}", file=sys.stderr)
         return 2
+    finally:
+        gc.enable()
 
     stops = stop_tokens(model, tokenizer, arguments.chat)
     asked = _asked(arguments, layers, prompt.shape[1], device, argv)

@@ -5,20 +5,21 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 import time
 from typing import Any
 
 import numpy as np
 import pytest
-from tiny_models import greedy, tiny_model, tokens_of, torch
+from tiny_models import greedy, tiny_model, tiny_tokenizer, tokens_of, torch
 from tiny_server import CONTEXT, Asked, running_engine, served_model
 
 import sparq_ipu.transformers
 from sparq_ipu.serve import contexts as contexts_module
 from sparq_ipu.serve import engine as engine_module
 from sparq_ipu.serve.contexts import Contexts
-from sparq_ipu.serve.engine import Done, Failed, Refused
-from sparq_ipu.serve.places import Places
+from sparq_ipu.serve.engine import Done, Engine, Failed, Refused
+from sparq_ipu.serve.metrics import Metrics
 from sparq_ipu.serve.sampling import Sampling
 from sparq_ipu.transformers.decoder.lean_step import LeanStep
 
@@ -107,6 +108,35 @@ def test_logits_are_the_same_bits_in_any_company(dtype: str, weights: str | None
     contexts.close()
     for one, other in zip(alone, together):
         assert one.tobytes() == other.tobytes()
+
+
+def test_a_request_comes_before_places_are_touched(monkeypatch: Any) -> None:
+    touched: list[int] = []
+    go_on = threading.Event()
+    touch = Contexts.touch
+
+    def slow(self: Any, place: int) -> None:
+        if threading.current_thread().name == "sparq-ipu-serve":
+            go_on.wait(10)
+        touched.append(place)
+        touch(self, place)
+
+    monkeypatch.setattr(Contexts, "touch", slow)
+    contexts = Contexts(served_model(), 4, CONTEXT)
+    assert touched == [0]  # the server starts after that
+    engine = Engine(contexts, tiny_tokenizer(), 100, Metrics())
+    try:
+        asked = [Asked(engine, tokens_of(50), 9) for _ in range(3)]
+        go_on.set()
+        assert all(one.tokens == asked[0].tokens and len(one.tokens) == 9 for one in asked)
+        while engine._untouched:
+            time.sleep(0.001)
+        assert all(layer.cache.lengths[3] == 0 for layer in contexts._cache._layers)
+        assert touched == [0, 1, 3]  # 2 had a request meanwhile
+        assert Asked(engine, tokens_of(50), 9).tokens == asked[0].tokens
+    finally:
+        engine.stop()
+        contexts.close()
 
 
 def test_steps_are_lean(monkeypatch: Any) -> None:
@@ -268,15 +298,6 @@ def test_a_layer_takes_no_longer_than_others_wait(engine: Any, monkeypatch: Any)
         assert n_tokens(1, 1) == engine_module.PIECE
     finally:
         monkeypatch.undo()
-
-
-def test_all_places_are_written_at_the_start(monkeypatch: Any) -> None:
-    places, copy = [0], Places.copy
-    monkeypatch.setattr(Places, "copy", lambda *given: (places.append(given[2]), copy(*given))[1])
-    contexts = Contexts(served_model(), 3, 256)
-    contexts.close()
-    assert places == [0, 1, 2]
-    assert all(layer.cache.lengths.tolist() == [0, 0, 0] for layer in contexts._cache._layers)
 
 
 def test_a_step_comes_before_the_layer_that_would_end_too_late(engine: Any, monkeypatch: Any) -> None:

@@ -61,14 +61,13 @@ class Contexts:
         self._products = FixedRows(model)
         self._step_rows = STEP_ROWS.get(model.dtype, _USUAL_STEP_ROWS)
         self._cache = Places(hooks.settings, n_places, context, options)
-        # Makes the cache, or fails because there is no room. The system gives memory now, where it is in huge
-        # pages nearly all of a place: that takes up to a second, which nobody should wait for.
-        self.read(0, [0], 0)
-        for place in range(1, n_places):
-            self._cache.copy(0, place)
-        if context > 1:
-            self.step([0], [0], [1])  # tries products, see `FixedRows`
-        self.keep(range(n_places), [0] * n_places)
+        self.touch(0)  # makes the cache, or fails because there is no room
+
+    def touch(self, place: int) -> None:
+        """Make a step in an empty place. The system then gives the memory where its tokens begin, in huge
+        pages: that takes up to half a second, which the first request should not wait for."""
+        self.step([place], [0], [0])
+        self.keep([place], [0])
 
     def close(self) -> None:
         """The model is as it was."""

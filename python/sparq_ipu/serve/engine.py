@@ -161,6 +161,8 @@ class Engine:
         self._writing: list[Request] = []
         self._texts: dict[Request, TextStream] = {}
         self._n_used = 0
+        #: places that no request had yet, the next one last: they are touched while nobody waits
+        self._untouched = list(range(contexts.n_places - 1, 0, -1))
         self._step_seconds = self._token_seconds = 0.0
         #: times of the last steps; one that was slow by chance makes no piece longer
         self._lately: collections.deque[float] = collections.deque(maxlen=3)
@@ -225,13 +227,17 @@ class Engine:
         try:
             while True:
                 with self._wake:
-                    while not (self._waiting or self._reading or self._writing or self._is_closing):
+                    while not (self._is_busy or self._is_closing or self._untouched):
                         self._wake.wait()
                     if self._is_closing and not (self._reading or self._writing):
                         return
+                    is_busy = self._is_busy
                 if self._is_stopping:
                     return
-                self._turn()
+                if is_busy:
+                    self._turn()
+                else:
+                    self._touch()
         except Exception as error:
             _log.error("the engine ended: %s", where(error))
         finally:
@@ -243,6 +249,17 @@ class Engine:
             self.close()
             if self.kept is not None:
                 self.kept.close()
+
+    @property
+    def _is_busy(self) -> bool:
+        return bool(self._waiting or self._reading or self._writing)
+
+    def _touch(self) -> None:
+        try:
+            self.contexts.touch(self._untouched[-1])
+        except Exception as error:  # the request that needs the place fails alone
+            _log.warning("a place could not be touched: %s", where(error))
+        self._untouched.pop()
 
     def _turn(self) -> None:
         for request in [*self._reading, *self._writing]:
@@ -271,6 +288,8 @@ class Engine:
             self._n_used += 1
             place.used = self._n_used
             request.place = place
+            if place.index in self._untouched:
+                self._untouched.remove(place.index)
             before = [] if request.echo is None else request.tokens[-8:].tolist()
             self._texts[request] = TextStream(self.tokenizer, request.stops, before)
             self._reading.append(request)

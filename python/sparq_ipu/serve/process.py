@@ -63,7 +63,6 @@ def run(app: Any, engine: Engine, host: str, port: int, grace: float, proxies: s
         forwarded_allow_ips=proxies or "",
     )
     server = _Server(config, engine, grace)
-    gc.collect()
     gc.freeze()  # to look for garbage in PyTorch and the model stops all threads for 0.1 s and more
     try:
         server.run()

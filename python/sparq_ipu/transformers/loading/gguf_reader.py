@@ -38,7 +38,7 @@ def parsed(file: GgufFile) -> Iterator[None]:
             return _metadata(file, strings), tuple(file.tensors)
 
         if reader.read_gguf_metadata is read:
-            replaced.append((reader, "read_gguf_metadata", metadata))
+            replaced += [(module, "read_gguf_metadata", metadata) for module in (reader, of_transformers)]
     with _lock:
         originals = [getattr(module, name) for module, name, _ in replaced]
         for module, name, value in replaced:
