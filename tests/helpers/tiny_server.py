@@ -48,11 +48,15 @@ def chat_tokenizer() -> Any:
 
 @contextlib.contextmanager
 def running_engine(
-    model: Any = None, n_places: int = 4, max_waiting: int = 100, draft_tokens: int = 0
+    model: Any = None,
+    n_places: int = 4,
+    max_waiting: int = 100,
+    draft_tokens: int = 0,
+    tokenizer: Any = None,
 ) -> Iterator[Engine]:
     """An engine, stopped at the end; the model is then as it was."""
     contexts = Contexts(served_model() if model is None else model, n_places, CONTEXT)
-    engine = Engine(contexts, tiny_tokenizer(), max_waiting, Metrics(), draft_tokens)
+    engine = Engine(contexts, tokenizer or tiny_tokenizer(), max_waiting, Metrics(), draft_tokens)
     try:
         while engine._untouched:  # the steps of a test are all that come later
             time.sleep(0.001)
@@ -110,9 +114,10 @@ def running_server(
     api_key: str | None = None,
     context: int = CONTEXT,
     origins: Sequence[str] = (),
+    prompts: Prompts | None = None,
 ) -> Iterator[str]:
     """The URL of a server on a free port of this machine."""
-    prompts = Prompts(chat_tokenizer(), context, 101)
+    prompts = prompts or Prompts(chat_tokenizer(), context, 101)
     app = create_app(engine, prompts, "tiny", api_key, origins)
     config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning")
     server = uvicorn.Server(config)

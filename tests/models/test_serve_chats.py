@@ -9,22 +9,21 @@ import types
 from typing import Any
 
 import pytest
+from byte_tokenizer import byte_tokenizer
 from hypothesis import given
 from hypothesis import strategies as st
 
 pytest.importorskip("torch")
-tokenizers = pytest.importorskip("tokenizers")
-transformers = pytest.importorskip("transformers")
 pytest.importorskip("pydantic")
 
-from sparq_ipu import generate  # noqa: E402
-from sparq_ipu.serve.answers import Answer  # noqa: E402
-from sparq_ipu.serve.engine import Text  # noqa: E402
-from sparq_ipu.serve.prompts import Prompts  # noqa: E402
-from sparq_ipu.serve.sampling import LogProbability  # noqa: E402
-from sparq_ipu.serve.schemas import ChatRequest, Invalid  # noqa: E402
-from sparq_ipu.serve.text import TokenNames  # noqa: E402
-from sparq_ipu.transformers.generation.chats import chat_tokens  # noqa: E402
+from sparq_ipu import generate
+from sparq_ipu.serve.answers import Answer
+from sparq_ipu.serve.engine import Text
+from sparq_ipu.serve.prompts import Prompts
+from sparq_ipu.serve.sampling import LogProbability
+from sparq_ipu.serve.schemas import ChatRequest, Invalid
+from sparq_ipu.serve.text import TokenNames
+from sparq_ipu.transformers.generation.chats import chat_tokens
 
 SPECIAL = ["<s>", "</s>", "<|im_start|>", "<|im_end|>"]
 BODY = (
@@ -37,26 +36,8 @@ BODY = (
 )
 
 
-def tokenizer_of(template: str, adds_bos: bool = True) -> Any:
-    """Of bytes, as GPT-2's without merges; it puts <s> before a text."""
-    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {character: at for at, character in enumerate(alphabet)}
-    made = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, []))
-    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = tokenizers.decoders.ByteLevel()
-    made.add_special_tokens(SPECIAL)
-    if adds_bos:
-        begin = ("<s>", made.token_to_id("<s>"))
-        made.post_processor = tokenizers.processors.TemplateProcessing("<s> $A", special_tokens=[begin])
-    tokenizer = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=made, bos_token="<s>", eos_token="</s>", additional_special_tokens=SPECIAL[2:]
-    )
-    tokenizer.chat_template = template
-    return tokenizer
-
-
 TOKENIZERS = {
-    (writes, adds): tokenizer_of(("{{ bos_token }}" if writes else "") + BODY, adds)
+    (writes, adds): byte_tokenizer(("{{ bos_token }}" if writes else "") + BODY, SPECIAL, adds)
     for writes in (True, False)
     for adds in (True, False)
 }

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import collections
 import time
 import uuid
-from typing import Any, Sequence
+from typing import Any, Callable, Sequence
 
 from sparq_ipu.serve.engine import Done, Text
 from sparq_ipu.serve.sampling import LogProbability
 from sparq_ipu.serve.text import TextStream, TokenNames
+from sparq_ipu.serve.tools import Calls
 
 
 def error(message: str, kind: str, code: str | None = None, param: str | None = None) -> dict[str, Any]:
@@ -38,9 +40,17 @@ class Answer:
         model: the name of the model. names: of its tokens.
         is_chat: of chat completions.
         has_log_probabilities: they were asked for.
+        calls: makes a parser of the calls in a text; None: there are none.
     """
 
-    def __init__(self, model: str, names: TokenNames, is_chat: bool, has_log_probabilities: bool):
+    def __init__(
+        self,
+        model: str,
+        names: TokenNames,
+        is_chat: bool,
+        has_log_probabilities: bool,
+        calls: Callable[[], Calls] | None = None,
+    ):
         self._names = names
         self._is_chat = is_chat
         self._has_log_probabilities = has_log_probabilities
@@ -51,6 +61,7 @@ class Answer:
         self._streams: dict[int, TextStream] = {}
         self._n_decoded: dict[int, int] = {}
         self._n_given: dict[int, int] = {}
+        self._calls: collections.defaultdict[int, Calls] = collections.defaultdict(calls)
 
     def _envelope(self, choices: list[dict[str, Any]], is_chunk: bool) -> dict[str, Any]:
         kind = "text_completion"
@@ -73,11 +84,16 @@ class Answer:
         choices = []
         for index, at in enumerate(at for group in groups for at in group):
             text = texts[at]
-            choice: dict[str, Any] = {"index": index, "finish_reason": ends[at].reason}
+            choice: dict[str, Any] = {"index": index}
             if self._is_chat:
-                choice["message"] = {"role": "assistant", "content": text.text}
+                choice["message"] = {
+                    "role": "assistant",
+                    "content": None,
+                    **self._delta(index, text.text, True),
+                }
             else:
                 choice["text"] = text.text
+            choice["finish_reason"] = self._reason(index, ends[at])
             choice["logprobs"] = self._log_probabilities(index, text)
             choices.append(choice)
         return {**self._envelope(choices, False), "usage": usage(ends, n_prompts)}
@@ -92,20 +108,35 @@ class Answer:
     def part(self, index: int, text: Text) -> dict[str, Any]:
         """More of a choice."""
         choice: dict[str, Any] = {"index": index, "finish_reason": None}
-        choice.update({"delta": {"content": text.text}} if self._is_chat else {"text": text.text})
+        choice.update({"delta": self._delta(index, text.text)} if self._is_chat else {"text": text.text})
         choice["logprobs"] = self._log_probabilities(index, text)
         return self._envelope([choice], True)
 
     def end(self, index: int, end: Done) -> dict[str, Any]:
         """The end of a choice."""
-        choice: dict[str, Any] = {"index": index, "finish_reason": end.reason, "logprobs": None}
-        key, nothing = ("delta", {}) if self._is_chat else ("text", "")
-        choice[key] = nothing
+        choice: dict[str, Any] = {"index": index, "finish_reason": self._reason(index, end), "logprobs": None}
+        choice.update({"delta": self._delta(index, "", True)} if self._is_chat else {"text": ""})
         return self._envelope([choice], True)
 
     def used(self, ends: Sequence[Done], n_prompts: int) -> dict[str, Any]:
         """The last part of a stream, where it was asked for."""
         return {**self._envelope([], True), "usage": usage(ends, n_prompts)}
+
+    def _delta(self, index: int, text: str, is_last: bool = False) -> dict[str, Any]:
+        """What more text adds to a message."""
+        if self._calls.default_factory is None:
+            return {"content": text} if text or not is_last else {}
+        return self._calls[index].push(text, is_last)
+
+    def _message(self, index: int, text: str) -> dict[str, Any]:
+        made = self._delta(index, text, True)
+        for call in made.get("tool_calls", ()):
+            del call["index"]
+        return {"role": "assistant", "content": None if "tool_calls" in made else "", **made}
+
+    def _reason(self, index: int, end: Done) -> str:
+        has_calls = index in self._calls and self._calls[index].n and end.reason == "stop"
+        return "tool_calls" if has_calls else end.reason
 
     def _log_probabilities(self, index: int, text: Text) -> dict[str, Any] | None:
         if not self._has_log_probabilities:

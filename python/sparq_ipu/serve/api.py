@@ -102,7 +102,8 @@ def create_app(
             return _error(status, str(refused), "server_error" if refused.is_closing else "rate_limit_error")
         is_chat = isinstance(said, ChatRequest)
         has_log_probabilities = said.logprobs is not None and said.logprobs is not False
-        form = Answer(name, names, is_chat, has_log_probabilities)
+        calls = prompts.calls(said) if isinstance(said, ChatRequest) else None
+        form = Answer(name, names, is_chat, has_log_probabilities, calls)
         events = _events(engine, requests, queue, http)
         if said.stream:
             parts = _stream(form, events, len(requests), n_prompts, said.with_usage)

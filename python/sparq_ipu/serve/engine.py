@@ -23,6 +23,7 @@ import numpy as np
 from sparq_ipu.commands.progress import EVERY, PromptProgress
 from sparq_ipu.kept_prefixes import BLOCK, KeptPrefixes, Rows
 from sparq_ipu.serve.contexts import ALIGNMENT, Contexts
+from sparq_ipu.serve.forms import Form
 from sparq_ipu.serve.metrics import Metrics
 from sparq_ipu.serve.prefixes import Place, choose, common, longest
 from sparq_ipu.serve.sampling import LogProbability, Sampler, Sampling
@@ -84,6 +85,7 @@ class Request:
         emit: called with each `Event`, by the engine's thread.
         stops: strings that end the answer. stop_tokens: tokens that do.
         echo: text of the prompt, if it begins the answer; with log-probabilities where these are reported.
+        form: which tokens may come next; its special tokens are text of the answer.
     """
 
     tokens: np.ndarray
@@ -93,6 +95,7 @@ class Request:
     stops: Sequence[str] = ()
     stop_tokens: Sequence[int] = ()
     echo: str | None = None
+    form: Form | None = None
 
     # what follows is the engine's
 
@@ -291,7 +294,8 @@ class Engine:
             if place.index in self._untouched:
                 self._untouched.remove(place.index)
             before = [] if request.echo is None else request.tokens[-8:].tolist()
-            self._texts[request] = TextStream(self.tokenizer, request.stops, before)
+            skips = request.form is None
+            self._texts[request] = TextStream(self.tokenizer, request.stops, before, skips)
             self._reading.append(request)
             self.metrics.running.set(len(self._reading) + len(self._writing))
             try:  # what it holds of this prompt stays
@@ -490,7 +494,8 @@ class Engine:
         if not np.isfinite(logits.max()):
             raise ArithmeticError("the model's logits are not finite")
         sampler, text = request.sampler, self._texts[request]
-        token = sampler.choose(logits)
+        form = request.form
+        token = sampler.choose(logits, None if form is None else form.allowed())
         now = time.perf_counter()
         if request.new:
             self.metrics.between_tokens.observe(now - request.last_at)
@@ -507,8 +512,12 @@ class Engine:
         if reported is not None:
             request.log_probabilities.append(reported)
         more = text.push(token)
+        if form is not None:
+            form.take(token)
         if text.is_stopped:
             self._finish(request, "stop", more)
+        elif form is not None and form.is_complete:
+            self._finish(request, "stop", more + text.finish())
         elif len(request.new) >= request.max_new:
             self._finish(request, "length", more + text.finish())
         elif more:

@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import inspect
 import secrets
 from typing import Any, Callable, Iterable, Sequence
 
 import numpy as np
 
 from sparq_ipu.serve.engine import Event, Request
+from sparq_ipu.serve.forms import Forms
 from sparq_ipu.serve.sampling import Sampling
 from sparq_ipu.serve.schemas import (
     ChatRequest,
@@ -19,6 +22,7 @@ from sparq_ipu.serve.schemas import (
     Message,
     TokenizeRequest,
 )
+from sparq_ipu.serve.tools import Calls
 from sparq_ipu.transformers.generation.chats import chat_tokens
 
 #: most tokens of a completion by default, as in OpenAI's API
@@ -48,6 +52,9 @@ class Prompts:
     temperature: float = 1.0
     parses_special: bool = False
 
+    def __post_init__(self) -> None:
+        self.forms = Forms(self.tokenizer, self.vocabulary, list(self.chat_stops))
+
     def of_completion(self, said: CompletionRequest) -> list[list[int]]:
         """Tokens of each prompt.
 
@@ -63,9 +70,19 @@ class Prompts:
 
     def of_chat(self, said: ChatRequest) -> list[list[int]]:
         """Tokens of the conversation, as the model's template has it. Raises: Invalid, as above."""
-        tokens = self._chat_tokens(said.messages)
+        self.forms.style(said)
+        kwargs = said.chat_template_kwargs or {}
+        if set(kwargs) & set(inspect.signature(self.tokenizer.apply_chat_template).parameters):
+            raise Invalid("chat_template_kwargs must be variables of the template", "chat_template_kwargs")
+        given = {**kwargs, **({"tools": said.tools} if said.calls else {})}
+        tokens = self._chat_tokens(said.messages, given)
         self._check(tokens, said.max_completion_tokens or said.max_tokens or 1, "messages")
         return [tokens]
+
+    def calls(self, said: ChatRequest) -> Callable[[], Calls] | None:
+        """Makes parsers of the calls in answers; None: there are none."""
+        style = self.forms.style(said)
+        return None if style is None else functools.partial(Calls, style, list(said.calls))
 
     def of_tokenize(self, said: TokenizeRequest) -> dict[str, Any]:
         """The answer to POST /tokenize. Raises: Invalid, as above."""
@@ -80,7 +97,7 @@ class Prompts:
         self._check_tokens(said.tokens, "tokens")
         return {"prompt": self.tokenizer.decode(said.tokens)}
 
-    def _chat_tokens(self, said: Sequence[Message]) -> list[int]:
+    def _chat_tokens(self, said: Sequence[Message], given: dict[str, Any] | None = None) -> list[int]:
         if getattr(self.tokenizer, "chat_template", None) is None:
             raise Invalid("the model has no template for chats; use /v1/completions", "messages")
         if len(said) > self.context:
@@ -88,7 +105,7 @@ class Prompts:
         messages = [message.for_template() for message in said]
         self._check_length(sum(len(message["content"]) for message in messages), "messages")
         try:
-            return chat_tokens(self.tokenizer, messages, self.parses_special)
+            return chat_tokens(self.tokenizer, messages, self.parses_special, given)
         except ValueError as error:
             raise Invalid(str(error), "messages") from None
 
@@ -170,6 +187,7 @@ class Prompts:
                         said.stops,
                         stops,
                         echo,
+                        self.forms.of(said) if isinstance(said, ChatRequest) else None,
                     )
                 )
         return made

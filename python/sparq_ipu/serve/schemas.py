@@ -44,6 +44,9 @@ _FIXED: dict[str, Any] = {
 
 #: lists and objects of a body: while pydantic makes them, no other thread runs
 _MOST_CONTAINERS = 10_000
+#: that a request offers
+_MOST_TOOLS = 128
+_NO_PARAMETERS: Dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
 _Kind = TypeVar("_Kind", bound="_Strict")
@@ -269,6 +272,17 @@ class Message(_Strict):
         return made
 
 
+def _check_function(tool: Dict[str, Any], name: str) -> None:
+    function = tool.get("function")
+    if tool.get("type") != "function" or not isinstance(function, dict):
+        raise Invalid(f"{name} must be an object with type function, and function", "tools")
+    if not re.fullmatch("[a-zA-Z0-9_.-]{1,64}", str(function.get("name"))):
+        raise Invalid(f"{name}.function.name must be at most 64 letters, digits and _.-", "tools")
+    parameters = function.get("parameters")
+    if parameters and not (isinstance(parameters, dict) and parameters.get("type") == "object"):
+        raise Invalid(f"{name}.function.parameters must be a JSON schema of type object", "tools")
+
+
 def _arguments(function: Dict[str, Any]) -> Any:
     """Of a call: templates write objects as JSON, so text of JSON would be quoted twice."""
     try:
@@ -284,12 +298,75 @@ class ChatRequest(_Sampled):
     max_completion_tokens: Optional[int] = Field(None, ge=1, le=_MOST)
     logprobs: Optional[bool] = None
     top_logprobs: Optional[int] = Field(None, ge=0, le=20)
+    tools: Any = None
+    tool_choice: Any = None
+    parallel_tool_calls: Optional[bool] = None
+    response_format: Any = None
+    chat_template_kwargs: Optional[Dict[str, Any]] = None
 
     @model_validator(mode="after")
-    def _top_needs_logprobs(self) -> ChatRequest:
+    def _fits_together(self) -> ChatRequest:
         if self.top_logprobs and not self.logprobs:
             raise Invalid("top_logprobs needs logprobs", "top_logprobs")
+        if not _is_list_of(dict, self.tools or []) or len(self.tools or []) > _MOST_TOOLS:
+            raise Invalid(f"tools must be a list of at most {_MOST_TOOLS} objects", "tools")
+        for at, tool in enumerate(self.tools or []):
+            _check_function(tool, f"tools[{at}]")
+        names = [tool["function"]["name"] for tool in self.tools or []]
+        if len(set(names)) < len(names):
+            raise Invalid("tools must have different names", "tools")
+        if self.tool_choice not in (None, "none", "auto") and self._named not in ("", *names):
+            raise Invalid("tool_choice must be none, auto, required or one of tools", "tool_choice")
+        if self.tool_choice == "required" and not names:
+            raise Invalid("tool_choice must not be required without tools", "tool_choice")
+        self.answer_schema  # noqa: B018, raises an error
         return self
+
+    @property
+    def _named(self) -> Any:
+        """The tool that must be called; empty: any."""
+        if self.tool_choice == "required":
+            return ""
+        choice = self.tool_choice if isinstance(self.tool_choice, dict) else {}
+        function = choice.get("function") if choice.get("type") == "function" else None
+        return function.get("name") if isinstance(function, dict) else None
+
+    @property
+    def needs_call(self) -> bool:
+        """The answer must be a call."""
+        return self.tool_choice not in (None, "none", "auto")
+
+    @property
+    def calls(self) -> Dict[str, Any]:
+        """Of each tool that may be called, the schema of its arguments."""
+        named = self._named if self.needs_call else ""
+        return {
+            tool["function"]["name"]: tool["function"].get("parameters") or _NO_PARAMETERS
+            for tool in self.tools or []
+            if self.tool_choice != "none" and named in ("", tool["function"]["name"])
+        }
+
+    @property
+    def answer_schema(self) -> Optional[Dict[str, Any]]:
+        """The JSON schema of an answer; None: it is any text.
+
+        Raises:
+            Invalid: what is none.
+        """
+        form = {"type": "text"} if self.response_format is None else self.response_format
+        kind = form.get("type") if isinstance(form, dict) else None
+        if kind == "text":
+            return None
+        if kind == "json_object":
+            return {"type": "object"}
+        if kind != "json_schema":
+            rule = "type text, json_object or json_schema"
+            raise Invalid(f"response_format must be an object with {rule}", "response_format")
+        of_form = form.get("json_schema")
+        schema = of_form.get("schema") if isinstance(of_form, dict) else None
+        if not isinstance(schema, dict):
+            raise Invalid("response_format.json_schema.schema must be an object", "response_format")
+        return schema
 
 
 class TokenizeRequest(_Sampled):

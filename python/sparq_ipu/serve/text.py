@@ -66,10 +66,18 @@ class TextStream:
         tokenizer: of transformers.
         stops: strings that end the text; they are not part of it.
         before: tokens that the text continues; a tokenizer may join both with a space.
+        skips_special: special tokens are no text.
     """
 
-    def __init__(self, tokenizer: Any, stops: Sequence[str] = (), before: Sequence[int] = ()):
+    def __init__(
+        self,
+        tokenizer: Any,
+        stops: Sequence[str] = (),
+        before: Sequence[int] = (),
+        skips_special: bool = True,
+    ):
         self._tokenizer = tokenizer
+        self._skips_special = skips_special
         self._stops = [stop for stop in stops if stop]
         self._tokens = list(before)
         #: tokens before `_begin` are text for good; those before `_end` are in `_held` or were given
@@ -88,7 +96,8 @@ class TextStream:
         return "" if self.is_stopped else self._take(self._new_text(is_last=True), is_last=True)
 
     def _decode(self, begin: int, end: int) -> str:
-        text: str = self._tokenizer.decode(self._tokens[begin:end], skip_special_tokens=True)
+        tokens = self._tokens[begin:end]
+        text: str = self._tokenizer.decode(tokens, skip_special_tokens=self._skips_special)
         return text
 
     def _new_text(self, is_last: bool) -> str:
@@ -107,13 +116,13 @@ class TextStream:
             self.is_stopped = True
             text, self._held = self._held[: min(found)], ""
             return text
-        n_back = 0 if is_last else max((_overlap(self._held, stop) for stop in self._stops), default=0)
+        n_back = 0 if is_last else max((overlap(self._held, stop) for stop in self._stops), default=0)
         cut = len(self._held) - n_back
         text, self._held = self._held[:cut], self._held[cut:]
         return text
 
 
-def _overlap(text: str, stop: str) -> int:
+def overlap(text: str, stop: str) -> int:
     """Characters at the end of `text` that `stop` begins with."""
     most = min(len(text), len(stop) - 1)
     return next((n for n in range(most, 0, -1) if text.endswith(stop[:n])), 0)

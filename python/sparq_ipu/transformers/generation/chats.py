@@ -8,7 +8,10 @@ from typing import Any, Callable, Sequence
 
 
 def chat_tokens(
-    tokenizer: Any, messages: Sequence[dict[str, Any]], parses_special: bool = False
+    tokenizer: Any,
+    messages: Sequence[dict[str, Any]],
+    parses_special: bool = False,
+    given: dict[str, Any] | None = None,
 ) -> list[int]:
     """Those of `apply_chat_template(messages, add_generation_prompt=True, tokenize=True)`, but special tokens
     that a message spells out stay text: nobody can end their own turn and begin another's.
@@ -16,18 +19,20 @@ def chat_tokens(
     Args:
         tokenizer: of transformers.
         parses_special: take them for special tokens, as `apply_chat_template` does.
+        given: more that the template takes, such as `tools`.
 
     Raises:
         ValueError: the template refuses the conversation, in its own words.
     """
     marks: list[int] = []
+    given = given or {}
     if not parses_special:
-        mark, messages = _marked(tokenizer, messages)
-        rendered = _rendered(tokenizer, messages)
+        mark, (messages, given) = _marked(tokenizer, [list(messages), given])
+        rendered = _rendered(tokenizer, messages, given)
         marks = [at.start() - before for before, at in enumerate(re.finditer(mark, rendered))]
         text = rendered.replace(mark, "")
     else:
-        text = _rendered(tokenizer, messages)
+        text = _rendered(tokenizer, messages, given)
     # the template writes the token that begins a text, where the model has one
     if not marks:
         return list(tokenizer(text, add_special_tokens=False).input_ids)
@@ -45,37 +50,38 @@ def chat_tokens(
     return tokens
 
 
-def _marked(tokenizer: Any, messages: Sequence[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
-    """A character that no message contains, and the messages with it after the first character of each
-    special token that they spell out."""
+def _marked(tokenizer: Any, parts: list[Any]) -> tuple[str, list[Any]]:
+    """A character that no text contains, and the parts with it after the first character of each special
+    token that they spell out."""
     texts = [str(tokenizer.chat_template)]
-    _each_text(messages, lambda text: texts.append(text) or text)  # type: ignore[func-returns-value]
+    _each_text(parts, lambda text: texts.append(text) or text)  # type: ignore[func-returns-value]
     used = set().union(*texts)
     mark = next(chr(code) for code in range(0xE000, 0xF900) if chr(code) not in used)
     added = getattr(tokenizer, "added_tokens_decoder", {}).values()
     special = sorted((str(token) for token in added if token.special), key=len, reverse=True)
     if not special:
-        return mark, list(messages)
+        return mark, parts
     found = re.compile("|".join(map(re.escape, special)))
     return mark, _each_text(
-        messages, lambda text: found.sub(lambda match: match[0][0] + mark + match[0][1:], text)
+        parts, lambda text: found.sub(lambda match: match[0][0] + mark + match[0][1:], text)
     )
 
 
 def _each_text(value: Any, change: Callable[[str], str]) -> Any:
-    """A copy of lists and dictionaries with each text in them changed; names of fields stay."""
+    """A copy of lists and dictionaries with each text in them changed, names of fields too."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, dict):
-        return {name: _each_text(part, change) for name, part in value.items()}
+        return {_each_text(name, change): _each_text(part, change) for name, part in value.items()}
     return [_each_text(part, change) for part in value] if isinstance(value, (list, tuple)) else value
 
 
-def _rendered(tokenizer: Any, messages: Sequence[dict[str, Any]]) -> str:
+def _rendered(tokenizer: Any, messages: Sequence[dict[str, Any]], given: dict[str, Any]) -> str:
     from jinja2 import TemplateError
 
     try:
-        text: str = tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=False)
+        how: dict[str, Any] = {**given, "add_generation_prompt": True, "tokenize": False}
+        text: str = tokenizer.apply_chat_template(list(messages), **how)
     except TemplateError as error:  # of the order of roles, say
         raise ValueError(f"messages must fit the model's template: {str(error)[:500]}") from None
     except Exception as error:  # of a template that does not expect such a message

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Answers in a given form: which tokens may come next, by llguidance."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from typing import Any
+
+import numpy as np
+
+from sparq_ipu.serve.schemas import ChatRequest, Invalid
+from sparq_ipu.serve.tools import Style, grammar, style_of
+
+#: one line, with the spaces that models write: blanks without end are no answer
+_SPACES = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+
+
+class Form:
+    """Of one answer. Masks are computed by a thread while the model computes logits.
+
+    Args:
+        matcher: of llguidance. n_tokens: logits that the model gives.
+    """
+
+    def __init__(self, matcher: Any, n_tokens: int, pool: concurrent.futures.Executor):
+        self._matcher, self._n_tokens, self._pool = matcher, n_tokens, pool
+        self._next = pool.submit(self._mask)
+        #: nothing can follow
+        self.is_complete = False
+
+    def _mask(self) -> np.ndarray:
+        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        if self._matcher.is_error():
+            raise RuntimeError("the grammar has no next token")
+        return np.unpackbits(bits, count=self._n_tokens, bitorder="little").view(bool)
+
+    def allowed(self) -> np.ndarray:
+        """Of each token, whether it may come next: (vocabulary,) bool."""
+        return self._next.result()
+
+    def take(self, token: int) -> None:
+        """The next token is this one."""
+        if not self._matcher.consume_token(token):
+            raise RuntimeError("the grammar does not allow a token")
+        self.is_complete = self._matcher.is_stopped()
+        if not self.is_complete:
+            self._next = self._pool.submit(self._mask)
+
+
+class Forms:
+    """Makes the forms of requests.
+
+    Args:
+        tokenizer: of transformers. n_tokens: logits that the model gives.
+        ends: tokens that end an answer.
+    """
+
+    def __init__(self, tokenizer: Any, n_tokens: int, ends: list[int]):
+        self._tokenizer, self._n_tokens, self._ends = tokenizer, n_tokens, ends
+        self._style = style_of(str(getattr(tokenizer, "chat_template", "")))
+        self._pool = concurrent.futures.ThreadPoolExecutor(1, "sparq-ipu-forms")
+        self._made: Any = None
+
+    def style(self, said: ChatRequest) -> Style | None:
+        """How calls are written in the answers to a request; None: there are none.
+
+        Raises:
+            Invalid: the model's template takes no tools.
+        """
+        if not said.calls:
+            return None
+        if self._style is None:
+            raise Invalid("tools must be known to the model's chat template, or their form to us", "tools")
+        return self._style
+
+    def of(self, said: ChatRequest) -> Form | None:
+        """The form of an answer to a request; None: any text.
+
+        Raises:
+            Invalid: the model's template takes no tools, or a JSON schema has something that is not
+                supported.
+        """
+        style, answer = self.style(said), said.answer_schema
+        if style is None and answer is None:
+            return None
+        param = "response_format" if answer is not None else "tools"
+        self._load(param)
+        if answer is not None:
+            answer = self._checked(answer, "response_format.json_schema.schema", "response_format")
+        tools = {
+            name: self._checked(schema, f"tools: parameters of {name}", "tools")
+            for name, schema in said.calls.items()
+        }
+        rules = grammar(
+            style, tools, answer, said.needs_call, said.parallel_tool_calls is False, self._special
+        )
+        return Form(self._matcher(rules, "the form of the answer", param), self._n_tokens, self._pool)
+
+    def _special(self, text: str) -> int | None:
+        token = self._tokenizer.convert_tokens_to_ids(text)
+        is_known = token is not None and self._tokenizer.convert_ids_to_tokens(token) == text
+        return token if is_known and self._made.is_special_token(token) else None
+
+    def _checked(self, schema: Any, name: str, param: str) -> Any:
+        made = {**schema, "x-guidance": _SPACES}
+        from llguidance import LLMatcher
+
+        self._matcher(LLMatcher.grammar_from_json_schema(made), name, param)
+        return made
+
+    def _matcher(self, rules: str, name: str, param: str) -> Any:
+        from llguidance import LLMatcher, LLParserLimits
+
+        limits = LLParserLimits(verbose_errors=False)
+        matcher = LLMatcher(self._made, rules, log_level=0, limits=limits)
+        if matcher.is_error():
+            raise Invalid(f"{name}: {matcher.get_error()[:300]}", param)
+        return matcher
+
+    def _load(self, param: str) -> None:
+        if self._made is None:
+            try:
+                import llguidance.hf
+            except ImportError:
+                raise Invalid(f"{param} needs llguidance, which the server does not have", param) from None
+            try:
+                self._made = llguidance.hf.from_tokenizer(self._tokenizer, self._n_tokens, self._ends)
+            except Exception as error:  # of a tokenizer that is not a fast one, say
+                kind = type(error).__name__
+                raise Invalid(f"{param} is not supported for the model's tokenizer ({kind})", param) from None

@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Answers in a given form over HTTP: JSON, JSON schemas, calls of tools as several families write them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import sys
+import time
+from typing import Any, Iterator
+
+import pytest
+from byte_tokenizer import byte_tokenizer
+from random_schemas import object_of, root_of
+from tiny_models import tiny_model
+from tiny_server import CONTEXT, running_engine, running_server
+
+import sparq_ipu.transformers
+from sparq_ipu.serve.prompts import Prompts
+from sparq_ipu.serve.schemas import ChatRequest
+from sparq_ipu.serve.tools import Calls, style_of
+
+jsonschema = pytest.importorskip("jsonschema")
+openai = pytest.importorskip("openai")
+pytest.importorskip("llguidance")
+pytest.importorskip("sparq_ipu._cpu")
+
+#: what the templates of families contain that names them
+FAMILIES = {
+    "Hermes": "<tool_call>",
+    "Mistral": "[TOOL_CALLS]",
+    "Mistral, SentencePiece": "[TOOL_CALLS] [",
+    "Mistral, newer": "[TOOL_CALLS] [ARGS]",
+    "Llama": "<|python_tag|>",
+}
+SPECIAL = ["<s>", "</s>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>"]
+BODY = (
+    "{% if tools %}{{ tools | tojson }} TAG {% endif %}{% for m in messages %}{{ m.role }}: {{ m.content }}"
+    "{% for call in m.tool_calls or [] %}{{ call | tojson }}{% endfor %}\n{% endfor %}{{ mood }}>"
+)
+#: seconds for random schemas
+SECONDS = 20.0
+USER = {"role": "user", "content": "a"}
+SOON: dict = dict(model="tiny", messages=[USER], max_tokens=600, temperature=1.0)
+
+
+def tool(name: str, schema: Any = None) -> dict:
+    return {"type": "function", "function": {"name": name, **({"parameters": schema} if schema else {})}}
+
+
+WEATHER = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 9}, "days": {"$ref": "#/$defs/days"}},
+    "required": ["city", "days"],
+    "additionalProperties": False,
+    "$defs": {"days": {"type": "integer", "minimum": 1, "maximum": 99}},
+}
+TOOLS = [tool("weather", WEATHER), tool("now")]
+
+
+@contextlib.contextmanager
+def client_of(family: str) -> Iterator[Any]:
+    tokenizer = byte_tokenizer(BODY.replace("TAG", FAMILIES[family]), SPECIAL, False)
+    model = tiny_model(max_position_embeddings=CONTEXT, vocab_size=len(tokenizer))
+    sparq_ipu.transformers.enable(model, rank=8, top_k=16, min_seq_len=40)
+    end = tokenizer.eos_token_id
+    prompts = Prompts(tokenizer, CONTEXT, len(tokenizer), [end], [end])
+    with running_engine(model, tokenizer=tokenizer) as engine, running_server(engine, prompts=prompts) as url:
+        with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+            yield client
+
+
+@pytest.fixture(scope="module")
+def client() -> Any:
+    with client_of("Hermes") as client:
+        yield client
+
+
+def form_of(schema: Any) -> dict:
+    return {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": True}}
+
+
+def test_random_schemas(client: Any) -> None:
+    """Each answer is an instance."""
+    start, n = time.monotonic(), 0
+    while n < 30 and (n < 5 or time.monotonic() - start < SECONDS):
+        schema = root_of(random.Random(n))
+        n += 1
+        choice = client.chat.completions.create(**SOON, seed=n, response_format=form_of(schema)).choices[0]
+        assert choice.finish_reason == "stop", (schema, choice.message.content)
+        jsonschema.validate(json.loads(choice.message.content), schema)
+
+
+def test_any_object(client: Any) -> None:
+    how: dict = dict(**SOON, seed=1, response_format={"type": "json_object"}, logit_bias={"92": 20, "66": 9})
+    whole = client.chat.completions.create(**how)
+    assert isinstance(json.loads(whole.choices[0].message.content), dict)
+    parts = list(client.chat.completions.create(**how, stream=True))
+    text = "".join(part.choices[0].delta.content or "" for part in parts)
+    assert text == whole.choices[0].message.content and parts[-1].choices[0].finish_reason == "stop"
+
+
+def joined(parts: list) -> tuple[str, list[tuple[str, str]], str]:
+    """Content, calls and the reason of a stream."""
+    content, calls = "", {}
+    for part in parts:
+        choice = part.choices[0]
+        content += choice.delta.content or ""
+        for call in choice.delta.tool_calls or []:
+            name, arguments = calls.get(call.index, ("", ""))
+            assert bool(call.id) == bool(call.function.name) == (call.index not in calls)
+            calls[call.index] = name + (call.function.name or ""), arguments + call.function.arguments
+    return content, [calls[at] for at in sorted(calls)], choice.finish_reason
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_calls_of_tools(family: str) -> None:
+    """Whole and streamed: every call is of a tool, with arguments of its schema."""
+    schemas = {"weather": WEATHER, "now": {"type": "object", "maxProperties": 0}}
+    n = 0
+    with client_of(family) as client:
+        for seed in range(6):
+            named = {"type": "function", "function": {"name": "weather"}}
+            choice = ["required", named][seed % 2]
+            how: dict = dict(**SOON, tools=TOOLS, tool_choice=choice, seed=seed)
+            how["parallel_tool_calls"] = seed > 2
+            if seed > 2:  # a random model would call again and again
+                how["max_tokens"] = 400
+            whole = client.chat.completions.create(**how).choices[0]
+            calls = [(call.function.name, call.function.arguments) for call in whole.message.tool_calls]
+            streamed = joined(list(client.chat.completions.create(**how, stream=True)))
+            assert streamed == (whole.message.content or "", calls, whole.finish_reason)
+            if whole.finish_reason == "length":
+                calls = calls[:-1]
+            else:
+                assert whole.finish_reason == "tool_calls" and whole.message.content is None
+            assert seed > 2 or len(calls) == 1
+            for name, arguments in calls:
+                assert name == "weather" or seed % 2 == 0
+                jsonschema.validate(json.loads(arguments), schemas[name])
+                n += 1
+            assert len({call.id for call in whole.message.tool_calls}) == len(whole.message.tool_calls)
+            turns = [USER, whole.message.model_dump(), {"role": "tool", "tool_call_id": "1", "content": "b"}]
+            assert client.chat.completions.create(model="tiny", messages=turns, max_tokens=1).choices
+    assert n > 5
+
+
+def test_the_choice_of_a_tool(client: Any) -> None:
+    """Text unless the model calls; a call if it wants to; none where that was asked for."""
+    marks = {str(ord(c)): 50 for c in "a"}
+    how: dict = dict(**{**SOON, "max_tokens": 50, "temperature": 0}, tools=TOOLS)
+    text = client.chat.completions.create(**how, logit_bias=marks).choices[0]
+    assert text.message.tool_calls is None and text.finish_reason == "length"
+    none = client.chat.completions.create(**how, tool_choice="none")
+    plain = client.chat.completions.create(**{**how, "tools": []})
+    assert none.choices == plain.choices and none.usage.prompt_tokens == plain.usage.prompt_tokens
+    assert client.chat.completions.create(**how).usage.prompt_tokens > plain.usage.prompt_tokens
+
+
+def test_variables_of_the_template(client: Any) -> None:
+    def n_tokens(**kwargs: Any) -> int:
+        body = {"chat_template_kwargs": kwargs}
+        used = client.chat.completions.create(model="tiny", messages=[USER], max_tokens=1, extra_body=body)
+        n: int = used.usage.prompt_tokens
+        return n
+
+    assert n_tokens(mood="</s>") == n_tokens(mood="1234") == n_tokens() + 4
+    with pytest.raises(openai.BadRequestError) as refused:
+        n_tokens(chat_template="{% for i in range(10) %}{% endfor %}")
+    assert refused.value.param == "chat_template_kwargs"
+
+
+def test_the_same_answers_in_any_company(client: Any) -> None:
+    schema = object_of(random.Random(7))
+    mixed: list[dict] = [
+        {"response_format": form_of(schema), "presence_penalty": 1.0},
+        {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False},
+        {"extra_body": {"top_k": 5}},
+        {"response_format": form_of(WEATHER), "temperature": 0},
+    ]
+    asked = [{**SOON, "seed": 3, "max_tokens": 200, **fields} for fields in mixed]
+    alone = [client.chat.completions.create(**how).choices[0] for how in asked]
+    streams = [client.chat.completions.create(**how, stream=True) for how in asked]
+    for one, stream in zip(alone, streams):
+        content, calls, reason = joined(list(stream))
+        assert (content, reason) == (one.message.content or "", one.finish_reason)
+        assert calls == [(c.function.name, c.function.arguments) for c in one.message.tool_calls or []]
+
+
+WRONG: list[tuple[dict, str]] = [
+    ({"response_format": {"type": "xml"}}, "response_format"),
+    ({"response_format": {"type": "json_schema"}}, "response_format"),
+    ({"response_format": form_of({"type": "nope"})}, "response_format"),
+    ({"response_format": form_of({"not": {}})}, "response_format"),
+    ({"response_format": form_of({"$ref": "#/none"})}, "response_format"),
+    ({"tools": [{"type": "function"}]}, "tools"),
+    ({"tools": [tool("a b")]}, "tools"),
+    ({"tools": [tool("a"), tool("a")]}, "tools"),
+    ({"tools": [tool("a", {"type": "array"})]}, "tools"),
+    ({"tools": [tool("a", {"type": "object", "properties": {"b": {"type": 3}}})]}, "tools"),
+    ({"tools": TOOLS, "tool_choice": "some"}, "tool_choice"),
+    ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "b"}}}, "tool_choice"),
+    ({"tool_choice": "required"}, "tool_choice"),
+]
+
+
+@pytest.mark.parametrize(("fields", "param"), WRONG)
+def test_what_is_wrong_is_named(client: Any, fields: dict, param: str) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.chat.completions.create(**SOON, **fields)
+    assert refused.value.param == param and param in str(refused.value)
+
+
+def test_a_template_without_tools_is_refused_by_name() -> None:
+    for template in ("{{ messages }}", "{{ tools }} <tool_call><function=f>"):
+        assert style_of(template) is None
+        prompts = Prompts(byte_tokenizer(template, SPECIAL), 100, 300, [], [])
+        with pytest.raises(ValueError, match="tools must be known to the model's chat template") as refused:
+            prompts.of_chat(ChatRequest(messages=[USER], tools=TOOLS))
+        assert refused.value.param == "tools"  # type: ignore[attr-defined]
+
+
+def test_without_the_library(monkeypatch: Any) -> None:
+    monkeypatch.setitem(sys.modules, "llguidance.hf", None)
+    prompts = Prompts(byte_tokenizer(BODY, SPECIAL), 100, 300, [], [])
+    said = ChatRequest(messages=[USER], response_format={"type": "json_object"})
+    with pytest.raises(ValueError, match="response_format needs llguidance"):
+        prompts.requests(said, [[1]], lambda index: print)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_parser_takes_text_in_any_pieces(family: str) -> None:
+    style = style_of(f"tools {FAMILIES[family]}")
+    assert style is not None
+    arguments = ['{"city": "[\\"}"}', "{}"][: 1 if style.between is None else 2]
+    calls = [style.name + name + style.arguments + given + style.end for name, given in zip("fg", arguments)]
+    before = "hi <too" if style.mark else ""
+    text = before + style.mark + style.first + (style.between or "").join(calls) + style.last
+    for size in (1, 2, 7, len(text)):
+        parser, content, found = Calls(style, ["f", "g"]), "", ["", ""]
+        for at in range(0, len(text) + 1, size):
+            delta = parser.push(text[at : at + size], is_last=at + size > len(text))
+            content += delta.get("content", "")
+            for call in delta.get("tool_calls", []):
+                found[call["index"]] += call["function"]["arguments"]
+        assert content == before and [one for one in found if one] == arguments == found[: parser.n]
+    parser = Calls(style, ["f", "g"])
+    plain = '{"name": "h", <tool_call'
+    assert (
+        "".join(parser.push(c).get("content", "") for c in plain) + parser.push("", True).get("content", "")
+        == plain
+        and not parser.n
+    )
