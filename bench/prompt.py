@@ -59,21 +59,28 @@ def methods(seq_len: int, n_heads: int, n_kv_heads: int, head_dim: int) -> dict[
     }
 
 
+def rates_of(calls: dict[str, tuple[float, Any]], repeats: int) -> dict[str, dict[str, float]]:
+    """GFLOP/s of each call, interleaved: operations and what is called, by name."""
+    rates: dict[str, list[float]] = {name: [] for name in calls}
+    for turn in range(repeats + 1):
+        for name, (operations, call) in calls.items():
+            start = time.perf_counter()
+            call()
+            if turn:  # the first is a warm-up
+                rates[name].append(operations / (time.perf_counter() - start) / 1e9)
+    return {
+        name: dict(gflop_per_s=statistics.median(found), least=min(found), most=max(found))
+        for name, found in rates.items()
+    }
+
+
 def run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     rows = []
     for head_dim in arguments.head_dim:
         check_bits(head_dim)
         for seq_len in arguments.S:
             calls = methods(seq_len, arguments.heads, arguments.kv_heads, head_dim)
-            times: dict[str, list[float]] = {name: [] for name in calls}
-            for turn in range(arguments.repeats + 1):
-                for name, (_, call) in calls.items():
-                    start = time.perf_counter()
-                    call()
-                    if turn:  # the first is a warm-up
-                        times[name].append(time.perf_counter() - start)
-            for name, (operations, _) in calls.items():
-                rates = [operations / t / 1e9 for t in times[name]]
+            for name, found in rates_of(calls, arguments.repeats).items():
                 rows.append(
                     dict(
                         method=name,
@@ -82,9 +89,7 @@ def run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
                         n_heads=arguments.heads,
                         n_kv_heads=arguments.kv_heads,
                         n_threads=torch.get_num_threads(),
-                        gflop_per_s=statistics.median(rates),
-                        least=min(rates),
-                        most=max(rates),
+                        **found,
                         repeats=arguments.repeats,
                         processor=processor(),
                         torch=torch.__version__,

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of docs/benchmarks.md from committed rows: CPU kernels, attention of prompts, servers.
+"""Tables of docs/benchmarks.md from committed rows: CPU kernels, prompts, linear layers, servers.
 
     python bench/tables.py --write
 
@@ -59,23 +59,32 @@ def kernels(rows: list[Row]) -> str:
     return "\n\n".join(parts)
 
 
-def prompts(rows: list[Row]) -> str:
-    """GFLOP/s of attention of a prompt: the median, and the least and most."""
-    names = dict.fromkeys(row["method"] for row in rows)
-    dims = sorted({row["head_dim"] for row in rows})
+def rates(rows: list[Row], by: str, title: str) -> str:
+    """GFLOP/s: the median, and the least and most; a column for each `by`."""
+    columns = sorted({row[by] for row in rows})
     lines = [
         [
             name,
             *(
                 "{gflop_per_s:.0f} ({least:.0f}-{most:.0f})".format(**row)
-                for dim in dims
+                for column in columns
                 for row in rows
-                if (row["method"], row["head_dim"]) == (name, dim)
+                if (row["method"], row[by]) == (name, column)
             ),
         ]
-        for name in names
+        for name in dict.fromkeys(row["method"] for row in rows)
     ]
-    return markdown_table(["GFLOP/s", *(f"head_dim {dim}" for dim in dims)], lines)
+    return markdown_table(["GFLOP/s", *(title.format(column) for column in columns)], lines)
+
+
+def prompts(rows: list[Row]) -> str:
+    """Attention of a prompt."""
+    return rates(rows, "head_dim", "head_dim {}")
+
+
+def products(rows: list[Row]) -> str:
+    """Linear layers."""
+    return rates(rows, "n_rows", "{} rows")
 
 
 def servers(rows: list[Row]) -> str:
@@ -106,6 +115,7 @@ def servers(rows: list[Row]) -> str:
 ROWS = {
     "kernels": ("cpu_sparq.jsonl", kernels),
     "prompts": ("prompt.jsonl", prompts),
+    "products": ("products.jsonl", products),
     "servers": ("serve.jsonl", servers),
 }
 

@@ -4,8 +4,7 @@
 #include "convert.hpp"
 #include "cpu.hpp"
 #include "decoder/decoder_step.hpp"
-#include "decoder/int4_product.hpp"
-#include "decoder/int8_product.hpp"
+#include "decoder/few_bits_product.hpp"
 
 #include <pybind11/stl.h>
 #include <pybind11/typing.h>
@@ -44,22 +43,14 @@ const std::uint16_t *bfloat16At(std::uintptr_t address) {
   return reinterpret_cast<const std::uint16_t *>(address);
 }
 
-void int4Product(std::uintptr_t rows, std::uintptr_t weights, std::uintptr_t output,
-                 std::size_t nRows, std::size_t inFeatures, std::size_t outFeatures,
-                 std::int64_t nThreads, const std::string &isa) {
+void fewBitsProduct(std::uintptr_t rows, std::uintptr_t weights, std::uintptr_t scale,
+                    std::uintptr_t output, std::size_t nRows, std::size_t inFeatures,
+                    std::size_t outFeatures, std::int64_t nThreads, const std::string &isa) {
   py::gil_scoped_release release;
-  multiplyInt4({bfloat16At(rows), reinterpret_cast<const unsigned char *>(weights),
-                reinterpret_cast<std::uint16_t *>(output), nRows, inFeatures, outFeatures},
-               nThreads, isa);
-}
-
-void int8Product(std::uintptr_t rows, std::uintptr_t codes, std::uintptr_t scale,
-                 std::uintptr_t output, std::size_t nRows, std::size_t inFeatures,
-                 std::size_t outFeatures, std::int64_t nThreads, const std::string &isa) {
-  py::gil_scoped_release release;
-  multiplyInt8({bfloat16At(rows), reinterpret_cast<const signed char *>(codes), bfloat16At(scale),
-                reinterpret_cast<std::uint16_t *>(output), nRows, inFeatures, outFeatures},
-               nThreads, isa);
+  multiplyFewBits({bfloat16At(rows), reinterpret_cast<const unsigned char *>(weights),
+                   bfloat16At(scale), reinterpret_cast<std::uint16_t *>(output), nRows, inFeatures,
+                   outFeatures},
+                  nThreads, isa);
 }
 
 // Addresses of codes, scale and bias, or 0; inputs, outputs.
@@ -68,8 +59,8 @@ using LinearAt =
 
 FewBitsWeights linearAt(const LinearAt &at) {
   const auto &[codes, scale, bias, inputs, outputs] = at;
-  return {reinterpret_cast<const void *>(codes), bfloat16At(scale), bfloat16At(bias), inputs,
-          outputs};
+  return {reinterpret_cast<const unsigned char *>(codes), bfloat16At(scale), bfloat16At(bias),
+          inputs, outputs};
 }
 
 // norms: before attention and before the gates of each layer, then the last one. linears: four of
@@ -154,16 +145,11 @@ void rmsNormAt(std::uintptr_t weight, float epsilon, std::size_t n, unsigned lan
 } // namespace
 
 void bindDecoder(py::module_ &m) {
-  m.def(
-      "int4_product", &int4Product, py::arg("rows"), py::arg("weights"), py::arg("output"),
-      py::arg("n_rows"), py::arg("in_features"), py::arg("out_features"), py::kw_only(),
-      py::arg("n_threads") = 0, py::arg("isa") = "auto",
-      "A linear layer's product, of arrays at these addresses: bfloat16, with weights of 4 bits.");
-  m.def("int8_product", &int8Product, py::arg("rows"), py::arg("codes"), py::arg("scale"),
+  m.def("few_bits_product", &fewBitsProduct, py::arg("rows"), py::arg("weights"), py::arg("scale"),
         py::arg("output"), py::arg("n_rows"), py::arg("in_features"), py::arg("out_features"),
         py::kw_only(), py::arg("n_threads") = 0, py::arg("isa") = "auto",
-        "A linear layer's product, of arrays at these addresses: bfloat16, with codes of 8 bits.");
-
+        "A linear layer's product, of arrays at these addresses: bfloat16, with weights of 8 bits, "
+        "or of 4 where the scale is at 0.");
   m.def("rms_norm", &rmsNormAt, py::arg("weight"), py::arg("epsilon"), py::arg("n"),
         py::arg("lanes"), py::arg("input"), py::arg("output"),
         "RMSNorm of a row of bfloat16, of arrays at these addresses.");

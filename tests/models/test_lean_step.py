@@ -337,7 +337,7 @@ def test_a_joined_layer_that_is_changed_is_heard(
     assert not torch.equal(lean, before)
 
 
-@pytest.mark.parametrize("name", ["codes", "scale"])
+@pytest.mark.parametrize("name", ["packed", "scale"])
 def test_a_joined_layer_of_8_bits_that_is_changed_is_heard(name: str) -> None:
     model = a_wide_model("int8")
     sparq_ipu.transformers.enable(model, **SETTINGS)
@@ -358,6 +358,7 @@ def test_layers_that_are_not_joined() -> None:
     assert not JoinedLinear.fit([linear(64), linear(64, cls=Int4Linear)])
     assert not JoinedLinear.fit([linear(64), torch.nn.Linear(64, 64)])
     rows = torch.zeros(MOST_ROWS + 1, 64, dtype=torch.bfloat16)
-    assert JoinedLinear.takes(rows[1:])
-    assert not JoinedLinear.takes(rows)
-    assert not JoinedLinear.takes(rows[1:].float())
+    joined = JoinedLinear({"one": linear(64)}, ["one"])
+    assert joined.takes(rows[1:])
+    assert not joined.takes(rows)
+    assert not joined.takes(rows[1:].float())

@@ -2,8 +2,7 @@
 #include "decoder_step.hpp"
 
 #include "bfloat16.hpp"
-#include "int4_product.hpp"
-#include "int8_product.hpp"
+#include "few_bits_product.hpp"
 #include "thread_pool.hpp"
 
 #include <chrono>
@@ -80,14 +79,9 @@ void addTo(std::uint16_t *sum, const std::uint16_t *x, std::size_t n) {
 
 void multiply(const FewBitsWeights &weights, std::size_t nRows, const std::uint16_t *rows,
               std::uint16_t *output, std::int64_t nThreads) {
-  if (weights.scale)
-    multiplyInt8({rows, static_cast<const signed char *>(weights.codes), weights.scale, output,
-                  nRows, weights.inputs, weights.outputs},
-                 nThreads, "auto");
-  else
-    multiplyInt4({rows, static_cast<const unsigned char *>(weights.codes), output, nRows,
-                  weights.inputs, weights.outputs},
-                 nThreads, "auto");
+  multiplyFewBits(
+      {rows, weights.codes, weights.scale, output, nRows, weights.inputs, weights.outputs},
+      nThreads, "auto");
   if (!weights.bias)
     return;
   for (std::size_t row = 0; row < nRows; ++row)

@@ -13,10 +13,10 @@
 namespace sparq {
 namespace cpu {
 
-// A linear layer whose weights have 4 bits (int4_product.hpp) or 8 (int8_product.hpp). Arrays are
-// the caller's, and numbers are bits of bfloat16.
+// A linear layer, as FewBitsProduct has it. Arrays are the caller's, and numbers are bits of
+// bfloat16.
 struct FewBitsWeights {
-  const void *codes;
+  const unsigned char *codes;
   const std::uint16_t *scale; // (outputs,); null: of 4 bits, the scales are between the codes
   const std::uint16_t *bias;  // (outputs,), or null
   std::size_t inputs, outputs;

@@ -14,9 +14,6 @@ inline Codes low8(Codes a, Codes b) { return _mm256_unpacklo_epi8(a, b); }
 inline Codes high8(Codes a, Codes b) { return _mm256_unpackhi_epi8(a, b); }
 inline Codes low16(Codes a, Codes b) { return _mm256_unpacklo_epi16(a, b); }
 inline Codes high16(Codes a, Codes b) { return _mm256_unpackhi_epi16(a, b); }
-// The lower and the upper half of each byte.
-inline Codes lowerCodes(Codes x) { return _mm256_and_si256(x, _mm256_set1_epi8(15)); }
-inline Codes upperCodes(Codes x) { return lowerCodes(_mm256_srli_epi16(x, 4)); }
 
 inline Codes maskBytes(Codes x, int mask) {
   return _mm256_and_si256(x, _mm256_set1_epi8(static_cast<char>(mask)));
@@ -50,12 +47,6 @@ inline Codes addQuads(Codes sum, Codes codes, Codes words) {
 inline Codes widenQuads(Codes sum) { return _mm256_madd_epi16(sum, _mm256_set1_epi16(1)); }
 inline Codes addPairs(Codes sum, Codes codes, Codes words) {
   return _mm256_add_epi32(sum, _mm256_madd_epi16(codes, words));
-}
-// 256 times the sums of `high`, those of `low`, and `start`; of at most 8 words each.
-inline Vec sumOfBoth(Codes high, Codes low, int start) {
-  const Codes both =
-      _mm256_add_epi32(_mm256_madd_epi16(high, _mm256_set1_epi16(256)), widenQuads(low));
-  return toFloat(_mm256_add_epi32(both, _mm256_set1_epi32(start)));
 }
 
 inline Codes broadcastWord(const void *from) {

@@ -14,9 +14,6 @@ inline Codes low16(Codes a, Codes b) { return _mm512_unpacklo_epi16(a, b); }
 inline Codes high16(Codes a, Codes b) { return _mm512_unpackhi_epi16(a, b); }
 inline Vec toFloat(Codes x) { return _mm512_cvtepi32_ps(x); }
 inline Codes addTotals(Codes a, Codes b) { return _mm512_add_epi32(a, b); }
-// The lower and the upper half of each byte.
-inline Codes lowerCodes(Codes x) { return _mm512_and_si512(x, _mm512_set1_epi8(15)); }
-inline Codes upperCodes(Codes x) { return lowerCodes(_mm512_srli_epi16(x, 4)); }
 
 inline Codes maskBytes(Codes x, int mask) {
   return _mm512_and_si512(x, _mm512_set1_epi8(static_cast<char>(mask)));
@@ -46,11 +43,6 @@ inline Codes widenQuads(Codes sum) { return sum; }
 inline Codes addPairs(Codes sum, Codes codes, Codes words) {
   return _mm512_dpwssd_epi32(sum, codes, words);
 }
-// 256 times the sums of `high`, those of `low`, and `start`.
-inline Vec sumOfBoth(Codes high, Codes low, int start) {
-  const Codes both = _mm512_add_epi32(_mm512_slli_epi32(high, 8), low);
-  return toFloat(_mm512_add_epi32(both, _mm512_set1_epi32(start)));
-}
 #else
 // As in codes_avx2.hpp.
 template <unsigned bits> inline void codesOf(Codes x, Codes *codes) {
@@ -76,12 +68,6 @@ inline Codes addQuads(Codes sum, Codes codes, Codes words) {
 inline Codes widenQuads(Codes sum) { return _mm512_madd_epi16(sum, _mm512_set1_epi16(1)); }
 inline Codes addPairs(Codes sum, Codes codes, Codes words) {
   return _mm512_add_epi32(sum, _mm512_madd_epi16(codes, words));
-}
-// 256 times the sums of `high`, those of `low`, and `start`; of at most 8 words each.
-inline Vec sumOfBoth(Codes high, Codes low, int start) {
-  const Codes both =
-      _mm512_add_epi32(_mm512_madd_epi16(high, _mm512_set1_epi16(256)), widenQuads(low));
-  return toFloat(_mm512_add_epi32(both, _mm512_set1_epi32(start)));
 }
 #endif
 

@@ -12,10 +12,10 @@ namespace {
 
 #include "all.hpp"
 
-#include "decoder/kernels/code_products.hpp"
 #include "decoder/kernels/group_products.hpp"
 
-constexpr ProductKernels productKernels{codeProducts, roundGroups, groupProducts};
+constexpr ProductKernels productKernels{roundRows, groupProducts, rowsOfTile,
+                                        width < blockOutputs ? 1 : 2, sizeof(GroupOfTile)};
 
 constexpr Kernels tableOf(const char *name) {
   return {

@@ -20,16 +20,18 @@ inline Vec loadHalf(const Half *from) {
 inline void storeHalf(Half *to, Vec x) {
   _mm_storeu_si128(reinterpret_cast<__m128i *>(to), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
 }
-inline Vec loadBytes(const signed char *from) {
-  return _mm256_cvtepi32_ps(
-      _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(from))));
-}
 inline Vec broadcast(float x) { return _mm256_set1_ps(x); }
 inline Vec maximum(Vec a, Vec b) { return _mm256_max_ps(a, b); }
 inline float largestOf(Vec x) {
   const __m128 four = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
   const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
   return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+inline int sumOf(IntVec x) {
+  const __m256i all = bitcast<__m256i>(x);
+  __m128i sum = _mm_add_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1));
+  sum = _mm_hadd_epi32(sum, sum);
+  return _mm_cvtsi128_si32(_mm_hadd_epi32(sum, sum));
 }
 // a * b + c where a and b are fp16 values: the product is exact, so fused and separate are one
 // result (contract E1).

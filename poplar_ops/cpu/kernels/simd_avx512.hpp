@@ -23,13 +23,10 @@ inline void storeHalf(Half *to, Vec x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i *>(to),
                       _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
 }
-inline Vec loadBytes(const signed char *from) {
-  return _mm512_cvtepi32_ps(
-      _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(from))));
-}
 inline Vec broadcast(float x) { return _mm512_set1_ps(x); }
 inline Vec maximum(Vec a, Vec b) { return _mm512_max_ps(a, b); }
 inline float largestOf(Vec x) { return _mm512_reduce_max_ps(x); }
+inline int sumOf(IntVec x) { return _mm512_reduce_add_epi32(bitcast<__m512i>(x)); }
 // a * b + c where a and b are fp16 values: the product is exact, so fused and separate are one
 // result (contract E1).
 inline Vec addExactProduct(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }

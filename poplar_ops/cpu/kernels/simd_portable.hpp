@@ -20,15 +20,12 @@ inline Vec load(const float *from) {
 }
 inline void store(float *to, Vec x) { __builtin_memcpy(to, &x, sizeof(x)); }
 inline Vec broadcast(float x) { return Vec{x, x, x, x}; }
-inline Vec loadBytes(const signed char *from) {
-  const IntVec x = {from[0], from[1], from[2], from[3]};
-  return __builtin_convertvector(x, Vec);
-}
 inline Vec maximum(Vec a, Vec b) { return a > b ? a : b; }
 inline float largestOf(Vec x) {
   const float a = x[0] > x[1] ? x[0] : x[1], b = x[2] > x[3] ? x[2] : x[3];
   return a > b ? a : b;
 }
+inline int sumOf(IntVec x) { return x[0] + x[1] + x[2] + x[3]; }
 
 // Widening by integer operations, exact for every finite number. No step has a denormal fp32
 // operand, so the result does not depend on whether the calling thread flushes them.

@@ -14,8 +14,8 @@ So the trial has sums of which nothing is left but what was rounded on the way.
 Steps of few texts are filled up only where fewer rows have other bits. That is tried too, for each number of
 rows.
 
-The kernels for weights of few bits do each row alone, so steps need no filling up there. Prompts are
-multiplied by weights made bfloat16, as by any others: made once for all rows of a pass.
+Layers with weights of few bits are left alone: their products have the same bits for any number of rows
+(contract E15).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from sparq_ipu.transformers.decoder.few_bits import MOST_ROWS, FewBitsLinear
-
+#: most rows of a step
+_STEP_ROWS = 32
 #: rows that are multiplied together where it changes no bit, the most first
 _MORE_ROWS = (512, 256)
 
@@ -45,30 +45,23 @@ class FixedRows:
         self._most: dict[tuple[Any, ...], int] = {}
         #: of a kind of product, whether fewer rows have the same bits
         self._is_any: dict[tuple[Any, ...], bool] = {}
-        self._set: list[tuple[Any, str]] = []
-        for module in model.modules():
-            if type(module) is torch.nn.Linear:
-                self._set.append((module, "forward"))
-            elif isinstance(module, FewBitsLinear):
-                self._set.append((module, "many_rows"))  # few rows are done by its kernels
-        for module, name in self._set:
-            setattr(module, name, self._product_of(module))
+        self._set: list[Any] = [module for module in model.modules() if type(module) is torch.nn.Linear]
+        for module in self._set:
+            module.forward = self._product_of(module)
 
     def undo(self) -> None:
         """The layers are as they were."""
-        for module, name in self._set:
-            delattr(module, name)
+        for module in self._set:
+            del module.forward
 
-    def _product_of(self, layer: torch.nn.Linear | FewBitsLinear) -> Any:
+    def _product_of(self, layer: torch.nn.Linear) -> Any:
         def product(input: torch.Tensor) -> torch.Tensor:
             n = self.n_rows
-            if n is not None and n <= MOST_ROWS and isinstance(layer, FewBitsLinear):
-                return layer.product(input)
             weight = layer.weight
             if n is None:
                 return F.linear(input, weight, layer.bias)
             n_tokens = input.numel() // input.shape[-1]
-            if n_tokens < n <= MOST_ROWS and self._takes_any(n, weight, layer.bias):
+            if n_tokens < n <= _STEP_ROWS and self._takes_any(n, weight, layer.bias):
                 return F.linear(input, weight, layer.bias)
             rows = input.reshape(n_tokens, -1)
             if n_tokens % n:

@@ -6,6 +6,7 @@
 //   levels       every instruction set and thread count gives the bits of portable code on one
 //                thread; prints a digest of them, the same on every architecture
 //   prompts      the same for attention of prompts
+//   products     the same for linear layers with weights of 4 and 8 bits
 //   threads      callers on several threads, one cache and many; appends in between
 //   conversions  fp16 to fp32 and back, every bit pattern; with denormals flushed by the processor
 //                too, where that can be set
@@ -15,6 +16,7 @@
 //   race         a data race, on purpose: ThreadSanitizer must report it
 //   overflow     a read past the end of a buffer, on purpose: AddressSanitizer must report it
 #include "arith/arith.hpp"
+#include "decoder/few_bits_product.hpp"
 #include "dispatch.hpp"
 #include "kv_cache.hpp"
 #include "prompt_attention.hpp"
@@ -236,6 +238,49 @@ void prompts(unsigned nCases) {
                   std::to_string(nThreads) + " threads");
   }
   std::printf("prompts: %u cases, %zu instruction sets, 1, 2, 3 and 8 threads\ndigest %016llx\n",
+              nCases, availableKernels().size(), static_cast<unsigned long long>(hash));
+}
+
+void products(unsigned nCases) {
+  std::uint64_t hash = 14695981039346656037u;
+  for (unsigned seed = 0; seed < nCases; ++seed) {
+    Random random(seed);
+    const bool isInt8 = seed % 2;
+    const std::size_t inputs = 32 * (1 + random.below(20)), outputs = 16 * (1 + random.below(5));
+    const std::size_t nRows = seed % 5 ? 1 + random.below(30) : 230 + random.below(30);
+    std::vector<unsigned char> weights(outputs / 16 * (inputs / 32) * (isInt8 ? 512 : 320));
+    for (unsigned char &byte : weights)
+      byte = static_cast<unsigned char>(random.next());
+    // Of magnitudes from 2^-16 to 2^15, as bfloat16.
+    const auto number = [&] {
+      const std::uint32_t x = random.next();
+      return static_cast<std::uint16_t>((x & 0x807f) | (112 + (x >> 16) % 31) << 7);
+    };
+    for (std::size_t at = 256; !isInt8 && at < weights.size(); at += at % 320 == 318 ? 258 : 2) {
+      const std::uint16_t scale = seed % 3 || at % 4 == 0 ? number() : 0; // or a zero
+      std::memcpy(&weights[at], &scale, sizeof(scale));
+    }
+    std::vector<std::uint16_t> rows(nRows * inputs), scales(outputs);
+    for (std::uint16_t &x : rows)
+      x = number();
+    for (std::uint16_t &x : scales)
+      x = number();
+    const auto multiplied = [&](std::int64_t nThreads, const char *isa) {
+      std::vector<std::uint16_t> output(nRows * outputs);
+      multiplyFewBits({rows.data(), weights.data(), isInt8 ? scales.data() : nullptr, output.data(),
+                       nRows, inputs, outputs},
+                      nThreads, isa);
+      return output;
+    };
+    const std::vector<std::uint16_t> expected = multiplied(1, "portable");
+    hash = digest(expected, hash);
+    for (const Kernels *kernels : availableKernels())
+      for (const std::int64_t nThreads : {1, 2, 3, 8})
+        check(multiplied(nThreads, kernels->name) == expected,
+              std::string("products: case ") + std::to_string(seed) + ", " + kernels->name + ", " +
+                  std::to_string(nThreads) + " threads");
+  }
+  std::printf("products: %u cases, %zu instruction sets, 1, 2, 3 and 8 threads\ndigest %016llx\n",
               nCases, availableKernels().size(), static_cast<unsigned long long>(hash));
 }
 
@@ -522,6 +567,8 @@ int main(int argc, char **argv) {
     levels(n ? n : 24);
   else if (what == "prompts")
     prompts(n ? n : 21);
+  else if (what == "products")
+    products(n ? n : 20);
   else if (what == "threads")
     threads(n ? n : 4);
   else if (what == "conversions")
@@ -537,11 +584,10 @@ int main(int argc, char **argv) {
   else if (what == "overflow")
     overflow();
   else {
-    std::fprintf(
-        stderr,
-        "usage: %s levels|prompts|threads|conversions|weights|allocations|refusals|race|overflow "
-        "[count]\n",
-        argv[0]);
+    std::fprintf(stderr,
+                 "usage: %s levels|prompts|products|threads|conversions|weights|allocations|"
+                 "refusals|race|overflow [count]\n",
+                 argv[0]);
     return 2;
   }
   return 0;

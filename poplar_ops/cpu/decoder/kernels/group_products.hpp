@@ -1,48 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Dot products of rows of numbers with weights of 4 bits, as a linear layer has them
-// (../int4_product.hpp). Integers of a row have two bytes, for there are instructions that multiply
-// bytes.
+// Dot products of rows of integers with weights of 4 or 8 bits (contract E15): four codes and four
+// integers to a lane of 32 bits, as there are instructions for that.
 #pragma once
 
-#include "kernels/vectors.hpp"
-#if defined(SPARQ_AVX512) || defined(SPARQ_AVX2)
-#include "kernels/dot_codes_x86.hpp"
-#else
-#include "kernels/codes_portable.hpp"
-#endif
+#include "rounded_rows.hpp"
 
-// Exponents as fp32 has them: the least one that counts as the largest number's, and that of
-// infinity. A step is 2^13 below.
-constexpr unsigned leastExponent = 30, noExponent = 255, stepsBelow = 13;
-
-inline void roundGroups(const RoundGroups &a) {
-  for (std::size_t group = 0; group < a.groups; ++group) {
-    const std::uint16_t *const numbers = a.row + group * weightGroup;
-    RoundedGroup &to = a.to[group * a.stride];
-    std::uint16_t most = leastExponent << 7;
-    for (unsigned i = 0; i < weightGroup; ++i) {
-      const std::uint16_t magnitude = numbers[i] & 0x7fff;
-      most = magnitude > most ? magnitude : most;
-    }
-    const unsigned exponent = most >> 7;
-    const bool isFinite = exponent != noExponent;
-    const int kept = isFinite ? -1 : 0; // of bits
-    const float inverse = bitcast<float>((254 + stepsBelow - exponent) << 23);
-    int sum = 0;
-    for (unsigned i = 0; i < weightGroup; ++i) {
-      const float number = bitcast<float>(static_cast<unsigned>(numbers[i]) << 16);
-      const int integer = roundToInteger(number * inverse) & kept;
-      const int high = (integer + 128) >> 8;
-      to.high[i] = static_cast<signed char>(high);
-      to.low[i] = static_cast<signed char>(integer - 256 * high);
-      sum += integer;
-    }
-    to.start = -8 * sum;
-    to.sum = static_cast<float>(sum);
-    to.step = bitcast<float>(isFinite ? (exponent - stepsBelow) << 23 : 0x7fc00000u);
-  }
-}
+// Without it GCC keeps sums in memory, or calls functions in the innermost loop.
+#define SPARQ_INLINE inline __attribute__((always_inline))
 
 // To nearest, ties to even, as ../bfloat16.hpp.
 inline void storeBfloat16(std::uint16_t *to, Vec x) {
@@ -53,66 +18,231 @@ inline void storeBfloat16(std::uint16_t *to, Vec x) {
   __builtin_memcpy(to, &numbers, sizeof(numbers));
 }
 
-// The weights of as many outputs as a vector has.
-struct WeightsOfGroup {
-  static constexpr unsigned lines = 4, apart = groupBytes / 5; // of codes
-  Codes lower[lines], upper[lines];
-  Vec scale, zero;
-  WeightsOfGroup(const unsigned char *from, unsigned part) {
-    for (unsigned i = 0; i < lines; ++i) {
-      const Codes codes = loadCodes(from + i * apart + part * codeBytes);
-      lower[i] = lowerCodes(codes);
-      upper[i] = upperCodes(codes);
-    }
-    BitsVec pairs;
-    __builtin_memcpy(&pairs, from + lines * apart + part * sizeof(pairs), sizeof(pairs));
-    scale = bitcast<Vec>(pairs << 16);
-    zero = bitcast<Vec>(pairs & 0xffff0000u);
+// a.low * b.low + a.high * b.high of integers of 16 bits, in each lane.
+inline IntVec productsOfPairs(IntVec a, IntVec b) {
+#if defined(SPARQ_AVX512)
+  return bitcast<IntVec>(_mm512_madd_epi16(bitcast<__m512i>(a), bitcast<__m512i>(b)));
+#elif defined(SPARQ_AVX2)
+  return bitcast<IntVec>(_mm256_madd_epi16(bitcast<__m256i>(a), bitcast<__m256i>(b)));
+#elif defined(__SSE2__)
+  using Shorts = short __attribute__((vector_size(16)));
+  return bitcast<IntVec>(__builtin_ia32_pmaddwd128(bitcast<Shorts>(a), bitcast<Shorts>(b)));
+#else
+  return (a << 16 >> 16) * (b << 16 >> 16) + (a >> 16) * (b >> 16);
+#endif
+}
+
+// sum + the products of four codes, which have no sign, and four integers, in each lane.
+template <unsigned bits> inline IntVec addProducts(IntVec sum, IntVec codes, IntVec integers) {
+#if defined(SPARQ_VNNI)
+  return bitcast<IntVec>(_mm512_dpbusd_epi32(bitcast<__m512i>(sum), bitcast<__m512i>(codes),
+                                             bitcast<__m512i>(integers)));
+#else
+#if defined(SPARQ_AVX512)
+  if (bits == 4) { // pairs have room in 16 bits
+    const __m512i pairs = _mm512_maddubs_epi16(bitcast<__m512i>(codes), bitcast<__m512i>(integers));
+    return sum + productsOfPairs(bitcast<IntVec>(pairs), IntVec{} + 0x00010001);
   }
-  Vec product(const RoundedGroup &x) const {
-    Codes high{}, low{};
-    for (unsigned i = 0; i < lines; ++i) {
-      high = addQuads(high, lower[i], broadcastWord(x.high + 4 * i));
-      low = addQuads(low, lower[i], broadcastWord(x.low + 4 * i));
+#elif defined(SPARQ_AVX2)
+  if (bits == 4) {
+    const __m256i pairs = _mm256_maddubs_epi16(bitcast<__m256i>(codes), bitcast<__m256i>(integers));
+    return sum + productsOfPairs(bitcast<IntVec>(pairs), IntVec{} + 0x00010001);
+  }
+#endif
+  using Shorts = short __attribute__((vector_size(4 * width)));
+  const Shorts both = bitcast<Shorts>(integers);
+  return sum + productsOfPairs(codes & 0x00ff00ff, bitcast<IntVec>(both << 8 >> 8)) +
+         productsOfPairs(codes >> 8 & 0x00ff00ff, bitcast<IntVec>(both >> 8));
+#endif
+}
+
+// The sums of integers of a tile: of each row, one or two vectors of outputs. Recursion in place of
+// an array: GCC keeps such arrays in memory.
+template <unsigned rows, unsigned n> struct IntegerSums {
+  IntegerSums<rows - 1, n> before;
+  IntVec first, second;
+
+  SPARQ_INLINE void start(const RowOfGroup *of) {
+    before.start(of);
+    first = second = IntVec{} + of[rows - 1].highStart;
+  }
+  SPARQ_INLINE void shift(const RowOfGroup *of) {
+    before.shift(of);
+    const IntVec bits = IntVec{} + of[rows - 1].shift, start = IntVec{} + of[rows - 1].lowStart;
+    first = (first << bits) + start;
+    second = (second << bits) + start;
+  }
+  template <unsigned bits> SPARQ_INLINE void add(const signed char *integers, const IntVec *codes) {
+    before.template add<bits>(integers, codes);
+    int word;
+    __builtin_memcpy(&word, integers + (rows - 1) * weightGroup, sizeof(word));
+    first = addProducts<bits>(first, codes[0], IntVec{} + word);
+    if constexpr (n == 2)
+      second = addProducts<bits>(second, codes[1], IntVec{} + word);
+  }
+};
+template <unsigned n> struct IntegerSums<0, n> {
+  SPARQ_INLINE void start(const RowOfGroup *) {}
+  SPARQ_INLINE void shift(const RowOfGroup *) {}
+  template <unsigned bits> SPARQ_INLINE void add(const signed char *, const IntVec *) {}
+};
+
+// A group's weights of n vectors of outputs; vectors are `apart` bytes apart.
+template <unsigned bits, unsigned n> struct Weights {
+  const unsigned char *at;
+  std::size_t apart;
+
+  Weights group(std::size_t number) const { return {at + number * groupBytes(bits), apart}; }
+  SPARQ_INLINE BitsVec line(unsigned number, unsigned vector) const {
+    BitsVec bytes;
+    __builtin_memcpy(&bytes, at + number * 64 + vector * apart, sizeof(bytes));
+    return bytes;
+  }
+  // Adds the products of all codes with a tile's high or low parts.
+  template <unsigned rows>
+  SPARQ_INLINE void addTo(IntegerSums<rows, n> &sums, const signed char *integers) const {
+#pragma GCC unroll 8
+    for (unsigned i = 0; i < bits; ++i) {
+      IntVec codes[n];
+      for (unsigned v = 0; v < n; ++v)
+        codes[v] = bitcast<IntVec>(bits == 8 ? line(i, v) : line(i, v) & 0x0f0f0f0fu);
+      sums.template add<bits>(integers + 4 * i, codes);
+      if constexpr (bits == 4) {
+        for (unsigned v = 0; v < n; ++v)
+          codes[v] = bitcast<IntVec>(line(i, v) >> 4 & 0x0f0f0f0fu);
+        sums.template add<bits>(integers + 16 + 4 * i, codes);
+      }
+      asm volatile("" ::: "memory"); // or GCC loads all codes first, and spills sums
     }
-    for (unsigned i = 0; i < lines; ++i) {
-      high = addQuads(high, upper[i], broadcastWord(x.high + weightGroup / 2 + 4 * i));
-      low = addQuads(low, upper[i], broadcastWord(x.low + weightGroup / 2 + 4 * i));
-    }
-    const Vec sum = sumOfBoth(high, low, x.start);
-    return (scale * sum + zero * broadcast(x.sum)) * broadcast(x.step);
+  }
+  SPARQ_INLINE Vec scale(unsigned vector) const { return bitcast<Vec>(line(4, vector) << 16); }
+  SPARQ_INLINE Vec zero(unsigned vector) const {
+    return bitcast<Vec>(line(4, vector) & 0xffff0000u);
   }
 };
 
-// Of `fixed` rows, or of any number where that is 0.
-template <unsigned fixed> inline void groupProductsOf(const GroupProducts &a) {
-  constexpr unsigned parts = 64 / codeBytes; // vectors of 16 outputs
-  const std::size_t nRows = fixed ? fixed : a.nRows;
-  const unsigned char *weights = a.weights;
-  for (std::size_t block = 0; block < a.blocks; ++block) {
-    Vec sum[fixed ? fixed : mostGroupRows][parts];
-    for (std::size_t r = 0; r < nRows; ++r)
-      for (unsigned part = 0; part < parts; ++part)
-        sum[r][part] = Vec{};
-    const RoundedGroup *rows = a.rows;
-    for (std::size_t group = 0; group < a.groups; ++group, rows += nRows, weights += groupBytes) {
-      for (unsigned line = 0; line < groupBytes; line += 64)
-        fetchLine<2>(reinterpret_cast<std::uintptr_t>(weights + line) + a.ahead);
-      for (unsigned part = 0; part < parts; ++part) {
-        const WeightsOfGroup of(weights, part);
-        for (std::size_t r = 0; r < nRows; ++r)
-          sum[r][part] = sum[r][part] + of.product(rows[r]);
-      }
-    }
-    for (std::size_t r = 0; r < nRows; ++r)
-      for (unsigned part = 0; part < parts; ++part)
-        storeBfloat16(a.output + r * a.stride + block * 16 + part * width, sum[r][part]);
+template <unsigned rows, unsigned n> struct Outputs {
+  Outputs<rows - 1, n> before;
+  Vec first, second;
+
+  SPARQ_INLINE void clear() {
+    before.clear();
+    first = second = Vec{};
   }
+  // What a group's sums add.
+  template <unsigned bits>
+  SPARQ_INLINE void add(const IntegerSums<rows, n> &sums, const Vec *scale, const RowOfGroup *of) {
+    before.template add<bits>(sums.before, scale, of);
+    const Vec step = broadcast(of[rows - 1].step);
+    const auto added = [&](IntVec sum, unsigned vector) {
+      const Vec number = __builtin_convertvector(sum, Vec);
+      return (bits == 8 ? number : scale[vector] * number) * step;
+    };
+    first += added(sums.first, 0);
+    if constexpr (n == 2)
+      second += added(sums.second, 1);
+  }
+  SPARQ_INLINE void addZeros(const Vec *zero, const RowOfGroup *of) {
+    before.addZeros(zero, of);
+    const Vec sum = broadcast(of[rows - 1].sum);
+    first += zero[0] * sum;
+    if constexpr (n == 2)
+      second += zero[1] * sum;
+  }
+  SPARQ_INLINE void put(const GroupProducts &a, std::uint16_t *to, const std::uint16_t *scale) {
+    before.put(a, to, scale);
+    std::uint16_t *const row = to + (rows - 1) * a.stride;
+    storeBfloat16(row, scale ? first * loadBfloat16(scale) : first);
+    if constexpr (n == 2)
+      storeBfloat16(row + width, scale ? second * loadBfloat16(scale + width) : second);
+  }
+};
+template <unsigned n> struct Outputs<0, n> {
+  SPARQ_INLINE void clear() {}
+  template <unsigned bits>
+  SPARQ_INLINE void add(const IntegerSums<0, n> &, const Vec *, const RowOfGroup *) {}
+  SPARQ_INLINE void addZeros(const Vec *, const RowOfGroup *) {}
+  SPARQ_INLINE void put(const GroupProducts &, std::uint16_t *, const std::uint16_t *) {}
+};
+
+// The n vectors of outputs that a pass over the weights computes.
+template <unsigned bits, unsigned n> struct Column {
+  Weights<bits, n> weights;
+  std::uint16_t *output;
+  const std::uint16_t *scale; // or null
+  bool hasZeros;              // of 4 bits: some zero may not be 0
+};
+
+// Adds the products of all groups. Its sums stay in registers.
+template <unsigned bits, unsigned rows, unsigned n>
+__attribute__((noinline)) void tileProducts(const GroupProducts &a, const Column<bits, n> &column,
+                                            const GroupOfTile *tile, std::uint16_t *output) {
+  Weights<bits, n> weights = column.weights;
+  Outputs<rows, n> outputs;
+  outputs.clear();
+  for (std::size_t group = 0; group < a.groups; ++group, ++tile, weights.at += groupBytes(bits)) {
+    for (unsigned v = 0; v < (width == blockOutputs ? n : 1); ++v)
+      for (unsigned line = 0; line < groupBytes(bits); line += 64)
+        fetchLine<2>(weights.at + v * weights.apart + line + a.ahead);
+    IntegerSums<rows, n> sums;
+    sums.start(tile->rows);
+    weights.addTo(sums, tile->high[0]);
+    if (bits == 8 || tile->isWide) {
+      sums.shift(tile->rows);
+      weights.addTo(sums, tile->low[0]);
+    }
+    Vec scale[n], zero[n];
+    for (unsigned v = 0; bits == 4 && v < n; ++v) {
+      scale[v] = weights.scale(v);
+      zero[v] = weights.zero(v);
+    }
+    outputs.template add<bits>(sums, scale, tile->rows);
+    if (bits == 4 && column.hasZeros)
+      outputs.addZeros(zero, tile->rows);
+  }
+  outputs.put(a, output, column.scale);
+}
+
+// The last tile may have fewer rows than the others.
+template <unsigned bits, unsigned rows, unsigned n>
+inline void someRows(const GroupProducts &a, const Column<bits, n> &column, const GroupOfTile *tile,
+                     std::size_t nRows, std::uint16_t *output) {
+  if constexpr (rows > 1)
+    if (nRows < rows)
+      return someRows<bits, rows - 1, n>(a, column, tile, nRows, output);
+  tileProducts<bits, rows, n>(a, column, tile, output);
+}
+
+template <unsigned bits, unsigned n>
+inline void columnProducts(const GroupProducts &a, unsigned vector) {
+  constexpr unsigned parts = blockOutputs / width;
+  const std::size_t block = a.groups * groupBytes(bits);
+  Column<bits, n> column{{a.weights + vector / parts * block + vector % parts * sizeof(Vec),
+                          parts == 1 ? block : sizeof(Vec)},
+                         a.output + vector * width,
+                         a.scale ? a.scale + vector * width : nullptr,
+                         a.nRows <= rowsOfTile};
+  // Zeros of 0 change no bit. To look for others before a single tile would read weights twice.
+  for (std::size_t group = 0; bits == 4 && !column.hasZeros && group < a.groups; ++group)
+    for (unsigned v = 0; v < n; ++v)
+      for (unsigned i = 0; i < width; ++i)
+        column.hasZeros |= column.weights.group(group).zero(v)[i] != 0;
+  const auto *tile = reinterpret_cast<const GroupOfTile *>(a.tiles);
+  for (std::size_t row = 0; row < a.nRows; row += rowsOfTile, tile += a.groups)
+    someRows<bits, rowsOfTile>(a, column, tile, a.nRows - row, column.output + row * a.stride);
+}
+
+template <unsigned bits> inline void allColumns(const GroupProducts &a) {
+  const unsigned vectors = static_cast<unsigned>(a.blocks) * blockOutputs / width;
+  for (unsigned vector = 0; vector + 1 < vectors; vector += 2)
+    columnProducts<bits, 2>(a, vector);
+  if (vectors % 2)
+    columnProducts<bits, 1>(a, vectors - 1);
 }
 
 inline void groupProducts(const GroupProducts &a) {
-  if (a.nRows == 1)
-    groupProductsOf<1>(a);
+  if (a.scale)
+    allColumns<8>(a);
   else
-    groupProductsOf<0>(a);
+    allColumns<4>(a);
 }

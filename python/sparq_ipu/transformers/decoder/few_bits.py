@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Linear layers whose weights have 8 or 4 bits, for steps of few tokens, through the CPU kernels.
+"""Linear layers whose weights have 8 or 4 bits, through the CPU kernels.
 
 A step reads every weight for each token. Of 4 bits it reads about a third of the bytes of 16.
 
@@ -7,18 +7,15 @@ int8   a scale for each row of the weights: weight = scale * code, code in [-127
 int4   a scale and a zero for each group of 32 weights of a row: weight = scale * (code - 8) + zero, code in
        [0, 15]. So GGUF's kinds of 4 bits fit as they are.
 
-Codes of 8 bits are multiplied by numbers of bfloat16, and summed in float32. Those of 4 bits are multiplied
-by integers of 15 bits and summed exactly within a group: numbers far below the largest of their group are
-rounded for that (poplar_ops/cpu/decoder/int4_product.hpp). The kernels do each row alone, so a row has the
-same bits in any company. Many rows, as prompts have, are quicker with weights that were made bfloat16 before:
-above MOST_ROWS that is done at each call.
+Codes are multiplied by integers of 15 bits and summed exactly within a group (contract E15). A row has the
+same bits alone and among others, so a token has them in a step and in a prompt.
 """
 
 from __future__ import annotations
 
 import mmap
 import weakref
-from typing import Any, Callable, ClassVar, Sequence, Tuple
+from typing import Any, Callable, Sequence, Tuple
 
 import torch
 import torch.nn.functional as F
@@ -35,26 +32,31 @@ except ImportError:  # not built
 Groups = Tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 #: int4 weights that share a scale
 GROUP = 32
-#: rows of one product that the kernels of few bits are quick with; a step has up to 32 (MAX_TOKENS)
+#: rows of a step (MAX_TOKENS) that joined layers take
 MOST_ROWS = 32
 #: outputs that are joined only whole
 _BLOCK = 64
-#: outputs that the kernel for 4 bits keeps together; bytes of a group: codes, and with scales and zeros
+#: outputs that the kernels keep together; bytes of a group of 4 bits: codes, and with scales and zeros
 _OUTPUTS, _CODES, _BYTES = 16, 256, 320
 #: bytes of a large page, of codes that have pages of their own (at least), of pages that others share
 _PAGE, _HUGE, _SHARED = 1 << 21, 1 << 22, 1 << 26
 #: weights that are rounded at a time
 _CHUNK = 1 << 18
-#: sizes must be multiples of these: other layers crash in some versions of PyTorch
-_MULTIPLES = {"out_features": 16, "in_features": GROUP}
+#: sizes must be multiples of these
+_MULTIPLES = {"out_features": _OUTPUTS, "in_features": GROUP}
 
 
 class FewBitsLinear(torch.nn.Module):
     """As `torch.nn.Linear` of bfloat16, which it takes the bias of.
 
     Attributes:
-        weight_bytes: what a step reads.
+        packed: (out_features / 16, in_features / 32, bytes) uint8, as the kernels read weights
+            (poplar_ops/cpu/decoder/few_bits_product.hpp).
+        scale: (out_features,) bfloat16 of 8 bits; None where scales are in `packed`.
     """
+
+    packed: torch.Tensor
+    scale: torch.Tensor | None
 
     def __init__(self, linear: torch.nn.Linear):
         super().__init__()
@@ -74,29 +76,18 @@ class FewBitsLinear(torch.nn.Module):
     @property
     def weight_bytes(self) -> int:
         """Bytes that a step reads."""
-        raise NotImplementedError
-
-    def _product(self, rows: torch.Tensor) -> torch.Tensor:
-        raise NotImplementedError
-
-    def product(self, input: torch.Tensor) -> torch.Tensor:
-        """With codes, however many rows there are: each has the same bits alone."""
-        if input.dtype is not torch.bfloat16:
-            checks.fail("few_bits", "input", "be bfloat16, as the model was", input.dtype)
-        output = self._product(input.reshape(-1, self.in_features))
-        if self.bias is not None:
-            output += self.bias
-        return output.view(*input.shape[:-1], self.out_features)
+        return self.packed.nbytes + (0 if self.scale is None else self.scale.nbytes)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """As that of `torch.nn.Linear`."""
-        if input.numel() <= MOST_ROWS * self.in_features:
-            return self.product(input)
-        return self.many_rows(input)
-
-    def many_rows(self, input: torch.Tensor) -> torch.Tensor:
-        """More than MOST_ROWS rows."""
-        return F.linear(input, self.weight, self.bias)
+        if input.dtype is not torch.bfloat16:
+            checks.fail("few_bits", "input", "be bfloat16, as the model was", input.dtype)
+        if not _takes(input, self.packed, self.scale):
+            return F.linear(input, self.weight, self.bias)
+        output = _product(input.reshape(-1, self.in_features), self.packed, self.scale)
+        if self.bias is not None:
+            output += self.bias
+        return output.view(*input.shape[:-1], self.out_features)
 
     def extra_repr(self) -> str:
         """The text that `print` shows."""
@@ -108,11 +99,6 @@ class FewBitsLinear(torch.nn.Module):
 
 class Int8Linear(FewBitsLinear):
     """Weights of 8 bits, rounded to nearest."""
-
-    #: the operator that this version of PyTorch must have
-    needs: ClassVar[str] = "_weight_int8pack_mm"
-    codes: torch.Tensor  # (out_features, in_features) int8
-    scale: torch.Tensor  # (out_features,) bfloat16
 
     def __init__(self, linear: torch.nn.Linear):
         super().__init__(linear)
@@ -128,21 +114,20 @@ class Int8Linear(FewBitsLinear):
             scale[part] = numbers.abs().amax(dim=1) / 127
             steps = numbers / scale[part].float().masked_fill(scale[part] == 0, 1)[:, None]
             codes[part] = steps.round_().clamp_(-127, 127)
-        self.register_buffer("codes", _in_huge_pages([codes]))
+        stored = codes.view(torch.uint8) ^ 128
+        self.register_buffer("packed", _in_huge_pages([_in_blocks(stored, weight.shape[1] // GROUP)]))
         self.register_buffer("scale", scale)
+
+    @property
+    def codes(self) -> torch.Tensor:
+        """(out_features, in_features) int8."""
+        return (_in_rows(self.packed).flatten(1) ^ 128).view(torch.int8)
 
     @property
     def weight(self) -> torch.Tensor:
         """See FewBitsLinear."""
-        return self.codes.to(torch.bfloat16).mul_(self.scale[:, None])
-
-    @property
-    def weight_bytes(self) -> int:
-        """See FewBitsLinear."""
-        return self.codes.nbytes + self.scale.nbytes
-
-    def _product(self, rows: torch.Tensor) -> torch.Tensor:
-        return _int8_product(rows, self.codes, self.scale)
+        assert self.scale is not None
+        return self.codes.to(self.scale.dtype).mul_(self.scale[:, None])
 
 
 class Int4Linear(FewBitsLinear):
@@ -152,8 +137,6 @@ class Int4Linear(FewBitsLinear):
         rows: of a slice of the outputs, whole blocks of 16: codes as `paired` makes them, and scale and zero
             (rows, in_features / 32), which become bfloat16. None: `rounded` of the weights of `linear`.
     """
-
-    packed: torch.Tensor  # (out_features / 16, in_features / 32, 320) uint8, as the kernel reads them
 
     def __init__(
         self,
@@ -169,6 +152,7 @@ class Int4Linear(FewBitsLinear):
             part = slice(begin * _OUTPUTS, min(begin + n_blocks, len(packed)) * _OUTPUTS)
             packed[some] = _packed(*(rounded(weight[part]) if rows is None else rows(part)))
         self.register_buffer("packed", packed)
+        self.register_buffer("scale", None)
 
     @property
     def pairs(self) -> torch.Tensor:
@@ -179,14 +163,6 @@ class Int4Linear(FewBitsLinear):
     def weight(self) -> torch.Tensor:
         """See FewBitsLinear."""
         return _weight(self.packed)
-
-    @property
-    def weight_bytes(self) -> int:
-        """See FewBitsLinear."""
-        return self.packed.nbytes
-
-    def _product(self, rows: torch.Tensor) -> torch.Tensor:
-        return _int4_product(rows, self.packed)
 
 
 class JoinedLinear:
@@ -207,23 +183,21 @@ class JoinedLinear:
         self.modules, self.unchanged = modules, Unchanged()
         layers: list[Any] = [modules[name] for name in names]
         first = layers[0]
-        self._is_int4 = isinstance(first, Int4Linear)
-        name = "packed" if self._is_int4 else "codes"
-        self._codes = _in_shared_pages([getattr(layer, name) for layer in layers])
+        self._packed = _in_shared_pages([layer.packed for layer in layers])
         at = 0
         for layer in layers:
-            end = at + len(getattr(layer, name))
-            setattr(layer, name, self._codes[at:end])
+            end = at + len(layer.packed)
+            layer.packed = self._packed[at:end]
             at = end
-        self._scales = self._codes if self._is_int4 else _together([layer.scale for layer in layers])
+        self._scale = None if first.scale is None else _together([layer.scale for layer in layers])
         self._bias = None if first.bias is None else _together([layer.bias for layer in layers])
         self.in_features = first.in_features
         self.out_features = sum(layer.out_features for layer in layers)
         for name in names:
             self.unchanged.watch_module(modules, name)
             layer = modules[name]
-            for scales in ("packed",) if self._is_int4 else ("codes", "scale"):
-                self.unchanged.watch_value(layer._buffers, scales)
+            for buffer in layer._buffers:
+                self.unchanged.watch_value(layer._buffers, buffer)
             holder = layer.__dict__ if self._bias is None else layer._parameters
             self.unchanged.watch_value(holder, "bias")
 
@@ -236,64 +210,42 @@ class JoinedLinear:
         kinds = {(type(layer), layer.in_features, layer.bias is None) for layer in of}
         return len(kinds) == 1 and not any(layer.out_features % _BLOCK for layer in of)
 
-    @staticmethod
-    def takes(input: torch.Tensor) -> bool:
-        """Whether the layers would multiply it by codes."""
-        return input.dtype is torch.bfloat16 and input.numel() <= MOST_ROWS * input.shape[-1]
+    def takes(self, input: torch.Tensor) -> bool:
+        """Whether the kernels multiply it, and at once."""
+        return input.numel() <= MOST_ROWS * input.shape[-1] and _takes(input, self._packed, self._scale)
 
     @property
     def addresses(self) -> tuple[int, int, int, int, int]:
-        """As the kernels of a step take it (poplar_ops/cpu/decoder/decoder_step.hpp): where the codes are,
-        the scales unless they are between these, and the bias, 0 for none; in_features and out_features."""
-        scales = 0 if self._is_int4 else self._scales.data_ptr()
+        """As the kernels of a step take it (poplar_ops/cpu/decoder/decoder_step.hpp): where the weights are,
+        the scales of 8 bits and the bias, 0 for none; in_features and out_features."""
+        scale = 0 if self._scale is None else self._scale.data_ptr()
         bias = 0 if self._bias is None else self._bias.data_ptr()
-        return self._codes.data_ptr(), scales, bias, self.in_features, self.out_features
+        return self._packed.data_ptr(), scale, bias, self.in_features, self.out_features
 
     def __call__(self, input: torch.Tensor) -> torch.Tensor:
         """(rows, sum of their outputs), of a few rows (rows, in_features)."""
-        if self._is_int4:
-            output = _int4_product(input, self._codes)
-        else:
-            output = _int8_product(input, self._codes, self._scales)
+        output = _product(input, self._packed, self._scale)
         if self._bias is not None:
             output += self._bias
         return output
 
 
-def _int8_product(rows: torch.Tensor, codes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """By the CPU kernels where they are built: PyTorch's asks for no line ahead, and takes twice as long. It
-    also has what PyTorch traces, says that there are no gradients, and refuses a layer that was converted or
-    moved to another device: the CPU kernels get addresses alone."""
-    is_ours = rows.dtype is scale.dtype is torch.bfloat16 and rows.is_cpu and codes.is_cpu and scale.is_cpu
-    differentiates = rows.requires_grad and torch.is_grad_enabled()
-    if _cpu is None or not is_ours or differentiates or torch.compiler.is_compiling():
-        return torch._weight_int8pack_mm(rows.contiguous(), codes, scale)
-    rows, codes, scale = rows.contiguous(), codes.contiguous(), scale.contiguous()
-    output = rows.new_empty(len(rows), len(codes))
-    _cpu.int8_product(
-        rows.data_ptr(),
-        codes.data_ptr(),
-        scale.data_ptr(),
-        output.data_ptr(),
-        len(rows),
-        codes.shape[1],
-        len(codes),
-        n_threads=torch.get_num_threads(),
-    )
-    return output
+def _takes(rows: torch.Tensor, packed: torch.Tensor, scale: torch.Tensor | None) -> bool:
+    """Whether the CPU kernels, which get addresses alone, may multiply: they are built, no tensor was
+    converted or moved to another device, and PyTorch traces nothing and needs no gradient."""
+    if _cpu is None or torch.compiler.is_compiling() or (rows.requires_grad and torch.is_grad_enabled()):
+        return False
+    numbers = (rows,) if scale is None else (rows, scale)
+    return packed.is_cpu and all(x.is_cpu and x.dtype is torch.bfloat16 for x in numbers)
 
 
-def _int4_product(rows: torch.Tensor, packed: torch.Tensor) -> torch.Tensor:
-    """By the CPU kernels, or where they can not, as above, by weights made bfloat16."""
-    differentiates = rows.requires_grad and torch.is_grad_enabled()
-    is_ours = rows.dtype is torch.bfloat16 and rows.is_cpu and packed.is_cpu
-    if _cpu is None or not is_ours or differentiates or torch.compiler.is_compiling():
-        return F.linear(rows, _weight(packed))
+def _product(rows: torch.Tensor, packed: torch.Tensor, scale: torch.Tensor | None) -> torch.Tensor:
     rows, packed = rows.contiguous(), packed.contiguous()
     output = rows.new_empty(len(rows), len(packed) * _OUTPUTS)
-    _cpu.int4_product(
+    _cpu.few_bits_product(
         rows.data_ptr(),
         packed.data_ptr(),
+        0 if scale is None else scale.contiguous().data_ptr(),
         output.data_ptr(),
         len(rows),
         packed.shape[1] * GROUP,
@@ -301,6 +253,19 @@ def _int4_product(rows: torch.Tensor, packed: torch.Tensor) -> torch.Tensor:
         n_threads=torch.get_num_threads(),
     )
     return output
+
+
+def _in_blocks(rows: torch.Tensor, n_groups: int) -> torch.Tensor:
+    """Bytes (outputs, n) -> (outputs / 16, n_groups, bytes): four bytes of each of 16 outputs in turn."""
+    words = rows.contiguous().view(torch.int32).view(-1, _OUTPUTS, n_groups, rows.shape[1] // n_groups // 4)
+    return words.permute(0, 2, 3, 1).contiguous().view(torch.uint8).view(len(words), n_groups, -1)
+
+
+def _in_rows(blocks: torch.Tensor) -> torch.Tensor:
+    """The bytes that `_in_blocks` was given, (outputs, groups, n) uint8."""
+    n_blocks, groups = blocks.shape[:2]
+    words = blocks.contiguous().view(torch.int32).view(n_blocks, groups, -1, _OUTPUTS)
+    return words.permute(0, 3, 1, 2).contiguous().view(torch.uint8).view(n_blocks * _OUTPUTS, groups, -1)
 
 
 def paired(codes: torch.Tensor) -> torch.Tensor:
@@ -316,13 +281,11 @@ def rounded(weight: torch.Tensor) -> Groups:
 
 
 def _packed(pairs_of_codes: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor) -> torch.Tensor:
-    """As poplar_ops/cpu/decoder/int4_product.hpp says: four bytes of each of 16 outputs in turn."""
+    """As poplar_ops/cpu/decoder/few_bits_product.hpp says."""
     blocks, groups = len(pairs_of_codes) // _OUTPUTS, pairs_of_codes.shape[1] * 2 // GROUP
-    words = pairs_of_codes.contiguous().view(torch.int32).view(blocks, _OUTPUTS, groups, 4)
-    lines = words.permute(0, 2, 3, 1).contiguous().view(torch.uint8)
     pairs = torch.stack((scale, zero), dim=2).to(torch.bfloat16).view(blocks, _OUTPUTS, groups, 2)
     packed = torch.empty(blocks, groups, _BYTES, dtype=torch.uint8)
-    packed[:, :, :_CODES] = lines.reshape(blocks, groups, _CODES)
+    packed[:, :, :_CODES] = _in_blocks(pairs_of_codes, groups)
     _pairs(packed).copy_(pairs.transpose(1, 2))
     return packed
 
@@ -334,13 +297,10 @@ def _pairs(packed: torch.Tensor) -> torch.Tensor:
 
 def _weight(packed: torch.Tensor) -> torch.Tensor:
     """(out_features, in_features) bfloat16."""
-    blocks, groups = packed.shape[:2]
-    words = packed[:, :, :_CODES].view(torch.int32).view(blocks, groups, 4, _OUTPUTS)
-    nibbles = words.permute(0, 3, 1, 2).contiguous().view(torch.uint8)
-    codes = torch.stack((nibbles & 15, nibbles >> 4), dim=3).view(blocks, _OUTPUTS, groups, GROUP)
-    scale, zero = _pairs(packed).transpose(1, 2)[..., None].unbind(dim=3)
-    weight = codes.to(torch.bfloat16).sub_(8).mul_(scale).add_(zero)
-    return weight.view(blocks * _OUTPUTS, groups * GROUP)
+    nibbles = _in_rows(packed[:, :, :_CODES])
+    codes = torch.stack((nibbles & 15, nibbles >> 4), dim=2).flatten(2)
+    scale, zero = _pairs(packed).transpose(1, 2).flatten(0, 1)[..., None].unbind(dim=2)
+    return codes.to(torch.bfloat16).sub_(8).mul_(scale).add_(zero).flatten(1)
 
 
 def _in_huge_pages(parts: list[torch.Tensor]) -> torch.Tensor:

@@ -42,16 +42,13 @@ class FewBits:
 
 
 def check_weights(op: str, weights: object) -> None:
-    """Refuse what is no kind of weights, or what this PyTorch can not multiply.
+    """Refuse what is no kind of weights.
 
     Raises:
         ValueError: `<op>: weights must <rule>, got <value>`.
     """
     if weights not in WEIGHTS:
         checks.fail(op, "weights", f"be one of {', '.join(WEIGHTS)}, or None", repr(weights))
-    if not hasattr(torch, Int8Linear.needs):  # the output layer has 8 bits with either
-        rule = f"be None with a PyTorch that has no torch.{Int8Linear.needs}"
-        checks.fail(op, "weights", rule, f"{weights!r} with PyTorch {torch.__version__}")
 
 
 def quantise_weights(

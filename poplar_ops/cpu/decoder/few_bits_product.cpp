@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "few_bits_product.hpp"
+
+#include "call.hpp"
+#include "decoder/kernels/table.hpp"
+#include "dispatch.hpp"
+#include "thread_pool.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace sparq::cpu {
+namespace {
+
+// Prefetch distance in weights: measured, one row on a Xeon of 2023.
+constexpr std::size_t ahead = 2560;
+// Rows whose integers stay in the second cache while all weights pass.
+constexpr std::size_t mostRows = 240;
+
+void check(const char *what, std::size_t n, std::size_t multiple) {
+  if (n == 0 || n % multiple)
+    throw std::invalid_argument(std::string("few_bits_product: ") + what +
+                                " must be a multiple of " + std::to_string(multiple) + ", got " +
+                                std::to_string(n));
+}
+
+std::size_t ceilDiv(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
+
+// The part of `n` that is a thread's.
+struct Share {
+  std::size_t begin, end;
+  Share(std::size_t n, unsigned thread, std::size_t team)
+      : begin(n * thread / team), end(n * (thread + 1) / team) {}
+};
+
+} // namespace
+
+void multiplyFewBits(const FewBitsProduct &p, std::int64_t nThreads, const std::string &isa) {
+  check("in_features", p.inputs, weightGroup);
+  check("out_features", p.outputs, blockOutputs);
+  const ProductKernels &kernels = *kernelsNamed("few_bits_product", isa).products;
+  PoolLease pool(checkedThreads("few_bits_product", nThreads));
+  const std::size_t team = pool->nThreads(), blocks = p.outputs / blockOutputs;
+  const std::size_t groups = p.inputs / weightGroup, tileRows = kernels.tileRows;
+  const std::size_t columns = ceilDiv(blocks, kernels.tileBlocks);
+  const unsigned bits = p.scale ? 8 : 4;
+  const std::size_t parts = ceilDiv(p.nRows, mostRows);
+  const std::size_t ofPart = parts ? ceilDiv(p.nRows, parts) : 0;
+  const std::size_t tileBytes = groups * kernels.tileBytes;
+  // Of one tile each thread has its own: that is faster than to wait for another thread.
+  const bool isOneTile = ofPart <= tileRows;
+  const std::size_t memory = tileBytes * (isOneTile ? team : ceilDiv(ofPart, tileRows));
+  auto *const tiles = Carver(pool->scratch(memory + 64)).take<unsigned char>(memory);
+  for (std::size_t begin = 0; begin < p.nRows; begin += ofPart) {
+    const std::size_t nRows = std::min(ofPart, p.nRows - begin), nTiles = ceilDiv(nRows, tileRows);
+    const std::uint16_t *const rows = p.rows + begin * p.inputs;
+    std::uint16_t *const output = p.output + begin * p.outputs;
+    pool->run([&](unsigned thread) {
+      unsigned char *const own = tiles + (isOneTile ? thread * tileBytes : 0);
+      const Share toRound(nTiles, isOneTile ? 0 : thread, isOneTile ? 1 : team);
+      for (std::size_t tile = toRound.begin; tile < toRound.end; ++tile)
+        kernels.roundRows({rows + tile * tileRows * p.inputs, own + tile * tileBytes, groups,
+                           std::min(tileRows, nRows - tile * tileRows), bits});
+      if (!isOneTile)
+        pool->barrier();
+      // Tiles of rows, and then columns of weights: a thread's are contiguous.
+      const Share share(columns * nTiles, thread, team);
+      for (std::size_t at = share.begin; at < share.end;) {
+        const std::size_t tile = at % nTiles, n = std::min(nTiles - tile, share.end - at);
+        const std::size_t column = at / nTiles;
+        const std::size_t nColumns = n == nTiles ? (share.end - at) / nTiles : 1;
+        const std::size_t block = column * kernels.tileBlocks, row = tile * tileRows;
+        kernels.groupProducts({own + tile * tileBytes,
+                               p.weights + block * groups * groupBytes(bits), groups,
+                               std::min(n * tileRows, nRows - row),
+                               std::min<std::size_t>(nColumns * kernels.tileBlocks, blocks - block),
+                               ahead, p.scale ? p.scale + block * blockOutputs : nullptr,
+                               output + row * p.outputs + block * blockOutputs, p.outputs});
+        at += n * nColumns;
+      }
+    });
+  }
+}
+
+} // namespace sparq::cpu

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""bench/products.py: its rows, and that it refuses other bits than the reference."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+pytest.importorskip("torch")
+
+import products as program
+
+
+def test_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    program.main(["--rows", "1", "7", "--inputs", "64", "--outputs", "32", "--repeats", "2"])
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    methods = ["int4", "int4, zeros 0", "int8", "torch bfloat16"]
+    assert [(r["method"], r["n_rows"]) for r in rows] == [(name, n) for n in (1, 7) for name in methods]
+    assert all(0 < r["least"] <= r["gflop_per_s"] <= r["most"] for r in rows)
+
+
+def test_other_bits_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = program.few_bits_product
+    monkeypatch.setattr(program, "few_bits_product", lambda *a: original(*a) * 1.01)
+    with pytest.raises(AssertionError, match="other bits than the reference"):
+        program.main(["--rows", "1", "--inputs", "64", "--outputs", "32", "--repeats", "1"])

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products with weights of 4 and 8 bits: the bits of contract E15, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparq_ipu import _cpu
+from sparq_reference.few_bits import GROUP, few_bits_product, ideal_product, integers, to_bfloat16
+
+OUTPUTS = 16
+
+
+def bits_of(x: np.ndarray) -> np.ndarray:
+    """Numbers of bfloat16, as 16 bits."""
+    return (x.view(np.uint32) >> 16).astype(np.uint16)
+
+
+class Weights:
+    """Codes, and scales that are numbers of bfloat16, as the kernels read them."""
+
+    def __init__(self, codes: np.ndarray, scale: np.ndarray, zero: np.ndarray | None = None):
+        self.codes, self.scale, self.zero = codes, scale, zero
+        n, m = codes.shape
+        self.packed = np.zeros((n // OUTPUTS, m // GROUP, 512 if zero is None else 320), np.uint8)
+        for o in range(OUTPUTS):  # byte by byte
+            for b in range(4):
+                for i in range(8 if zero is None else 4):
+                    at = self.packed[:, :, 64 * i + 4 * o + b]
+                    at[:] = codes[o::OUTPUTS, 4 * i + b :: GROUP]
+                    if zero is not None:
+                        at |= (codes[o::OUTPUTS, 16 + 4 * i + b :: GROUP] << 4).astype(np.uint8)
+            if zero is not None:
+                pairs = self.packed.view(np.uint16)[:, :, 128 + 2 * o :]
+                pairs[:, :, 0], pairs[:, :, 1] = bits_of(scale)[o::OUTPUTS], bits_of(zero)[o::OUTPUTS]
+
+    @classmethod
+    def random(cls, bits: int, n: int, m: int, seed: int = 0) -> Weights:
+        rng = np.random.default_rng(seed + n)
+        if bits == 8:
+            codes = rng.integers(1, 256, (n, m)).astype(np.uint8)
+            return cls(codes, to_bfloat16(rng.uniform(1e-3, 1, n)))
+        codes, shape = rng.integers(0, 16, (n, m)).astype(np.uint8), (n, m // GROUP)
+        return cls(codes, to_bfloat16(rng.uniform(1e-3, 1, shape)), to_bfloat16(rng.standard_normal(shape)))
+
+    @property
+    def numbers(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """What the reference takes."""
+        codes = self.codes.astype(int) - 128 if self.zero is None else self.codes
+        return codes, self.scale, self.zero
+
+    def product(self, rows: np.ndarray, **options: object) -> np.ndarray:
+        output = np.zeros((len(rows), len(self.codes)), np.uint16)
+        numbers, scale = bits_of(rows), bits_of(self.scale)
+        addresses = [array.ctypes.data for array in (numbers, self.packed, scale, output)]
+        addresses[2] *= self.zero is None
+        _cpu.few_bits_product(*addresses, *rows.shape, len(self.codes), **options)
+        return (output.astype(np.uint32) << 16).view(np.float32)
+
+
+def check(weights: Weights, rows: np.ndarray, **options: object) -> None:
+    expected = few_bits_product(rows, *weights.numbers)
+    np.testing.assert_array_equal(bits_of(weights.product(rows, **options)), bits_of(expected))
+
+
+def some_rows(n: int, m: int, spread: int = 9, seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed + n)
+    return to_bfloat16(rng.standard_normal((n, m)) * 2.0 ** rng.integers(-spread, spread, (n, m)))
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@given(data=st.data())
+def test_bits(bits: int, data: st.DataObject) -> None:
+    """Few rows, tiles that are filled and not, more groups than are unpacked together, parts of a tile's
+    columns; any instruction set and threads."""
+    n_rows = data.draw(st.integers(1, 60) | st.sampled_from([239, 241, 487]), "rows")
+    n = OUTPUTS * data.draw(st.integers(1, 6 if n_rows > 60 else 19), "blocks")
+    m = GROUP * data.draw(st.integers(1, 4 if n_rows > 60 else 19), "groups")
+    seed = data.draw(st.integers(0, 99), "seed")
+    rows = some_rows(n_rows, m, data.draw(st.integers(1, 30), "spread"), seed)
+    isa = data.draw(st.sampled_from(_cpu.available_isas()), "isa")
+    n_threads = data.draw(st.integers(1, 5), "threads")
+    check(Weights.random(bits, n, m, seed), rows, isa=isa, n_threads=n_threads)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_a_row_has_the_same_bits_in_any_company(isa: str, bits: int) -> None:
+    """Alone, as in a step, and among any number, as in a prompt."""
+    weights, rows = Weights.random(bits, 48, 320), some_rows(66, 320)
+    together = weights.product(rows, isa=isa)
+    for n in range(1, 67):
+        alone = weights.product(np.ascontiguousarray(rows[66 - n :]), isa=isa, n_threads=n % 3 + 1)
+        np.testing.assert_array_equal(alone, together[66 - n :])
+
+
+@pytest.mark.parametrize("n_rows", [1, 5, 37])
+def test_the_largest_sums(isa: str, n_rows: int) -> None:
+    """Codes and numbers whose sums are as large as they can be, of either sign."""
+    rows = np.zeros((n_rows, 64), np.float32)
+    for value in (255 * 2.0**-7, -255 * 2.0**-7, 255 * 2.0**100, -255 * 2.0**100, 2.0**-95, 129.0, -129.0):
+        rows[:] = value
+        for code, bits in ((0, 4), (15, 4), (127, 8), (129, 8), (128, 8)):
+            codes = np.full((16, 64), code, np.uint8)
+            scales = (to_bfloat16(np.full((16, 2), value)) for value in (2.0**-9, 0.5))
+            weights = Weights(codes, *scales) if bits == 4 else Weights(codes, np.ones(16, np.float32))
+            check(weights, rows, isa=isa)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_numbers_of_any_size(isa: str, bits: int) -> None:
+    """Groups below 2^-100 count as 0, those from 2^120 on are infinite."""
+    rng = np.random.default_rng(0)
+    powers = np.array([-140, -120, -105, -103, -102, -101, -100, -60, 60, 110, 117, 118, 119])
+    rows = to_bfloat16(rng.standard_normal((len(powers), 64)) * 2.0 ** powers[:, None])
+    rows[0, 32:] = 0
+    weights = Weights.random(bits, 32, 64)
+    check(weights, np.tile(rows, (4, 1)), isa=isa)
+    for row in rows:
+        check(weights, row[None], isa=isa)
+    output = weights.product(rows, isa=isa)
+    assert not output[:3].any() and output[6].any()
+    assert np.isnan(output[-1]).all() and np.isfinite(output[-4]).all()
+
+
+def test_a_group_far_above_the_others_has_16_bits() -> None:
+    """More than three times the mean of the row's largest magnitudes; with weights of 8 bits, any group."""
+    rows = np.full((2, 320), 1, np.float32)
+    rows[:, 0], rows[:, 1] = (4, 3.75), 2.0**-4
+    of_4_bits, steps = integers(rows, 4)
+    assert steps[:, 0].tolist() == [
+        np.float32(4) * (np.float32(1) / np.float32(32512)),
+        np.float32(3.75) * (np.float32(1) / np.float32(127)),
+    ]
+    assert of_4_bits[:, 0, :2].tolist() == [[32512, 508], [127, 2]]
+    assert (of_4_bits[:, 1:] == 127).all() and (integers(rows, 8)[0][:, 1:] == 32512).all()
+    alone = [integers(row[None], 4)[0] for row in rows]
+    assert np.array_equal(np.concatenate(alone), of_4_bits)
+    for n_groups in (1, 3):  # none is more than three times the mean
+        assert np.abs(integers(rows[:, : 32 * n_groups], 4)[0]).max() == 127
+
+
+@pytest.mark.parametrize("n_rows", [3, 39])
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_what_is_not_finite_is_nan(isa: str, bits: int, n_rows: int, value: float) -> None:
+    weights, rows = Weights.random(bits, 32, 96), some_rows(n_rows, 96)
+    expected = few_bits_product(rows, *weights.numbers)
+    rows[1, 40] = value
+    output = weights.product(rows, isa=isa)
+    assert np.isnan(output[1]).all() and np.isnan(few_bits_product(rows, *weights.numbers)[1]).all()
+    np.testing.assert_array_equal(np.delete(output, 1, 0), np.delete(expected, 1, 0))
+
+
+@given(st.sampled_from([4, 8]), st.integers(1, 12), st.integers(1, 30), st.integers(0, 999))
+def test_the_error_is_that_of_rounding_rows(bits: int, n_groups: int, spread: int, seed: int) -> None:
+    """Beside float64: half a step of each number, rounding in fp32 and to bfloat16."""
+    m = GROUP * n_groups
+    rows, weights = some_rows(5, m, spread, seed), Weights.random(bits, 16, m, seed)
+    codes, scale, zero = weights.numbers
+    ideal = ideal_product(rows, codes, scale, zero)
+    if zero is None:
+        size = np.abs(codes.astype(float)) * scale[:, None]
+    else:  # the two parts are rounded alone
+        size = np.abs(codes.astype(float) - 8) * np.repeat(scale, GROUP, 1)
+        size += np.abs(np.repeat(zero, GROUP, 1))
+    rounded = np.repeat(integers(rows, bits)[1].astype(float) / 2, GROUP, axis=1) @ size.T
+    error = rounded + (np.abs(rows) @ size.T + rounded) * (n_groups + 4) * 2.0**-24
+    got = few_bits_product(rows, codes, scale, zero)
+    assert (np.abs(got - ideal) <= error + (np.abs(ideal) + error) * 2.0**-8).all()
+
+
+@pytest.mark.parametrize(
+    ("n", "m", "rule"),
+    [
+        (16, 48, "in_features must be a multiple of 32, got 48"),
+        (16, 0, "in_features must be a multiple of 32, got 0"),
+        (24, 32, "out_features must be a multiple of 16, got 24"),
+        (0, 32, "out_features must be a multiple of 16, got 0"),
+    ],
+)
+def test_refused(n: int, m: int, rule: str) -> None:
+    space = np.zeros(4096, np.uint8).ctypes.data
+    for scale in (0, space):
+        with pytest.raises(ValueError) as error:
+            _cpu.few_bits_product(space, space, scale, space, 1, m, n)
+        assert str(error.value) == f"few_bits_product: {rule}"
+    with pytest.raises(ValueError, match="few_bits_product: isa must be one of"):
+        _cpu.few_bits_product(space, space, 0, space, 1, 32, 16, isa="avx3")
+    with pytest.raises(ValueError, match="few_bits_product: n_threads must be in"):
+        _cpu.few_bits_product(space, space, 0, space, 1, 32, 16, n_threads=-1)
