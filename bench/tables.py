@@ -115,7 +115,6 @@ def servers(rows: list[Row]) -> str:
 ROWS = {
     "kernels": ("cpu_sparq.jsonl", kernels),
     "prompts": ("prompt.jsonl", prompts),
-    "products": ("products.jsonl", products),
     "servers": ("serve.jsonl", servers),
 }
 
