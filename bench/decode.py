@@ -55,6 +55,7 @@ from peers import KV_TYPES, Peer, prompt_tokens
 from sparq_ipu.commands.command_line import thread_count
 from sparq_ipu.commands.extras import needed
 from sparq_ipu.commands.tables import replace_block
+from sparq_ipu.planning.cpu_plan import plan_cpu
 
 #: the published tables
 ROWS = ROOT / "bench/results/decode.jsonl"
@@ -81,6 +82,8 @@ TINY = dict(
     num_key_value_heads=1,
     head_dim=16,
 )
+#: methods that `plan_cpu` predicts, and their names there
+PREDICTED = {"dense": "dense", "recommended": "sparq"}
 SHAPES = {"smollm2-shape": SHAPE, "tiny-shape": TINY}
 
 
@@ -138,6 +141,12 @@ def parser() -> argparse.ArgumentParser:
         default=0,
         help="seconds of idleness before the steps (default 0): some virtual machines are slowed for minutes "
         "after long work, such as reading a long prompt",
+    )
+    cli.add_argument(
+        "--predict",
+        action="store_true",
+        help="also the time to the first token, and what `sparq-ipu plan --device cpu` predicts. "
+        "Rows are refused as with --peers",
     )
     cli.add_argument("--json", type=Path, help="append the rows to this file too")
     cli.add_argument("--read", type=Path, help="measure nothing: take the rows of that file")
@@ -213,10 +222,11 @@ def rows_of(a: argparse.Namespace, seq_len: int, progress: Progress, command: st
     ours = list(methods)
     made_row = functools.partial(_row, a, dtype="gguf", seq_len=seq_len, model=model, command=command)
     try:
-        if a.peers is not None:
+        if a.peers is not None or a.predict:
             for row, method in ours:
                 progress.step(f"{seq_len} positions: the first token of {method.name}, {row['dtype']}")
                 _first_token(row, method, a, seq_len)
+        if a.peers is not None:
             for row, peer in _peers(a, seq_len, made_row, progress):
                 rows.append(row)
                 methods += [(row, peer)] if peer is not None else []
@@ -232,7 +242,7 @@ def rows_of(a: argparse.Namespace, seq_len: int, progress: Progress, command: st
     load_average.append(os.getloadavg()[0])
     for row, method in methods:
         row.update(load_average=load_average, others=watch.others, **watch.pace._asdict())
-        if a.peers is not None and row["error"] is None:
+        if (a.peers is not None or a.predict) and row["error"] is None:
             row["error"] = noise(row["others"], row["paused"])
         if method.seconds and row["error"] is None:
             row.update(_times(method.seconds, a.batch))
@@ -247,6 +257,13 @@ def rows_of(a: argparse.Namespace, seq_len: int, progress: Progress, command: st
             disable(method.model)
         method.cache = None
     gc.collect()
+    for dtype in a.dtypes if a.predict else ():
+        progress.step(f"{seq_len} positions, {dtype}: predictions")
+        plan = plan_cpu(a.model, seq_len=seq_len, batch=a.batch, weights=dtype)
+        for row, method in ours:
+            if row["dtype"] == dtype and method.name in PREDICTED:
+                row["predicted_seconds_per_step"] = plan.step_seconds(PREDICTED[method.name])
+                row["predicted_first_token_seconds"] = plan.first_token_seconds
     progress.step(None)
     return rows
 
@@ -415,6 +432,7 @@ def main(argv: list[str] | None = None) -> int:
             "peers",
             "kv",
             "rest",
+            "predict",
         )
         refuse(cli, a, "with --read", *measured, *of_sparq, "seed", "json")
     elif "sparq" not in a.methods:
@@ -436,6 +454,8 @@ def main(argv: list[str] | None = None) -> int:
     if a.peers is not None and min(a.S) < a.steps + 3:
         rule = "be at least 3 more than --steps with --peers"
         cli.error(f"--S must {rule}, got {min(a.S)} and {a.steps}")
+    if a.predict and a.model in SHAPES:
+        cli.error(f"--predict must have --model smollm2 or a path, got {a.model}")
     if a.cpu_time and (a.threads != 1 or os.environ.get("OMP_NUM_THREADS") != "1"):
         cli.error("--cpu-time must have --threads 1 and OMP_NUM_THREADS=1: it is that of one thread")
     check_output(cli, "--json", a.json)

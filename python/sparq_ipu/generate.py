@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Continue a text with SparQ attention: SmolLM2-135M-Instruct from its wheel, or a model of yours.
+"""Continue a text with SparQ attention: SmolLM2-135M-Instruct from its wheel, or your own model.
 
     python -m sparq_ipu.generate --prompt-file play.txt --compare-dense
 
-Prints the text as it comes, then the seconds for loading, reading the prompt and writing, and the bytes of
-the KV cache that each token moved, beside those of dense attention. The prompt is read densely; every new
-token is decoded with SparQ attention. With --compare-dense it decodes densely too, and prints where the
-texts differ and how often both predict the same next token.
+Prints the text as it comes, then the seconds for loading, reading the prompt and writing. Beside them stand
+the time of a token with dense attention, and the bytes of the KV cache that a token reads with either. The
+prompt is read densely; every new token is decoded with SparQ attention. With --compare-dense the command
+decodes densely too, and prints where the texts differ and how often both predict the same next token.
 
 Times are wall times of one run. On a machine that does other work, repeat them before you compare.
 """
@@ -46,6 +46,7 @@ from sparq_ipu.transformers.generation.runs import (
     forced_predictions,
     generate,
     prefill,
+    seconds_per_token,
     stop_tokens,
 )
 from sparq_ipu.transformers.loading.checkpoints import (
@@ -130,7 +131,9 @@ def _add_sampling(sampling: argparse._ArgumentGroup) -> None:
 
 def _add_advanced(advanced: argparse._ArgumentGroup) -> None:
     advanced.add_argument(
-        "--device", default="auto", help="device of the KV cache: auto, cpu, reference, ... (default auto)"
+        "--device",
+        default="auto",
+        help="device of the KV cache: auto, or one that `sparq-ipu devices` lists (default auto)",
     )
     advanced.add_argument(
         "--prompt-tokens", type=positive_integer, help="keep only the first N tokens of the prompt"
@@ -146,7 +149,7 @@ def _check_alone(arguments: argparse.Namespace) -> None:
             raise ValueError(f"generate: --lossless must be greedy and alone, got {name} too")
     for name, value in {"--top-p": arguments.top_p, "--seed": arguments.seed}.items():
         if value is not None and arguments.temperature is None:
-            raise ValueError(f"generate: {name} must be with --temperature, got {value} alone")
+            raise ValueError(f"generate: {name} must be given with --temperature, got {value} alone")
     check_alone("generate", arguments)
 
 
@@ -206,6 +209,18 @@ def _speed(run: Run) -> str:
     low, _, high = _step_milliseconds(run)
     return (
         f"{run.tokens_per_second:.2f} tokens/s after the first (80% of the steps: {low:.1f} to {high:.1f} ms)"
+    )
+
+
+def _beside_dense(model: Any, run: Run, *ways: Callable[[], None]) -> str:
+    """The times of a token at the end of the text: of dense attention and of SparQ, interleaved."""
+    seconds = [0.0, 0.0]
+    for index in (0, 1, 0, 1):
+        ways[index]()
+        seconds[index] += seconds_per_token(model, run) / 2
+    dense, own = seconds
+    return (
+        f"dense     {dense * 1e3:.1f} ms a token at this length, SparQ {own * 1e3:.1f} ms (timed afterwards)"
     )
 
 
@@ -281,7 +296,7 @@ def _compare(
     if part is None:
         print(f"texts     the same, {len(run.tokens)} tokens")
     else:
-        print(f"texts     part after {part} tokens; from there on each run follows its own:")
+        print(f"texts     differ from new token {part + 1} on:")
         for name, tokens in (("SparQ", run.tokens), ("dense", dense.tokens)):
             print(f"          {name} ...{tokenizer.decode(tokens[max(part - 8, 0) : part + 12])!r}")
     agreement = None
@@ -396,6 +411,8 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.generat
 
     result = run(sys.stdout)
     print("\n\n" + _describe(result, prompt.shape[1], layers, head_dim))
+    if device == "cpu" and layers is not None and result.step_seconds and not arguments.compare_dense:
+        print(_beside_dense(model, result, lambda: enable_dense(model, device=arguments.device), turn_on))
     print(_total(loading, result.prefill_seconds, sum(result.step_seconds)))
     print(f"settings  {'dense attention' if layers is None else in_words(layers)}")
     slow = " (NumPy: exact, and slow)" if device == "reference" else ""
@@ -403,7 +420,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.generat
     comparison = {}
     if arguments.compare_dense:
         enable_dense(model, device=arguments.device)
-        print("the same, densely ...", file=sys.stderr)
+        print("decoding again with dense attention ...", file=sys.stderr)
         comparison = _compare(
             model, tokenizer, prompt, result, run(None), turn_on, arguments.temperature is not None
         )
@@ -442,7 +459,7 @@ def _lossless(
     print(f"decode    {len(run.tokens)} tokens, {run.tokens_per_second:.2f} tokens/s after the first")
     print(
         f"drafts    {run.n_accepted} of {run.n_drafted} accepted ({run.acceptance:.3f}), "
-        f"{run.n_rounds} times checked"
+        f"{run.n_rounds} checks"
     )
     print(f"settings  {in_words(layers)}")
     print(_total(loading, run.prefill_seconds, run.decode_seconds))

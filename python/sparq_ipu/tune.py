@@ -101,7 +101,9 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         type=int,
         help="most recent positions always selected (default: a quarter of each top_k)",
     )
-    parser.add_argument("--threads", type=thread_count, help="threads of PyTorch")
+    parser.add_argument(
+        "--threads", type=thread_count, help="threads (default: OMP_NUM_THREADS, or all processors)"
+    )
     return parser
 
 
@@ -121,7 +123,7 @@ def _warn_of_cuts(arguments: argparse.Namespace) -> None:
     cut = [str(top_k) for top_k in arguments.top_ks if top_k < (arguments.n_local or 0)]
     if cut:
         where = ", ".join(cut)
-        print(f"tune: n_local is top_k, not {arguments.n_local}, where top_k is {where}", file=sys.stderr)
+        print(f"tune: n_local is cut to top_k where top_k is {where}", file=sys.stderr)
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.tune") -> int:
@@ -170,7 +172,7 @@ def _finish(arguments: argparse.Namespace, tuned: Any) -> int:
     from sparq_ipu.transformers.settings.file import settings_text
 
     if not tuned.holds or all(layer is None for layer in tuned.settings):
-        print("no settings but dense attention hold the bound: nothing was written", file=sys.stderr)
+        print("tune: no settings of SparQ met the bound; nothing was written", file=sys.stderr)
         return 1
     about = {
         "model": arguments.model,

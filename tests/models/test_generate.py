@@ -64,6 +64,7 @@ def test_text_and_figures(checkpoint, capsys, tmp_path):
     expected = " ".join(f"w{int(token)}" for token in greedy(model, tokens_of(60)[:, :50], 12)[0])
     assert out.startswith(expected)
     assert re.search(r"prompt +50 tokens", out) and re.search(r"decode +12 tokens", out)
+    assert re.search(r"dense +[\d.]+ ms a token at this length, SparQ [\d.]+ ms \(timed afterwards\)\n", out)
     one, other = (json.loads(line) for line in (tmp_path / "runs.jsonl").read_text().splitlines())
     assert one["seq_len"] == 50 and one["n_new"] == 12 and one["n_steps"] == 11
     lengths = np.arange(51, 62)  # decode steps after the first new token, which prefill gave
@@ -108,7 +109,7 @@ def test_comparison_with_dense(checkpoint, capsys, tmp_path):
     call(checkpoint, *PUBLISHED, "--rank", "3", "--top-k", "4", "--compare-dense", "--json", str(path))
     other = capsys.readouterr().out
     line = json.loads(path.read_text().splitlines()[1])
-    assert f"part after {line['parts_after']} tokens" in other
+    assert f"differ from new token {line['parts_after'] + 1} on" in other
     assert f"agreement {line['agreement']:.3f}" in other and line["agreement"] < 1
     model = tiny_model()
     enable(model, rank=3, top_k=4)
@@ -247,7 +248,7 @@ def test_options(checkpoint, capsys):
             ("--dense", "--rank", "3", "--index-bits", "4"),
             "generate: --dense must be without settings of SparQ, got --rank, --index-bits too",
         ),
-        (("--top-p", "0.5"), "generate: --top-p must be with --temperature, got 0.5 alone"),
+        (("--top-p", "0.5"), "generate: --top-p must be given with --temperature, got 0.5 alone"),
         (("--dense", "--published"), "--dense must be without settings of SparQ, got --published too"),
         (
             ("--dense", "--settings", "four"),
@@ -288,7 +289,7 @@ def test_a_config_without_heads(checkpoint, capsys, monkeypatch, tmp_path):
     (folder / "config.json").write_text('{"model_type": "mamba"}')
     monkeypatch.setattr(generate.Checkpoint, "model", None)
     assert call(checkpoint, "--rank", "3", "--model", str(folder)) == 2
-    assert "load_model: config must say the layers and heads" in capsys.readouterr().err
+    assert "load_model: config must have the layers and heads" in capsys.readouterr().err
 
 
 def test_the_settings_that_were_used(checkpoint, capsys, tmp_path):

@@ -601,3 +601,16 @@ def test_two_models_do_not_mix(model):
     enable_dense(other)
     greedy(other, tokens_of(30), 8)
     assert greedy(model, tokens_of(30), 8).tolist() == alone.tolist()
+
+
+def test_the_output_layer_gets_the_last_token_with_usual_strides(model):
+    """PyTorch multiplies a row with the strides of the whole prompt 40 times as slowly in bfloat16."""
+    seen = []
+    handle = model.lm_head.register_forward_hook(lambda _, args, __: seen.append(args[0].stride()))
+    for _ in range(2):
+        with torch.no_grad():
+            model(tokens_of(30), logits_to_keep=1)
+        enable(model, **SETTINGS)
+    handle.remove()
+    width = model.config.hidden_size
+    assert seen == [(30 * width, width, 1), (width, width, 1)]

@@ -168,7 +168,7 @@ def test_arguments_of_a_cache(model, options, message):
         ),
         (
             lambda: tiny_model("Llama", layer_types=["full_attention"] * 2 + ["sliding_attention"]),
-            "model must say its sliding_window, got LlamaForCausalLM with sliding_attention and none",
+            "model must have a sliding_window, got LlamaForCausalLM with sliding_attention and none",
         ),
         (lambda: tiny_model("Mamba"), "model must have one attention per layer"),
         (lambda: tiny_model("Bloom"), "model must have one attention per layer"),

@@ -280,7 +280,7 @@ def test_a_cut_n_local_is_said(tmp_path, capsys, monkeypatch):
     command = [str(folder), "--text", str(folder / "prompt.txt"), "--output", str(folder / "x")]
     command += ["--max-kl", "1", "--top-ks", "8,16,32", "--n-local"]
     assert tune.main([*command, "32"]) == 2  # the text is too short
-    assert "tune: n_local is top_k, not 32, where top_k is 8, 16\n" in capsys.readouterr().err
+    assert "tune: n_local is cut to top_k where top_k is 8, 16\n" in capsys.readouterr().err
     assert tune.main([*command, "8"]) == 2
     assert "n_local" not in capsys.readouterr().err
 

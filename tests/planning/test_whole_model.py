@@ -317,5 +317,5 @@ def test_every_flag_reaches_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     changed = [[name for name in options if options[name] != plain.get(name)] for options in others]
     assert all(len(names) == 1 for names in changed)
     flags = {action.dest for action in plan_command._parser("")._actions}
-    output = {"help", "model", "models", "json", "page", "quiet"}
+    output = {"help", "model", "models", "threads", "json", "page", "quiet"}
     assert {name for (name,) in changed} == flags - output

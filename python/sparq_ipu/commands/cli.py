@@ -5,7 +5,7 @@ sparq-ipu devices                  which devices this machine has, and why not t
 sparq-ipu generate --help          continue a text
 sparq-ipu tune --help              find settings for a model
 sparq-ipu serve --help             serve a model over HTTP
-sparq-ipu plan --help              what of a model fits on IPUs, and how long a token takes: modelled
+sparq-ipu plan --help              predict what SparQ gains on this CPU, or plan a model on IPUs
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ COMMANDS = {
     "tune": ("sparq_ipu.tune", "find settings of SparQ attention for a model"),
     "plan": (
         "sparq_ipu.planning.plan_command",
-        "plan a model on IPUs: what fits, and the modelled time of a token",
+        "predict what SparQ gains on this CPU, or plan a model on IPUs",
     ),
 }
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shape of a decoder of the Llama type: by name, or from its config.json; and what its weights take."""
+"""The shape of a decoder of the Llama type: by name, from its config.json or from a GGUF file."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import Any, Mapping
 
+from sparq_ipu.transformers.loading.checkpoints import Checkpoint
 from sparq_reference import checks
 
 #: bits of a stored weight, by name; weights of few bits share an fp16 scale in groups of 32
@@ -89,11 +90,11 @@ MODELS: Mapping[str, ModelShape] = {
 
 
 def shape_of(op: str, model: str) -> ModelShape:
-    """The shape of a model by its name in MODELS (case does not matter), or of a config.json: the file, or a
-    folder that has one.
+    """The shape of a model by its name in MODELS (case does not matter), or from a config.json, a folder that
+    contains one, or a GGUF file (which needs transformers).
 
     Raises:
-        ValueError: neither, or a file that does not describe such a decoder.
+        ValueError: none of these, or a file that does not describe such a decoder.
     """
     for name, shape in MODELS.items():
         if name.lower() == model.lower():
@@ -101,16 +102,29 @@ def shape_of(op: str, model: str) -> ModelShape:
     path = Path(model)
     path = path / "config.json" if path.is_dir() else path
     if not path.is_file():
-        checks.fail(op, "model", f"be one of {', '.join(MODELS)}, or a config.json", repr(model))
+        checks.fail(op, "model", f"be one of {', '.join(MODELS)}, a config.json or a .gguf file", repr(model))
     if path.suffix == ".gguf":
-        checks.fail(op, "model", "be a config.json, for plans do not read .gguf files", repr(model))
+        return from_config(op, fields_of(Checkpoint(path).config), str(path))
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         checks.fail(op, "model", f"be a config.json that can be read ({error})", repr(model))
     if not isinstance(config, dict):
-        checks.fail(op, "model", "be a config.json that holds an object", repr(model))
+        checks.fail(op, "model", "be a config.json with an object", repr(model))
     return from_config(op, config, str(path))
+
+
+#: fields of a config that `from_config` reads
+_FIELDS = (
+    *("num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim"),
+    *("intermediate_size", "vocab_size", "model_type", "tie_word_embeddings"),
+    *("num_local_experts", "num_experts"),
+)
+
+
+def fields_of(config: Any) -> dict[str, Any]:
+    """The fields of a transformers config that `from_config` reads; None for those it lacks."""
+    return {name: getattr(config, name, None) for name in _FIELDS}
 
 
 #: `model_type`s whose feed-forward layer has two matrices
@@ -118,7 +132,7 @@ _NOT_GATED = ("gpt2", "gpt_neox", "opt", "phi", "falcon", "bloom", "starcoder2")
 
 
 def from_config(op: str, config: Mapping[str, Any], source: str) -> ModelShape:
-    """The shape that a config.json of Hugging Face transformers describes.
+    """The shape that a config of Hugging Face transformers describes.
 
     Raises:
         ValueError: a size is missing, or no integer in range; the message names it.
@@ -133,7 +147,7 @@ def from_config(op: str, config: Mapping[str, Any], source: str) -> ModelShape:
         return checks.check_integer(op, name, value, 1, checks.MAX_CAPACITY)
 
     if config.get("num_local_experts") or config.get("num_experts"):
-        checks.fail(op, "model", "have no experts: which of them a token reads is not planned", source)
+        checks.fail(op, "model", "have no experts (plans can not tell which of them a token reads)", source)
     hidden, heads = size("hidden_size"), size("num_attention_heads")
     return ModelShape(
         str(config.get("_name_or_path") or config.get("model_type") or "model"),

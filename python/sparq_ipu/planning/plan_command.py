@@ -1,17 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plan a whole model on IPUs: what fits, and how long a token takes. Nothing runs; all times are modelled.
+"""Plan a model: what SparQ attention gains on this machine's CPU, or what fits on IPUs and how fast it is.
 
+    sparq-ipu plan model.gguf --device cpu --S 8192
     sparq-ipu plan Llama-3-8B --ipus 32 --weights int4
     sparq-ipu plan path/to/config.json --S 65536 --ipus 16 --in-flight 16 --batch 4
     sparq-ipu plan Llama-3-8B --ipus 32 --weights int4 --page plan    # plan/plan.html, with pictures
 
-MODEL is a name (sparq-ipu plan --models lists them), or a config.json of Hugging Face transformers. The
-command compares four plans. "dense" is the best without SparQ: every layer that fits has its cache in SRAM,
-the others in streaming memory. "dense-streaming" is the paper's baseline: all caches in streaming memory.
-"published" is SparQ as published. "best" is the best plan with SparQ: a key index of --index-bits, and every
-layer in three tiers that fits and gains by it. A plan counts all memory in use at once: weights, the caches
-of all batches in flight, attention programs. Not included: products with weights in SRAM,
-norms, sampling, prefill, the host.
+MODEL is a name (sparq-ipu plan --models lists them), a GGUF file, a checkpoint folder or a config.json.
+
+With --device cpu the command counts the bytes of weights and KV cache and predicts the time to the first
+token and tokens/s, with dense attention and with SparQ. It times a few layers of the model with random
+weights, which takes some seconds; run it on an idle machine.
+
+For IPUs all times are modelled; nothing runs. The command compares four plans. "dense" is the best without
+SparQ: every layer that fits has its cache in SRAM, the others in streaming memory. "dense-streaming" is the
+paper's baseline: all caches in streaming memory. "published" is SparQ as published. "best" is the best plan
+with SparQ: a key index of --index-bits, and every layer in three tiers that fits and gains by it. A plan
+counts all memory in use at once: weights, the caches of all batches in flight, attention programs. Not
+included: products with weights in SRAM, norms, sampling, prefill, the host.
 
 Exit status: 0; 1 if the best plan does not fit; 2 for bad usage.
 """
@@ -24,16 +30,26 @@ import sys
 from pathlib import Path
 from typing import Callable
 
-from sparq_ipu.commands.command_line import Parser, guarded, only, output_path
+from sparq_ipu.commands.command_line import (
+    Parser,
+    append_line,
+    guarded,
+    only,
+    output_path,
+    refuse,
+    thread_count,
+)
 from sparq_ipu.commands.pages import load_matplotlib
 from sparq_ipu.commands.settings_flags import SETTINGS_FLAGS
 from sparq_ipu.commands.tables import markdown_table
+from sparq_ipu.planning.cpu_plan import BITS, plan_cpu
 from sparq_ipu.planning.device_model import NAMES, device_name
 from sparq_ipu.planning.model_plan import ATTENTION, SPLITS
 from sparq_ipu.planning.model_shape import MODELS, WEIGHT_BITS
 from sparq_ipu.planning.page import summary, write_page
 from sparq_ipu.planning.whole_model import WEIGHTS_IN, plan_model
 from sparq_ipu.transformers import RECOMMENDED
+from sparq_ipu.transformers.loading.checkpoints import wait_briefly
 from sparq_reference.checks import INDEX_BITS, ROW_BITS
 
 #: by argument: the help of a flag that has no default of its own
@@ -42,6 +58,16 @@ _SETTINGS = {
     "top_k": f"positions that SparQ attends to [{RECOMMENDED['top_k']}]",
     "n_local": f"of these, the most recent positions [{RECOMMENDED['n_local']}; 0 with another --top-k]",
 }
+_DEVICE = f"cpu, an IPU ({', '.join(NAMES)}), or a file of bench/calibrate.py --day [bow]"
+#: arguments of plans for IPUs alone
+_IPU_ONLY = (
+    *("in_flight", "n_ipus", "split", "weights_in", "index_components", "row_bits", "hot_rows", "hit_rate"),
+    "page",
+)
+
+
+def _device(text: str) -> str:
+    return text if text == "cpu" else device_name(text)
 
 
 def _parser(prog: str) -> argparse.ArgumentParser:
@@ -49,6 +75,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     add = parser.add_argument
     add("model", nargs="?", metavar="MODEL", help="name, config.json, or a folder that contains one")
     add("--models", action="store_true", help="list the models that have names, and stop")
+    add("--device", type=_device, default="bow", metavar="NAME", help=_DEVICE)
     add("--S", type=int, default=16384, dest="seq_len", metavar="N", help="positions of a cache [16384]")
     add("--batch", type=int, default=1, metavar="N", help="elements of one batch [1]")
     add(
@@ -61,8 +88,8 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     add("--ipus", type=int, default=1, metavar="N", dest="n_ipus", help="IPUs [1]")
     text = "split layers or KV heads over the IPUs [auto: the faster of those that fit]"
     add("--split", choices=SPLITS, default=SPLITS[0], help=text)
-    text = "how weights are stored; none: attention alone [fp16]"
-    add("--weights", choices=tuple(WEIGHT_BITS), default="fp16", help=text)
+    text = "how weights are stored [on IPUs fp16; none: attention alone. On a CPU as in the file]"
+    add("--weights", choices=tuple(dict.fromkeys([*WEIGHT_BITS, *BITS])), help=text)
     text = "where weights are stored [auto: SRAM if they fit and that is faster]"
     add("--weights-in", choices=WEIGHTS_IN, default="auto", help=text)
     settings = parser.add_argument_group("SparQ attention").add_argument
@@ -78,12 +105,29 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     settings("--hot-rows", type=int, metavar="N", help=text)
     text = "in three tiers: assumed share of the selected rows that are hot [0, the slowest case]"
     settings("--hit-rate", type=float, metavar="P", help=text)
-    text = f"device model: {', '.join(NAMES)}, or a file of bench/calibrate.py --day [bow]"
-    add("--device", type=device_name, default="bow", metavar="NAME", help=text)
+    text = "threads, with --device cpu [OMP_NUM_THREADS, else all processors]"
+    add("--threads", type=thread_count, metavar="N", help=text)
     add("--json", type=output_path, metavar="FILE", help="append a JSON line for each plan")
     add("--page", type=Path, metavar="DIRECTORY", help="write plan.html with tables and pictures there")
     add("--quiet", action="store_true", help="no progress on stderr")
     return parser
+
+
+def _on_cpu(parser: argparse.ArgumentParser, a: argparse.Namespace) -> int:
+    refuse(parser, a, "with --device cpu", *_IPU_ONLY)
+    said = {name: getattr(a, name) for name in (*_SETTINGS, "index_bits") if getattr(a, name) is not None}
+    _progress(a.quiet)("times some layers on this machine ...")
+    wait_briefly()
+    try:
+        plan = plan_cpu(
+            a.model, seq_len=a.seq_len, batch=a.batch, n_threads=a.threads, weights=a.weights, **said
+        )
+    except (ValueError, ImportError, OSError) as error:
+        parser.error(str(error))
+    print(plan)
+    if a.json is not None:
+        append_line(a.json, json.dumps(plan.row()))
+    return 0
 
 
 def _progress(quiet: bool) -> Callable[[str], None]:
@@ -108,6 +152,9 @@ def main(arguments: list[str] | None = None, prog: str = "sparq-ipu plan") -> in
         return 0
     if a.model is None:
         parser.error("MODEL must be given, got none (--models lists names)")
+    if a.device == "cpu":
+        return _on_cpu(parser, a)
+    refuse(parser, a, "without --device cpu", "threads")
     if a.page is not None:
         try:
             load_matplotlib("plan")
@@ -116,7 +163,7 @@ def main(arguments: list[str] | None = None, prog: str = "sparq-ipu plan") -> in
             parser.error(str(error))
         except OSError as error:
             parser.error(f"--page must be a directory that can be written, got {a.page} ({error.strerror})")
-    others = ("model", "models", "json", "page", "quiet")
+    others = ("model", "models", "threads", "json", "page", "quiet")
     given = {name: value for name, value in vars(a).items() if name not in others and value is not None}
     say = _progress(a.quiet)
     plans = []

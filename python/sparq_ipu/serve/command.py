@@ -185,7 +185,10 @@ def _build(arguments: argparse.Namespace) -> tuple[Any, Any]:
     trained = getattr(text_config(checkpoint.config), "max_position_embeddings", None)
     context = arguments.context or trained or _USUAL_CONTEXT
     if trained and context > trained:
-        print(f"the model was trained for {trained} tokens: beyond, it may say nonsense", file=sys.stderr)
+        print(
+            f"serve: the model was trained for {trained} tokens; output beyond that may be poor",
+            file=sys.stderr,
+        )
     model = checkpoint.model(arguments.dtype, weights=arguments.weights)
     if checkpoint.few_bits is not None:
         print(f"weights of {checkpoint.few_bits}", file=sys.stderr)

@@ -155,7 +155,7 @@ def _check_layers(op: str, name: str, config: PretrainedConfig, modules: list[to
         rule = f"have layers of {' or '.join(_KNOWN_TYPES)} alone"
         checks.fail(op, "model", rule, f"{name} with {', '.join(sorted(types))}")
     if "sliding_attention" in types and getattr(config, "sliding_window", None) is None:
-        checks.fail(op, "model", "say its sliding_window", f"{name} with sliding_attention and none")
+        checks.fail(op, "model", "have a sliding_window", f"{name} with sliding_attention and none")
     for feature in _REFUSED:
         if getattr(config, feature, None):
             checks.fail(op, "model", f"have no {feature}", f"{name} with {getattr(config, feature)}")

@@ -38,7 +38,7 @@ class FewBits:
     def __str__(self) -> str:
         layers = ", ".join(f"{n} {name}" for name, n in self.layers.items() if n)
         before, after = self.bytes_before / 1e6, self.bytes_after / 1e6
-        return f"{self.weights} ({layers}): a token reads {after:.0f} MB of them, {before:.0f} in bfloat16"
+        return f"{self.weights} ({layers}), {after:.0f} MB read per token; {before:.0f} MB in bfloat16"
 
 
 def check_weights(op: str, weights: object) -> None:
@@ -87,7 +87,7 @@ def quantise_weights(
         checks.fail(op, "model", rule, type(model).__name__)
     for module in fitting.values():
         if module.weight.dtype is not torch.bfloat16:
-            rule = "have weights of bfloat16, which products of few bits are made for"
+            rule = "have bfloat16 weights"
             checks.fail(op, "model", rule, str(module.weight.dtype).replace("torch.", ""))
         if module.weight.device.type != "cpu":
             checks.fail(op, "model", "be on the CPU", module.weight.device.type)

@@ -29,6 +29,7 @@ class Run:
         step_seconds: of each new token after the first, from the one before it. Wall time of this one run.
         read: the cache as it was when the prompt was read, for `forced_predictions`; None if it was not kept.
         n_held: tokens of the prompt that came from disk.
+        cache: as it was at the end.
     """
 
     tokens: list[int]
@@ -39,6 +40,7 @@ class Run:
     step_seconds: list[float] = dataclasses.field(default_factory=list)
     read: Any = dataclasses.field(default=None, repr=False)
     n_held: int = 0
+    cache: Any = dataclasses.field(default=None, repr=False)
 
     @property
     def tokens_per_second(self) -> float:
@@ -117,7 +119,7 @@ def generate(
     steps = np.diff(came).tolist()
     first, last = came[0], came[-1]
     text = tokenizer.decode(tokens, skip_special_tokens=True)
-    return Run(tokens, text, first - start, last - first, cache_traffic(cache), steps, read, n_held)
+    return Run(tokens, text, first - start, last - first, cache_traffic(cache), steps, read, n_held, cache)
 
 
 def _end_of_turn(tokenizer: Any) -> list[int]:
@@ -134,6 +136,23 @@ def stop_tokens(model: Any, tokenizer: Any, is_chat: bool) -> list[int]:
     own = getattr(model.generation_config, "eos_token_id", None)
     stops = [] if own is None else list(own) if isinstance(own, (list, tuple)) else [own]
     return [*stops, *_end_of_turn(tokenizer)] if is_chat else stops
+
+
+def seconds_per_token(model: Any, run: Run, n_tokens: int = 4) -> float:
+    """Mean time of a decode step with the attention that is now enabled, timed at the end of a run.
+
+    The run's cache gets `n_tokens` and 2 more, which do not count.
+    """
+    import torch
+
+    from sparq_ipu.transformers.cache_name import with_cache
+
+    token, came = torch.tensor([run.tokens[-1:]]), []
+    with torch.no_grad():
+        for _ in range(n_tokens + 2):
+            token = model(token, **with_cache(run.cache), use_cache=True).logits[:, -1:].argmax(-1)
+            came.append(time.perf_counter())
+    return (came[-1] - came[1]) / n_tokens
 
 
 def prefill(model: Any, tokens: Any) -> Any:

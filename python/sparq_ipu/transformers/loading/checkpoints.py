@@ -193,8 +193,8 @@ class Checkpoint:
             return n_layers_of(config), head_dim_of(config, "load_model")
         except AttributeError:
             raise ValueError(
-                "load_model: config must say the layers and heads of a decoder, "
-                f"got a {type(config).__name__}, which does not"
+                "load_model: config must have the layers and heads of a decoder, "
+                f"got a {type(config).__name__} without them"
             ) from None
 
     @cached_property

@@ -182,7 +182,7 @@ class GgufFile:
         last = len(data) - lengths.size
         for _ in range(count):
             if at > last or (end := at + 8 + lengths.unpack_from(data, at)[0]) > len(data):
-                self.fail(self._reading, "be whole", f"{count} strings of which {len(values)} are there")
+                self.fail(self._reading, "be whole", f"{count} strings, of which the file has {len(values)}")
             values.append(data[at + 8 : end])
             at = end
         self._at = at
@@ -207,7 +207,7 @@ class GgufFile:
         for index in range(n_fields):
             name = self._name(f"the name of field {index}")
             if name in self.fields:
-                self.fail(name, "be there once", "it twice")
+                self.fail(name, "occur once", "it twice")
             self._reading = name
             (kind,) = self._unpack("I")
             if kind != ARRAY:
@@ -260,7 +260,7 @@ class GgufFile:
             if end > len(self._data):
                 self.fail(name, f"end within the {len(self._data)} bytes of the file", end)
             if name in self.tensors:
-                self.fail(name, "be there once", "it twice")
+                self.fail(name, "occur once", "it twice")
             found.append((begin + offset, end, name))
             data = np.frombuffer(self._data, np.uint8, n_bytes, begin + offset)
             self.tensors[name] = Tensor(name, kind, shape, data.reshape(*shape[:-1], -1))

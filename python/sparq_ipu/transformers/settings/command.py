@@ -141,7 +141,9 @@ def add_model(group: argparse._ArgumentGroup, advanced: argparse._ArgumentGroup,
         help="bits of the weights of linear layers: fewer bits decode faster but change the output (default: "
         "int4 for a .gguf file of up to 4 bits, int8 for one of 5 to 8 bits; with --dtype all bits)",
     )
-    advanced.add_argument("--threads", type=thread_count, help="threads of PyTorch")
+    advanced.add_argument(
+        "--threads", type=thread_count, help="threads (default: OMP_NUM_THREADS, or all processors)"
+    )
 
 
 def _flags(name: str) -> tuple[str, ...]:

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`sparq-ipu plan --device cpu`: bytes, verdicts, and what it refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparq_ipu.planning import cpu_plan, plan_command
+from sparq_ipu.planning.cpu_plan import CpuPlan
+from sparq_ipu.planning.model_shape import MODELS, ModelShape, shape_of
+from sparq_ipu.transformers.settings.layers import complete
+
+
+@dataclasses.dataclass
+class Timed:
+    """A probe whose steps take `fixed` ms and, for each 1,000 positions, `dense` or `sparq` ms."""
+
+    fixed: float
+    dense: float
+    sparq: float
+    n_layers: int = 2
+    break_even: Any = 1234
+
+    def step_seconds(self, method: str, seq_len: int) -> float:
+        return (self.fixed + getattr(self, method) * seq_len / 1000) / 1e3
+
+    def first_token_seconds(self, seq_len: int) -> float:
+        return seq_len / 1e3
+
+
+def plan_of(model: Any, seq_len: int, timed: Any = None, **changes: Any) -> CpuPlan:
+    shape = model if isinstance(model, ModelShape) else MODELS[model]
+    settings = complete("plan", shape.head_dim, {"top_k": 256})
+    windows = (None,) * shape.n_layers
+    plan = CpuPlan(shape, "int4", seq_len, 1, 2, settings, windows, timed or Timed(100, 1, 0.5))
+    return dataclasses.replace(plan, **changes)
+
+
+def test_the_verdict() -> None:
+    of_7b = dataclasses.replace(MODELS["Mistral-7B-v0.3"], n_kv_heads=4)
+    assert plan_of(of_7b, 8192).verdict.startswith("SparQ gains 4% in tokens/s at 8,192 positions.")
+    assert "faster from about 1,200 positions on" in plan_of(of_7b, 8192).verdict
+    assert plan_of(of_7b, 2048).verdict.startswith("SparQ gains nothing at 2,048 positions.")
+    assert plan_of(of_7b, 100).verdict == (
+        "SparQ gains nothing at 100 positions: it reads less only from 263 on."
+    )
+    fast = plan_of(of_7b, 8192, Timed(1, 1, 0.1, break_even=None)).verdict
+    assert fast.startswith("SparQ decodes 5.1 times as many tokens/s") and "not faster at any" in fast
+
+
+def test_a_short_text_is_decoded_densely_by_both() -> None:
+    short = plan_of("SmolLM2-135M", 200)
+    assert short.step_seconds("sparq") == short.step_seconds("dense")
+    assert short.cache_bytes_read(2) == short.cache_bytes_read(None)
+
+
+def test_layers_with_a_window_keep_and_read_no_more_than_it() -> None:
+    plan = plan_of("SmolLM2-135M", 8192, windows=(512, None) * 15)
+    dense = plan_of("SmolLM2-135M", 8192)
+    assert plan.cache_bytes(None) == pytest.approx(dense.cache_bytes(None) * (512 + 8192) / 2 / 8192)
+    assert plan.cache_bytes(2) - plan.cache_bytes(None) == pytest.approx(
+        (dense.cache_bytes(2) - dense.cache_bytes(None)) / 2
+    )
+
+
+def test_the_shape_of_a_gguf_file(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    from gguf_files import a_gguf
+
+    config = transformers.LlamaConfig(
+        **dict(vocab_size=97, hidden_size=64, intermediate_size=96, num_hidden_layers=3, head_dim=16),
+        **dict(num_attention_heads=4, num_key_value_heads=2),
+    )
+    path = a_gguf(tmp_path, transformers.LlamaForCausalLM(config), {})
+    shape = shape_of("plan", str(path))
+    assert (shape.n_layers, shape.n_heads, shape.n_kv_heads, shape.vocab_size) == (3, 4, 2, 97)
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("sparq_ipu._cpu")
+    config = transformers.LlamaConfig(
+        **dict(vocab_size=97, hidden_size=64, intermediate_size=96, num_hidden_layers=3, head_dim=16),
+        **dict(num_attention_heads=4, num_key_value_heads=2, dtype="bfloat16"),
+    )
+    config.save_pretrained(tmp_path)
+    file = tmp_path / "rows.jsonl"
+    for model, more in ((tmp_path, []), (tmp_path / "config.json", ["--k", "32", "--weights", "int8"])):
+        words = [str(model), "--device", "cpu", "--S", "600", "--quiet", "--json", str(file), *more]
+        assert plan_command.main(words) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("SparQ ") and "| dense | " in out and "3 of 3 layers" in out
+    first, second = (json.loads(line) for line in file.read_text().splitlines())
+    assert (first["weights"], second["weights"]) == ("bfloat16", "int8")
+    assert 0 < second["cache_bytes_read"] < first["cache_bytes_read"] < first["cache_bytes_read_dense"]
+    assert all(row[name] > 0 for row in (first, second) for name in row if name.endswith("seconds"))
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        ("x --device cpu", "model must be one of SmolLM2-135M"),
+        ("SmolLM2-135M --device cpu --ipus 2", "--ipus must be left out with --device cpu, got 2"),
+        ("SmolLM2-135M --device cpu --weights fp16", "weights must be one of int4, int8, bfloat16"),
+        ("SmolLM2-135M --threads 2", "--threads must be left out without --device cpu, got 2"),
+        ("SmolLM2-135M --device cpu --S 0", "seq_len must be in [1, "),
+    ],
+)
+def test_what_is_refused(
+    words: str, message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("transformers")
+    monkeypatch.setattr(cpu_plan, "CpuPlan", None)  # nothing is planned
+    with pytest.raises(SystemExit) as stopped:
+        plan_command.main(words.split())
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
