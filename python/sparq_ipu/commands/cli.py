@@ -17,7 +17,7 @@ import sys
 import sparq_ipu
 from sparq_ipu.commands.command_line import Parser, guarded
 
-#: commands: the module whose `main` each is, and what it does
+#: for each command, the module with its `main`, and a line about it
 COMMANDS = {
     "generate": ("sparq_ipu.generate", "continue a text with a model, and report its speed"),
     "serve": ("sparq_ipu.serve.command", "serve a model over HTTP, with an OpenAI-compatible API"),

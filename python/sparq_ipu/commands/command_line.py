@@ -38,7 +38,7 @@ def guarded(command: Callable[..., int], *arguments: object) -> int:
     except OSError as error:
         line = f"\n{name}: {error.strerror or error}: {error.filename or 'standard output'}"
         status = 1
-    try:  # what is left in the buffer goes nowhere
+    try:  # the rest of the buffer goes nowhere
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ValueError):
         pass  # not a file
@@ -136,7 +136,7 @@ def output_path(text: str) -> Path:
 
 
 def check_output(parser: argparse.ArgumentParser, flag: str, path: Path | None) -> None:
-    """Refuse a path that can not be written, before the work whose result goes there."""
+    """Refuse a path that can not be written, before the work."""
     try:
         if path is not None:
             try_writing(path)

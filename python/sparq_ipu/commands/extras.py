@@ -33,7 +33,7 @@ class PackageMissing(ModuleNotFoundError):
 
 @contextlib.contextmanager
 def needed(op: str, is_command: bool = False) -> Iterator[None]:
-    """Imports of optional packages go inside; one that is missing is an error that says what to install.
+    """Imports of optional packages go inside; the error for a missing one names the command to install it.
 
     Args:
         op: what the message begins with.

@@ -28,7 +28,7 @@ class PromptProgress:
         return self.n_held + self.n_read > self.n_tokens - 1e-3
 
     def is_due(self, every: float) -> bool:
-        """Whether the last line was so many seconds ago; if so, this one is."""
+        """Whether the last line is that many seconds old; if so, this one counts as the last."""
         now = time.perf_counter()
         if now - self._said < every:
             return False

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an attention program would do on an IPU, and how long it would take: modelled, nothing is run.
 
-request       what is to be planned, checked: the options that all plans take
+request       the checked options that all plans take
 counting      dry runs of one IPU, and whether it has room
 planner       `plan`: one kernel on one shape: tiles, waves, memory, bytes, time
 record        what `plan` gives: the record, its row and text

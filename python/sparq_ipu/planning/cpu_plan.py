@@ -64,7 +64,7 @@ class CpuPlan:
         return round((of_layers * linear + self.shape.embedding_weights * output) / 8)
 
     def cache_bytes(self, index_bits: int | None) -> int:
-        """Memory of the cache with a key index of so many bits; None: keys and values alone."""
+        """Memory of the cache with a key index of `index_bits`; None: keys and values alone."""
         d = self.shape.head_dim
 
         def of(n: int, has_window: bool) -> int:

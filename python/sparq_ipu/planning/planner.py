@@ -43,7 +43,7 @@ def plan(
 
     Args:
         batch, n_heads, n_kv_heads, head_dim: of the layer; n_kv_heads None: as many as n_heads.
-        seq_len: capacity of the cache in positions, and its length unless `lengths` says otherwise.
+        seq_len: capacity of the cache in positions, and its length unless `lengths` is given.
         kernel: a name of `sparq_ipu.kernels.KERNELS`.
         lengths: (batch,) positions held by each batch element, in [1, seq_len].
         append: whether the program that appends on the device is compiled too (a `KVCache` has it; it takes

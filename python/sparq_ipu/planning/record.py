@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a plan says: the record, its row and its text."""
+"""A plan: its record, row and text."""
 
 from __future__ import annotations
 

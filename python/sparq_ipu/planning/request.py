@@ -19,7 +19,7 @@ from sparq_ipu.transformers import RECOMMENDED
 from sparq_reference import CacheSpec, SparqSettings, WindowSettings, checks
 from sparq_reference.settings import settings_columns
 
-#: of `DeviceOptions`, what a caller says by name; its memory is the kernel's
+#: the fields of `DeviceOptions` that a caller gives by name; its memory is the kernel's
 OF_DEVICE = ("n_tiles", *DeviceOptions.OF_TIERS)
 #: options of a plan: settings, of the device, of the cache
 OPTIONS = list(
@@ -230,7 +230,7 @@ def _settings(op: str, kernel: Kernel, head_dim: int, options: dict[str, Any]) -
 
 
 def _with_misses(op: str, request: Request, misses: object) -> Request:
-    """The request with so many misses of each KV head, in place of a rate."""
+    """The request with a number of misses for each KV head, in place of a rate."""
     if request.hit_rate is None:
         checks.fail(
             op, "misses", f"be None for kernel {request.kernel.name!r}, which has no hot rows", misses

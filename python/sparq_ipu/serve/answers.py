@@ -76,7 +76,7 @@ class Answer:
         }
 
     def whole(self, texts: Sequence[Text], ends: Sequence[Done], n_prompts: int, n: int) -> dict[str, Any]:
-        """All choices at once: of each prompt the `n` texts whose tokens are the most likely on average."""
+        """All choices at once: for each prompt, the `n` texts with the highest mean log-probability."""
         each = len(texts) // n_prompts
         groups = [list(range(start, start + each)) for start in range(0, len(texts), each)]
         if n < each:

@@ -51,7 +51,7 @@ from sparq_ipu.transformers.settings.command import (
 
 #: an environment variable: on a command line everybody on the machine could read a key
 KEY_VARIABLE = "SPARQ_IPU_API_KEY"
-#: tokens that a place has room for where the model's config says none
+#: tokens of a place if the model's config has no limit
 _USUAL_CONTEXT = 8192
 
 

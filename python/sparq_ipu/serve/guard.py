@@ -95,7 +95,7 @@ class Guard:
 
 
 async def _drop(receive: Any) -> None:
-    """Read what is left of a body."""
+    """Read the rest of a body."""
     n_bytes, has_more = 0, True
     while has_more and n_bytes < _DROPPED_BYTES:
         message = await receive()
@@ -107,6 +107,6 @@ async def _answer(send: Callable[[Any], Awaitable[None]], status: int, body: dic
     content = json.dumps(body).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]
     if status == 413:
-        headers.append((b"connection", b"close"))  # what is left of the body is not read
+        headers.append((b"connection", b"close"))  # the rest of the body is not read
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": content})

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cache of a model whose texts come and go one by one: each is in a place of its own.
+"""The cache of a server: texts come and go one by one, each in a place of its own.
 
 `SparqCache` holds one batch, whose rows begin and end together. Here each layer has one `sparq_ipu.KVCache`
-whose batch elements are the places, and a forward pass is one of some of them: a piece of one prompt, or the
+with a batch element for each place. A forward pass is one of some places: a piece of one prompt, or the
 next tokens of many texts. `sparq_ipu.serve` makes these passes. Between two layers of one, another may be
 made of other places.
 """
@@ -30,7 +30,7 @@ from sparq_ipu.transformers.settings.layers import AnyLayerSettings, ModelSettin
 if TYPE_CHECKING:
     from sparq_ipu.backends.cpu import AttentionOfStep, CPUBackend
 
-#: sets of places whose rows are kept at hand
+#: sets of places with rows that are kept ready
 _SETS = 8
 
 
@@ -274,7 +274,7 @@ class Places:
         """The cache for one forward pass with tokens of these places.
 
         Args:
-            places: whose tokens they are, in order; one for a piece.
+            places: the places of the tokens, in order; one for a piece.
             n_real: of a piece, how many tokens are stored; those behind them fill it up.
             is_piece: of a prompt, with dense attention; else steps of texts.
             is_dense: steps attend densely, whatever the settings.

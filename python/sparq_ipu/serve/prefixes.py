@@ -24,7 +24,7 @@ class Place:
     """Room for one text.
 
     Attributes:
-        tokens: of a prompt, those whose keys and values are here.
+        tokens: the tokens of a prompt with keys and values in this place.
         used: when a request had it last, by a counter; 0: never.
         is_free: no request has it.
     """
@@ -57,8 +57,8 @@ def longest(places: Sequence[Place], tokens: np.ndarray, multiple_of: int) -> tu
 
 
 def choose(places: Sequence[Place], tokens: np.ndarray, multiple_of: int) -> Place | None:
-    """The place for a new prompt: the one whose text it continues, else the one used longest ago; None: no
-    place is free."""
+    """The place for a new prompt: the one with the text that it continues, else the least recently used.
+    None if no place is free."""
     free = [place for place in places if place.is_free]
     if not free:
         return None

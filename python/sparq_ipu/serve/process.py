@@ -48,7 +48,7 @@ def run(app: Any, engine: Engine, host: str, port: int, grace: float, proxies: s
     """Serve until a signal comes, then finish answers for `grace` seconds. Returns the exit status.
 
     Args:
-        proxies: addresses, with commas, whose headers of forwarding are believed; None: of nobody.
+        proxies: comma-separated addresses with trusted X-Forwarded headers; None: no address.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:  # a connection is a file

@@ -23,7 +23,7 @@ class Sampling:
         min_p: draw among tokens at least this fraction as likely as the most likely one.
         presence: subtracted from the logits of tokens in the answer. frequency: the same, for each time.
         repetition: divides positive logits of tokens in the prompt and the answer, multiplies negative ones.
-        bias: token and what is added to its logit.
+        bias: by token, the number added to its logit.
     """
 
     temperature: float = 1.0
@@ -104,7 +104,7 @@ class Sampler:
         if of.top_p < 1:
             order = order[np.argsort(-mass[order], kind="stable")]
             sums = np.cumsum(mass[order])
-            # the first tokens whose mass reaches top_p, one at least
+            # the first tokens that reach a mass of top_p, one at least
             order = order[: int(np.searchsorted(sums, of.top_p * sums[-1])) + 1]
         sums = np.cumsum(mass[order])
         at = np.searchsorted(sums, self._random.random() * sums[-1], side="right")

@@ -75,7 +75,7 @@ class LayerKinds:
 
 
 def decoder_of(model: PreTrainedModel) -> Any:
-    """The module whose forward pass runs all layers: the base model, or the decoder inside it (OPT)."""
+    """The module that runs all layers in its forward pass: the base model, or the decoder inside it (OPT)."""
     base = model.base_model
     inner = getattr(base, "decoder", None)
     return inner if isinstance(inner, PreTrainedModel) else base
@@ -119,7 +119,7 @@ def attention_modules(model: PreTrainedModel) -> list[torch.nn.Module]:
 
 
 def check_model(op: str, model: PreTrainedModel) -> None:
-    """Refuse models whose attention is not what the kernels compute.
+    """Refuse models with attention that the kernels do not compute.
 
     Raises:
         ValueError: `<op>: model must <rule>, got <value>`.

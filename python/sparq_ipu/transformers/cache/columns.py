@@ -105,7 +105,7 @@ def to_positions(real: torch.Tensor, *tensors: torch.Tensor) -> list[torch.Tenso
 
     Returns:
         (batch, n_kv_heads, most, head_dim) each, `most` being the largest number of real tokens in a row;
-        what is beyond a row's own number has no meaning.
+        entries beyond a row's own number have no meaning.
     """
     most = int(real.sum(dim=1).max())
     order = torch.argsort((~real).to(torch.uint8), dim=1, stable=True)[:, None, :most, None]

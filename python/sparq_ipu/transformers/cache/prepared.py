@@ -7,7 +7,7 @@ from transformers.cache_utils import Cache
 
 
 class PreparedCache(Cache):
-    """A cache for one forward pass, whose maker has told its layers which tokens come.
+    """A cache for one forward pass; its maker has announced the tokens to its layers.
 
     The hooks of an enabled model announce tokens to any other cache, and nothing to this one.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cache that transformers carries from token to token, and what is asked of any cache."""
+"""The cache that transformers carries from token to token, and questions about any cache."""
 
 from __future__ import annotations
 

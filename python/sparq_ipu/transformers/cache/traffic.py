@@ -25,7 +25,7 @@ class Traffic:
     def __init__(self) -> None:
         self.n_steps = 0
         self._bytes_read = self._bytes_dense = 0
-        #: steps whose bytes nobody has asked for: cache, lengths of the rows, and which are dense
+        #: steps not yet summed: cache, lengths of the rows, and which are dense
         self._steps: list[tuple[CacheSpec, str, Sequence[int], Sequence[bool], Settings]] = []
 
     @property

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Weights of 4 bits as a GGUF file stores them: codes, and a scale and a zero for each group of 32.
 
-Rounding float32 weights to 4 bits again would lose more. All kinds of 4 bits whose groups have 32 weights are
+Rounding float32 weights to 4 bits again would lose more. All kinds of 4 bits with groups of 32 weights are
 scale * (code - 8) + zero:
 
 Q4_0   d * (code - 8)
@@ -25,7 +25,7 @@ def groups_of(kind: Any, data: np.ndarray) -> Groups:
     """Of rows of a matrix of a file.
 
     Args:
-        kind: a `gguf.GGMLQuantizationType` whose name is in KINDS.
+        kind: a `gguf.GGMLQuantizationType` with a name in KINDS.
         data: the bytes of each row.
     """
     pairs, scale, zero = (torch.from_numpy(part.reshape(len(data), -1)) for part in KINDS[kind.name](data))

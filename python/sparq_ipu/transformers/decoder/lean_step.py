@@ -99,11 +99,11 @@ class LeanStep:
     """The forward pass of a decoder that `fits`: a step of one token, and the decoder's own for all else.
 
     Args:
-        decoder: whose `forward` this becomes.
+        decoder: this becomes its `forward`.
     """
 
     def __init__(self, decoder: Any):
-        #: the decoder's own, whose signature `inspect` finds by this name
+        #: the decoder's own; `inspect` finds its signature by this name
         self.__wrapped__: Callable[..., Any] = decoder.forward
         self._decoder = decoder
         self._prepare()
@@ -147,7 +147,7 @@ class LeanStep:
         return self._step(few_bits, kwargs["input_ids"], kwargs.get("position_ids"), cache_in(kwargs))
 
     def find_few_bits(self) -> FewBitsStep | None:
-        """The step in one call, for a decoder that is as it was written and whose layers have few bits; None:
+        """The step in one call, for an unchanged decoder with layers of few bits; None:
         PyTorch computes it."""
         if not self._is_known:
             if not self._layers:

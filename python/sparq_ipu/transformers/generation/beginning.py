@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The beginning of a long prompt, whose keys and values are kept on disk for the next run."""
+"""The beginning of a long prompt: its keys and values are kept on disk for the next run."""
 
 from __future__ import annotations
 

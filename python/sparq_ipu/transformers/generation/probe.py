@@ -29,7 +29,7 @@ from sparq_ipu.transformers.supported import head_dim_of
 METHODS = ("dense", "sparq")
 #: weights of the probed layers, so that no cache of a processor holds them; weights of the output layer
 _LAYER_BYTES, _HEAD_WEIGHTS = 96 << 20, 1 << 25
-#: memory for the caches of the probe, and what is read so that nothing of them stays in the processor
+#: bytes for the caches of the probe, and bytes that are read to empty the processor's caches
 _CACHE_BYTES, _FLUSHED_BYTES = 1 << 29, 1 << 27
 #: rounds, the first of which does not count; steps in a round, the first two of which do not count
 _ROUNDS, _STEPS = 5, 6
@@ -57,12 +57,12 @@ class Probe:
     n_layers: int
 
     def step_seconds(self, method: str, seq_len: int) -> float:
-        """One decode step of `method` with so many positions."""
+        """One decode step of `method` with `seq_len` positions."""
         (low, high), (first, last) = self.lengths, self.steps[method]
         return first + (last - first) * (seq_len - low) / (high - low)
 
     def first_token_seconds(self, seq_len: int) -> float:
-        """From a prompt of so many tokens to the first token."""
+        """From a prompt of `seq_len` tokens to the first token."""
         return self.prompt_seconds + self.token_seconds * seq_len + self.pair_seconds * _pairs(seq_len)
 
     @property
@@ -121,7 +121,7 @@ def probe(
     of_pair = _pair_seconds(config, dtype, min(seq_len, lengths[1]), batch)
     n = max(4, min(seq_len, _PROMPT))
     short, long = (_prompt_seconds(model, m, batch) - of_pair * n_probed * _pairs(m) for m in (n // 4, n))
-    of_token = (long - short) / (n - n // 4)
+    of_token = max((long - short) / (n - n // 4), long / (2 * n))  # also on a busy machine
     return Probe(
         lengths,
         {method: (whole(steps[method, lengths[0]]), whole(steps[method, lengths[1]])) for method in METHODS},
@@ -186,7 +186,7 @@ def _seconds(model: Any, tokens: torch.Tensor, cache: Any) -> float:
 
 
 def _prompt_seconds(model: Any, n_tokens: int, batch: int) -> float:
-    """The quicker of two, for what is allocated the first time stays; one, if that takes long."""
+    """The quicker of two, since the first also allocates; the first alone if it takes long."""
     tokens = torch.randint(64, (batch, n_tokens))
     first = _seconds(model, tokens, SparqCache(model.config))
     return first if first > 1 else min(first, _seconds(model, tokens, SparqCache(model.config)))
@@ -208,7 +208,7 @@ def _pair_seconds(config: Any, dtype: torch.dtype, seq_len: int, batch: int) -> 
 
 
 def _output_seconds(model: Any, batch: int) -> float:
-    """The output layer, whose weights no cache of the processor holds."""
+    """The output layer, with its weights in no cache of the processor."""
     head = model.get_output_embeddings()
     row = torch.randn(batch, 1, model.config.hidden_size).to(model.dtype)
     other = torch.zeros(_FLUSHED_BYTES, dtype=torch.int8)

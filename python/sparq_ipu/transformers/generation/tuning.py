@@ -210,7 +210,7 @@ def tune(
         max_kl: bound on the mean divergence along the texts held out, in nats; or
         min_agreement: on the share of tokens with the same most likely one.
         seq_len: positions at which traffic counts; None: those of the texts.
-        progress: is told what is being done.
+        progress: called with a line for each step.
         probe: makes what measures: `Probe`.
     """
     if (max_kl is None) == (min_agreement is None):

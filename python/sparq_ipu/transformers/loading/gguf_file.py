@@ -19,7 +19,7 @@ import numpy as np
 from sparq_reference import checks
 
 STRING, ARRAY = 8, 9
-#: what is wrong with the whole, no field
+#: an error of the whole file, not of a field
 _FILE = ""
 #: of a number, by its type in a file
 _FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
@@ -73,7 +73,7 @@ class GgufFile:
         tensors: by their names.
 
     Raises:
-        ValueError: what is wrong with it, with the file and the field.
+        ValueError: the file is damaged; the message names file and field.
         ImportError: without the package gguf.
     """
 

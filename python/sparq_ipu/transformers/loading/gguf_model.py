@@ -28,7 +28,7 @@ _CHUNK = 1 << 18
 #: rotary factors, which are no parameters of a model
 _FACTORS = "rope_freqs.weight"
 _LONG_FACTORS = ("rope_factors_long.weight", "rope_factors_short.weight")
-#: kinds of models whose layers have heads of several sizes
+#: kinds of models with heads of several sizes
 _HEADS_DIFFER = ("gemma4",)
 #: numbers that transformers does not take from every kind of file, and their names in a config
 _SHARED = {"attention.key_length": "head_dim", "attention.sliding_window": "sliding_window"}
@@ -37,7 +37,7 @@ _SHAPES = ("attention.key_length", "attention.value_length", "rope.dimension_cou
 
 
 def config_of(file: GgufFile) -> Any:
-    """The config, with what the file says of rotary embedding.
+    """The config, with the rotary embedding of the file.
 
     Raises:
         ValueError: what of it is not supported.

@@ -58,7 +58,7 @@ def read_settings(op: str, path: PathLike) -> dict[str, Any]:
         op: what messages begin with.
 
     Raises:
-        ValueError: it can not be read, is of another kind, or holds what is no setting.
+        ValueError: it can not be read, is of another kind, or contains an unknown setting.
     """
 
     def refuse(got: object) -> None:

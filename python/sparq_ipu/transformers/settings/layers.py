@@ -31,7 +31,7 @@ TOP_K_BY_LENGTH: tuple[tuple[int, int], ...] = (
 #: The top_k of most figures of arXiv:2312.04985, and of `enable(model, published=True)`.
 PUBLISHED_TOP_K = 128
 
-#: Settings that are options of the layer's cache, and what a cache has that nobody told.
+#: Settings that are options of the layer's cache, and their defaults there.
 CACHE_DEFAULTS = {"index_bits": 16}
 
 #: Kinds of rounded weights of linear layers: see `sparq_ipu.transformers.decoder.few_bits`.
@@ -46,8 +46,8 @@ class LayerSettings(sparq_reference.SparqSettings):
         rank, top_k and so on: as `sparq_reference.SparqSettings`.
         min_seq_len: a batch element with fewer positions than this, the new token included, is decoded
             densely; in [0, 2**24].
-        index_bits: of a number of the key index of the layer's cache: 16, 8, 4 or 2. None: what a cache has
-            that says so itself, else 16.
+        index_bits: bits of a number in the key index of the layer's cache: 16, 8, 4 or 2. None: those of the
+            cache, else 16.
 
     Raises:
         ValueError: `<op>: <argument> must <rule>, got <value>`.
