@@ -9,6 +9,7 @@
 #include <pybind11/stl.h>
 #include <pybind11/typing.h>
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <tuple>
@@ -19,19 +20,29 @@ using sparq::SparqSettings;
 
 namespace {
 
+// The members of Rotary, with the addresses of cosine and sine.
+using RotaryAt = std::tuple<std::string, std::uintptr_t, std::uintptr_t, std::size_t, std::size_t,
+                            std::size_t, float>;
+
+Rotary rotaryAt(const RotaryAt &at) {
+  const auto &[type, cos, sin, rows, dim, nHeads, factor] = at;
+  return {floatNamed(type),
+          reinterpret_cast<const void *>(cos),
+          reinterpret_cast<const void *>(sin),
+          rows,
+          dim,
+          nHeads,
+          factor};
+}
+
 // A step of a model, whose tensors are given by their addresses. None, and nothing has happened,
 // where the caller must do it in parts.
 std::optional<std::vector<std::int64_t>>
-attendRotaryAt(KVCache &cache, const std::string &type, std::uintptr_t products, std::uintptr_t cos,
-               std::uintptr_t sin, std::size_t rows, std::size_t nHeads, std::uintptr_t output,
+attendRotaryAt(KVCache &cache, const std::string &type, std::uintptr_t products,
+               const RotaryAt &rotary, std::uintptr_t output,
                const std::optional<SparqSettings> &settings) {
-  const RotaryStep step{floatNamed(type),
-                        reinterpret_cast<const void *>(products),
-                        reinterpret_cast<const void *>(cos),
-                        reinterpret_cast<const void *>(sin),
-                        rows,
-                        nHeads,
-                        reinterpret_cast<void *>(output)};
+  const RotaryStep step{floatNamed(type), reinterpret_cast<const void *>(products),
+                        rotaryAt(rotary), reinterpret_cast<void *>(output)};
   py::gil_scoped_release release;
   std::vector<std::int64_t> lengths = attendRotary(cache, step, settings ? &*settings : nullptr);
   if (lengths.empty())
@@ -63,25 +74,36 @@ FewBitsWeights linearAt(const LinearAt &at) {
           inputs, outputs};
 }
 
-// norms: before attention and before the gates of each layer, then the last one. linears: four of
-// each layer, in the order of DecoderStep::Layer.
-std::unique_ptr<DecoderStep> decoderStep(const std::vector<std::uintptr_t> &norms,
-                                         const std::vector<LinearAt> &linears, float epsilon,
-                                         std::size_t hidden, unsigned lanes,
-                                         std::uintptr_t activation) {
-  const std::size_t n = linears.size() / 4;
-  if (n == 0 || linears.size() != 4 * n || norms.size() != 2 * n + 1)
-    throw sparq::Error(
-        "decoder_step: layers must have four linears and two norms each, and the last one "
-        "follows, got " +
-        std::to_string(linears.size()) + " and " + std::to_string(norms.size()));
+// The members of RmsNorm and of DecoderStep::HeadNorms.
+using NormAt = std::tuple<float, unsigned, float, bool>;
+using HeadNormsAt = std::tuple<std::size_t, std::size_t, std::size_t, std::size_t>;
+
+RmsNorm normAt(const NormAt &at) {
+  const auto &[epsilon, lanes, offset, roundsTwice] = at;
+  return {epsilon, lanes, offset, roundsTwice};
+}
+
+// The norms and the linears of a layer, in the order of DecoderStep::Layer, and whether it has a
+// rotary embedding. A missing norm is at 0.
+using LayerAt = std::tuple<std::array<std::uintptr_t, 6>, std::array<LinearAt, 4>, bool>;
+
+std::unique_ptr<DecoderStep> decoderStep(const std::vector<LayerAt> &layersAt,
+                                         std::uintptr_t lastNorm, const NormAt &norm,
+                                         const HeadNormsAt &heads, std::size_t hidden,
+                                         float multiplier, std::uintptr_t activation) {
+  if (layersAt.empty())
+    throw sparq::Error("decoder_step: layers must be at least one, got 0");
   std::vector<DecoderStep::Layer> layers;
-  for (std::size_t i = 0; i < n; ++i)
-    layers.push_back({bfloat16At(norms[2 * i]), linearAt(linears[4 * i]),
-                      linearAt(linears[4 * i + 1]), bfloat16At(norms[2 * i + 1]),
-                      linearAt(linears[4 * i + 2]), linearAt(linears[4 * i + 3])});
-  return std::make_unique<DecoderStep>(std::move(layers), bfloat16At(norms.back()), epsilon, hidden,
-                                       lanes, bfloat16At(activation));
+  for (const auto &[norms, linears, isTurned] : layersAt)
+    layers.push_back({bfloat16At(norms[0]), linearAt(linears[0]), bfloat16At(norms[1]),
+                      bfloat16At(norms[2]), linearAt(linears[1]), bfloat16At(norms[3]),
+                      bfloat16At(norms[4]), linearAt(linears[2]), linearAt(linears[3]),
+                      bfloat16At(norms[5]), isTurned});
+  const auto &[nQueries, queryWidth, nKeys, keyWidth] = heads;
+  return std::make_unique<DecoderStep>(
+      std::move(layers), bfloat16At(lastNorm), normAt(norm),
+      DecoderStep::HeadNorms{nQueries, queryWidth, nKeys, keyWidth}, hidden, multiplier,
+      bfloat16At(activation));
 }
 
 void beginStep(const DecoderStep &step, std::size_t nRows, std::uintptr_t hidden,
@@ -105,9 +127,8 @@ using AttentionAt = std::tuple<KVCache *, std::optional<SparqSettings>>;
 // gets those of each layer before it, also where this throws.
 std::tuple<std::size_t, double, double>
 runStep(const DecoderStep &step, std::size_t layer,
-        const std::vector<std::optional<AttentionAt>> &attention, std::uintptr_t cos,
-        std::uintptr_t sin, std::size_t rows, std::size_t nHeads, std::size_t nRows,
-        std::uintptr_t hidden, std::uintptr_t products, std::int64_t nThreads,
+        const std::vector<std::optional<AttentionAt>> &attention, const RotaryAt &rotary,
+        std::size_t nRows, std::uintptr_t hidden, std::uintptr_t products, std::int64_t nThreads,
         py::typing::List<py::typing::List<std::int64_t>> lengths) {
   std::vector<DecoderStep::Attention> of;
   of.reserve(attention.size());
@@ -124,10 +145,10 @@ runStep(const DecoderStep &step, std::size_t layer,
       lengths.append(py::cast(ofLayer));
   };
   try {
+    const Rotary turning = rotaryAt(rotary);
     py::gil_scoped_release release;
-    step.run(of, bfloat16At(cos), bfloat16At(sin), rows, nHeads, nRows,
-             reinterpret_cast<std::uint16_t *>(hidden), reinterpret_cast<std::uint16_t *>(products),
-             nThreads, done);
+    step.run(of, turning, nRows, reinterpret_cast<std::uint16_t *>(hidden),
+             reinterpret_cast<std::uint16_t *>(products), nThreads, done);
   } catch (...) {
     tell();
     throw;
@@ -136,9 +157,9 @@ runStep(const DecoderStep &step, std::size_t layer,
   return {done.layer, done.attentionSeconds, done.productSeconds};
 }
 
-void rmsNormAt(std::uintptr_t weight, float epsilon, std::size_t n, unsigned lanes,
-               std::uintptr_t from, std::uintptr_t to) {
-  rmsNorm(bfloat16At(weight), epsilon, n, lanes, bfloat16At(from),
+void rmsNormAt(const NormAt &norm, std::uintptr_t weight, std::size_t n, std::uintptr_t from,
+               std::uintptr_t to) {
+  rmsNorm(normAt(norm), bfloat16At(weight), n, bfloat16At(from),
           reinterpret_cast<std::uint16_t *>(to));
 }
 
@@ -150,9 +171,9 @@ void bindDecoder(py::module_ &m) {
         py::kw_only(), py::arg("n_threads") = 0, py::arg("isa") = "auto",
         "A linear layer's product, of arrays at these addresses: bfloat16, with weights of 8 bits, "
         "or of 4 where the scale is at 0.");
-  m.def("rms_norm", &rmsNormAt, py::arg("weight"), py::arg("epsilon"), py::arg("n"),
-        py::arg("lanes"), py::arg("input"), py::arg("output"),
-        "RMSNorm of a row of bfloat16, of arrays at these addresses.");
+
+  m.def("rms_norm", &rmsNormAt, py::arg("norm"), py::arg("weight"), py::arg("n"), py::arg("input"),
+        py::arg("output"), "RMSNorm of a row of bfloat16, of arrays at these addresses.");
 
   m.def(
       "mean_of_squares",
@@ -162,18 +183,17 @@ void bindDecoder(py::module_ &m) {
       py::arg("n"), py::arg("lanes"), py::arg("row"));
 
   m.def("attend_rotary", &attendRotaryAt, py::arg("cache"), py::arg("dtype"), py::arg("products"),
-        py::arg("cos"), py::arg("sin"), py::arg("rows"), py::arg("n_heads"), py::arg("output"),
-        py::arg("settings"),
+        py::arg("rotary"), py::arg("output"), py::arg("settings"),
         "A step of one layer, of arrays at these addresses; None: the caller does it in parts.");
 
   py::class_<DecoderStep>(m, "DecoderStep")
-      .def(py::init(&decoderStep), py::arg("norms"), py::arg("linears"), py::arg("epsilon"),
-           py::arg("hidden"), py::arg("lanes"), py::arg("activation"))
+      .def(py::init(&decoderStep), py::arg("layers"), py::arg("last_norm"), py::arg("norm"),
+           py::arg("heads"), py::arg("hidden"), py::arg("multiplier"), py::arg("activation"))
       .def("begin", &beginStep, py::arg("n_rows"), py::arg("hidden"), py::arg("products"),
            py::arg("n_threads"))
       .def("next", &nextOfStep, py::arg("layer"), py::arg("n_rows"), py::arg("attended"),
            py::arg("hidden"), py::arg("products"), py::arg("n_threads"))
-      .def("run", &runStep, py::arg("layer"), py::arg("attention"), py::arg("cos"), py::arg("sin"),
-           py::arg("rows"), py::arg("n_heads"), py::arg("n_rows"), py::arg("hidden"),
-           py::arg("products"), py::arg("n_threads"), py::arg("lengths"));
+      .def("run", &runStep, py::arg("layer"), py::arg("attention"), py::arg("rotary"),
+           py::arg("n_rows"), py::arg("hidden"), py::arg("products"), py::arg("n_threads"),
+           py::arg("lengths"));
 }

@@ -354,6 +354,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.generat
         torch, _ = import_torch("generate")
         from sparq_ipu.transformers import enable_dense
         from sparq_ipu.transformers.cache.storage import host_device, is_stacked
+        from sparq_ipu.transformers.integration import steps_of
 
         if arguments.threads:
             torch.set_num_threads(arguments.threads)
@@ -415,6 +416,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.generat
         print(_beside_dense(model, result, lambda: enable_dense(model, device=arguments.device), turn_on))
     print(_total(loading, result.prefill_seconds, sum(result.step_seconds)))
     print(f"settings  {'dense attention' if layers is None else in_words(layers)}")
+    print(f"steps     {steps_of(model)}")
     slow = " (NumPy: exact, and slow)" if device == "reference" else ""
     print(f"device    {device}{slow}")
     comparison = {}

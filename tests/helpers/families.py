@@ -18,18 +18,22 @@ class Family(NamedTuple):
         kind: of transformers' config and model, for `tiny_models.tiny_config`.
         changes: of the config.
         layers: what the table says of its layers.
+        is_fast: steps are lean.
+        gguf: transformers' name of the architecture in GGUF files, if it reads them.
     """
 
     kind: str
     changes: dict[str, Any]
     layers: str = "all"
+    is_fast: bool = False
+    gguf: str | None = None
 
 
 _WITHIN = "all, within the window"
 _FULL = "those without a window"
 
 FAMILIES = {
-    "Llama 2": Family("Llama", dict(num_key_value_heads=6)),
+    "Llama 2": Family("Llama", dict(num_key_value_heads=6), is_fast=True, gguf="llama"),
     "Llama 3": Family(
         "Llama",
         dict(
@@ -39,12 +43,15 @@ FAMILIES = {
                 low_freq_factor=1.0,
                 high_freq_factor=4.0,
                 original_max_position_embeddings=64,
-            )
+            ),
+            tie_word_embeddings=True,
         ),
+        is_fast=True,
+        gguf="llama",
     ),
-    "Mistral": Family("Mistral", dict(sliding_window=None)),
-    "Mistral with a sliding window": Family("Mistral", dict(sliding_window=WINDOW), _WITHIN),
-    "Gemma": Family("Gemma", {}),
+    "Mistral": Family("Mistral", dict(sliding_window=None), is_fast=True, gguf="llama"),
+    "Mistral with a sliding window": Family("Mistral", dict(sliding_window=WINDOW), _WITHIN, True, "llama"),
+    "Gemma": Family("Gemma", {}, is_fast=True),
     "Gemma 2 without soft-capping": Family(
         "Gemma2",
         dict(_ALTERNATING, sliding_window=WINDOW, attn_logit_softcapping=None, query_pre_attn_scalar=32),
@@ -60,16 +67,20 @@ FAMILIES = {
         dict(n_layer=3, n_head=6, n_embd=96, n_positions=1024, scale_attn_by_inverse_layer_idx=True),
     ),
     "Phi": Family("Phi", {}),
-    "Phi-3": Family("Phi3", dict(sliding_window=None)),
-    "Phi-3 with a sliding window": Family("Phi3", dict(sliding_window=WINDOW), _WITHIN),
-    "Qwen 2": Family("Qwen2", {}),
+    "Phi-3": Family("Phi3", dict(sliding_window=None, partial_rotary_factor=0.5), is_fast=True, gguf="phi3"),
+    "Phi-3 with a sliding window": Family("Phi3", dict(sliding_window=WINDOW), _WITHIN, True, "phi3"),
+    "Qwen 2": Family("Qwen2", {}, is_fast=True, gguf="qwen2"),
     "Qwen 2 with sliding windows": Family(
         "Qwen2", dict(_ALTERNATING, use_sliding_window=True, sliding_window=WINDOW), _FULL
     ),
-    "Qwen 3": Family("Qwen3", {}),
-    "SmolLM 3": Family("SmolLM3", {}),
-    "OLMo 2": Family("Olmo2", {}),
-    "Granite": Family("Granite", dict(attention_multiplier=0.5)),
+    "Qwen 3": Family("Qwen3", {}, is_fast=True, gguf="qwen3"),
+    "SmolLM 3": Family("SmolLM3", dict(no_rope_layers=[1, 0, 1]), is_fast=True),
+    "OLMo 2": Family("Olmo2", {}, is_fast=True),
+    "Granite": Family(
+        "Granite",
+        dict(attention_multiplier=0.5, embedding_multiplier=3.0, residual_multiplier=0.4, logits_scaling=2.0),
+        is_fast=True,
+    ),
     "Cohere": Family("Cohere", {}),
     "StarCoder 2": Family("Starcoder2", {}),
 }

@@ -17,19 +17,21 @@ def a_gguf(
     *,
     more: Callable[[Any], None] = lambda writer: None,
     without: Iterable[str] = (),
+    architecture: str = "llama",
     name: str = "model.gguf",
 ) -> Path:
-    """A file with the weights of a tiny Llama.
+    """A file with the weights of a tiny model.
 
     Args:
         kinds: of quantised tensors, by a part of their name in transformers; all others are float32.
         more: adds fields and tensors, or overwrites fields.
         without: names of tensors that are left out.
+        architecture: in the words of llama.cpp; the model's weights have names of that.
     """
     gguf = pytest.importorskip("gguf")
     config = model.config
     path = folder / name
-    writer = gguf.GGUFWriter(path, "llama")
+    writer = gguf.GGUFWriter(path, architecture)
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
@@ -47,14 +49,14 @@ def a_gguf(
     writer.add_bos_token_id(2)  # which transformers 4.56 wants of a Llama
     writer.add_eos_token_id(3)
     more(writer)
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[architecture.upper()], config.num_hidden_layers)
     for of_model, value in model.state_dict().items():
         tensor_name = names.get_name(of_model, (".weight",))
         if tensor_name in without:
             continue
         array = value.float().numpy()
         for part, heads in (("q_proj", config.num_attention_heads), ("k_proj", config.num_key_value_heads)):
-            if part in of_model:
+            if architecture == "llama" and part in of_model:
                 array = array.reshape(heads, 2, -1, array.shape[1]).swapaxes(1, 2).reshape(array.shape)
         kind = gguf.GGMLQuantizationType[next((k for w, k in kinds.items() if w in of_model), "F32")]
         if kind.name == "F32":

@@ -15,7 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from lean_steps import SETTINGS, a_wide_model, both, logits, logits_of_own  # noqa: E402
+from lean_steps import SETTINGS, a_wide_model, both, logits, logits_of_own, skip_trials  # noqa: E402
 from tiny_models import tokens_of  # noqa: E402
 
 import sparq_ipu.transformers  # noqa: E402
@@ -28,6 +28,11 @@ from sparq_ipu.transformers.decoder import few_bits_step  # noqa: E402
 from sparq_ipu.transformers.decoder.few_bits import MOST_ROWS  # noqa: E402
 from sparq_ipu.transformers.decoder.few_bits_step import FewBitsStep  # noqa: E402
 from sparq_reference import CacheSpec  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def _no_trials(monkeypatch: Any) -> None:
+    skip_trials(monkeypatch)
 
 
 @pytest.fixture
@@ -228,7 +233,7 @@ def test_steps_of_some_places(calls: list[bool]) -> None:
     assert torch.equal(*said)
 
 
-def _other_table() -> Any:
+def _other_table(activation: Any) -> Any:
     return torch.arange(1 << 16, dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
 
 
@@ -340,7 +345,7 @@ def test_a_part_that_is_changed_is_heard(change: Callable[[Any], None], calls: l
 
 
 def test_what_is_left_to_pytorch(calls: list[bool], monkeypatch: Any) -> None:
-    for model in (a_wide_model("int4", hidden_act="gelu"), a_wide_model("int8", hidden_size=96)):
+    for model in (a_wide_model("int4", hidden_act="relu"), a_wide_model("int8", hidden_size=96)):
         own, lean, n_steps = both(model, monkeypatch)
         assert n_steps == 6
         assert torch.equal(own, lean)
@@ -438,22 +443,27 @@ def test_any_vectors_of_pytorch(capability: str) -> None:
 
 def test_shapes_that_do_not_fit_together() -> None:
     linear, gates = (0, 0, 0, 64, 64), (0, 0, 0, 64, 128)
-    layer, norms = [linear, linear, gates, linear], [0, 0, 0]
-    _cpu.DecoderStep(norms, layer, 1e-5, 64, 8, 0)
+
+    def step_of(layers: Any, hidden: int = 64, lanes: int = 8, heads: Any = (0, 0, 0, 0)) -> Any:
+        of_layers = [([0] * 6, linears, True) for linears in layers]
+        return _cpu.DecoderStep(of_layers, 0, (1e-5, lanes, 0.0, True), heads, hidden, 1.0, 0)
+
+    layer = [linear, linear, gates, linear]
     with pytest.raises(ValueError, match=r"^decoder_step: lanes must be 4, 8 or 16, got 5"):
-        _cpu.DecoderStep(norms, layer, 1e-5, 64, 5, 0)
+        step_of([layer], lanes=5)
     with pytest.raises(ValueError, match=r"^decoder_step: layer 1 must have gates of twice the inputs"):
-        _cpu.DecoderStep([0] * 5, layer + [linear] * 4, 1e-5, 64, 8, 0)
+        step_of([layer, [linear] * 4])
     with pytest.raises(ValueError, match=r"^decoder_step: layer 0 must have attention between hidden and"):
-        _cpu.DecoderStep(norms, layer, 1e-5, 32, 8, 0)
+        step_of([layer], hidden=32)
     with pytest.raises(ValueError, match=r"^decoder_step: layer 0 must have gates from hidden, and down to"):
-        _cpu.DecoderStep(norms, [linear, linear, gates, (0, 0, 0, 64, 32)], 1e-5, 64, 8, 0)
-    step = _cpu.DecoderStep(norms, layer, 1e-5, 64, 8, 0)
+        step_of([[linear, linear, gates, (0, 0, 0, 64, 32)]])
+    with pytest.raises(ValueError, match=r"^decoder_step: layer 0 must have queries and keys of the width"):
+        step_of([layer], heads=(2, 16, 2, 17))
+    step = step_of([layer], heads=(2, 16, 2, 16))
     rows, heads = "a cache of as many rows", "the heads of its cache"
     for n_rows, n_heads, n_kv_heads, rule in ((2, 2, 1, rows), (1, 4, 2, heads), (1, 2, 1, heads)):
         attention = [(_cpu.KVCache(CacheSpec(1, n_kv_heads, 16, 8)), None)]
         with pytest.raises(ValueError, match=f"^decoder_step: layer 0 must have {rule}"):
-            step.run(0, attention, 0, 0, 1, n_heads, n_rows, 0, 0, 1, [])
-    for given in ((norms[1:], layer), (norms, layer[1:]), ([0], [])):
-        with pytest.raises(ValueError, match=r"^decoder_step: layers must have four linears and two norms"):
-            _cpu.DecoderStep(*given, 1e-5, 64, 8, 0)
+            step.run(0, attention, ("bfloat16", 0, 0, 1, 16, n_heads, 1.0), n_rows, 0, 0, 1, [])
+    with pytest.raises(ValueError, match=r"^decoder_step: layers must be at least one, got 0"):
+        step_of([])

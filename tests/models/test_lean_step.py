@@ -13,7 +13,16 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from families import FAMILIES  # noqa: E402
-from lean_steps import SETTINGS, a_model, a_wide_model, both, counted, logits, logits_of_own  # noqa: E402
+from lean_steps import (  # noqa: E402
+    SETTINGS,
+    a_model,
+    a_wide_model,
+    both,
+    counted,
+    logits,
+    logits_of_own,
+    skip_trials,
+)
 from tiny_models import tiny_model, tokens_of  # noqa: E402
 from transformers.models.llama import modeling_llama  # noqa: E402
 
@@ -22,13 +31,17 @@ from sparq_ipu.serve.places import Places  # noqa: E402
 from sparq_ipu.transformers import SparqCache  # noqa: E402
 from sparq_ipu.transformers.cache_name import with_cache  # noqa: E402
 from sparq_ipu.transformers.decoder import lean_step  # noqa: E402
+from sparq_ipu.transformers.decoder.families import Family, family_of  # noqa: E402
 from sparq_ipu.transformers.decoder.few_bits import MOST_ROWS, Int4Linear, Int8Linear, JoinedLinear  # noqa: E402
 from sparq_ipu.transformers.decoder.few_bits_step import FewBitsStep  # noqa: E402
-from sparq_ipu.transformers.decoder.lean_step import LeanStep  # noqa: E402
 from sparq_ipu.transformers.decoder.rotary import Rotary  # noqa: E402
 
 LEAN = ("Llama 2", "Llama 3", "Qwen 2")
 
+
+@pytest.fixture(autouse=True)
+def _no_trials(monkeypatch: Any) -> None:
+    skip_trials(monkeypatch)
 
 @pytest.mark.parametrize("family", LEAN)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
@@ -76,14 +89,17 @@ def _without_sign(sin: Any) -> Any:
     return sin
 
 
-def _other_epsilon(module: Any, hidden: Any) -> Any:
+def _other_epsilon(self: Any, module: Any, hidden: Any) -> Any:
     return torch.nn.functional.rms_norm(hidden, hidden.shape[-1:], module.weight, 1e-3)
 
 
-@pytest.mark.parametrize("name, wrong", [("_signed", _without_sign), ("_norm", _other_epsilon)])
-def test_the_comparison_sees_another_step(name: str, wrong: Callable[..., Any], monkeypatch: Any) -> None:
-    monkeypatch.setattr(lean_step, name, wrong)
-    monkeypatch.setattr(lean_step, "_has_its_bits", lambda norm: True)
+@pytest.mark.parametrize(
+    "of, name, wrong", [(lean_step, "_signed", _without_sign), (Family, "norm", _other_epsilon)]
+)
+def test_the_comparison_sees_another_step(
+    of: Any, name: str, wrong: Callable[..., Any], monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(of, name, wrong)
     own, lean, _ = both(a_model(), monkeypatch)
     assert not torch.equal(own, lean)
 
@@ -227,7 +243,7 @@ def test_hidden_states_that_were_asked_for_once(weights: str | None, monkeypatch
     assert (model.model.forward.find_few_bits() is None) == (weights is None)
 
 
-@pytest.mark.parametrize("family", [name for name in FAMILIES if name not in LEAN])
+@pytest.mark.parametrize("family", [name for name in FAMILIES if not FAMILIES[name].is_fast])
 def test_other_families_keep_their_own(family: str) -> None:
     model = tiny_model(FAMILIES[family].kind, **FAMILIES[family].changes)
     sparq_ipu.transformers.enable(model, **SETTINGS)
@@ -235,15 +251,12 @@ def test_other_families_keep_their_own(family: str) -> None:
 
 
 def test_functions_that_somebody_put_there(monkeypatch: Any) -> None:
-    assert LeanStep.fits(a_model().model)
+    assert isinstance(family_of(a_model().model), Family)
     monkeypatch.setattr(modeling_llama, "apply_rotary_pos_emb", lambda *given: None)
-    assert not LeanStep.fits(a_model().model)
-    monkeypatch.undo()
-    monkeypatch.setattr(lean_step, "_norm", _other_epsilon)  # a PyTorch that rounds otherwise
-    assert not LeanStep.fits(a_model().model)
+    assert family_of(a_model().model) == f"functions of {modeling_llama.__name__} were replaced"
     monkeypatch.undo()
     monkeypatch.setattr(modeling_llama.LlamaRMSNorm, "forward", lambda self, hidden: hidden)
-    assert not LeanStep.fits(a_model().model)
+    assert family_of(a_model().model) == f"functions of {modeling_llama.__name__} were replaced"
 
 
 def test_a_copy_is_a_model_of_its_own(monkeypatch: Any) -> None:

@@ -5,6 +5,7 @@
 #include "few_bits_product.hpp"
 #include "thread_pool.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <stdexcept>
@@ -103,21 +104,27 @@ float meanOfSquares(std::size_t n, unsigned lanes, const std::uint16_t *x) {
   return sum / static_cast<float>(n);
 }
 
-void rmsNorm(const std::uint16_t *weight, float epsilon, std::size_t n, unsigned lanes,
+void rmsNorm(const RmsNorm &norm, const std::uint16_t *weight, std::size_t n,
              const std::uint16_t *from, std::uint16_t *to) {
-  const float factor = 1.f / std::sqrt(meanOfSquares(n, lanes, from) + epsilon);
-  for (std::size_t i = 0; i < n; ++i)
-    to[i] = narrowed(widened(weight[i]) * widened(narrowed(widened(from[i]) * factor)));
+  const float factor = 1.f / std::sqrt(meanOfSquares(n, norm.lanes, from) + norm.epsilon);
+  if (norm.roundsTwice)
+    for (std::size_t i = 0; i < n; ++i)
+      to[i] = narrowed((widened(weight[i]) + norm.offset) *
+                       widened(narrowed(widened(from[i]) * factor)));
+  else
+    for (std::size_t i = 0; i < n; ++i)
+      to[i] = narrowed((widened(weight[i]) + norm.offset) * (widened(from[i]) * factor));
 }
 
 DecoderStep::DecoderStep(std::vector<Layer> layersIn, const std::uint16_t *lastNormIn,
-                         float epsilonIn, std::size_t hidden, unsigned lanesIn,
-                         const std::uint16_t *activationIn)
-    : layers(std::move(layersIn)), lastNorm(lastNormIn), epsilon(epsilonIn), hiddenSize(hidden),
-      lanes(lanesIn), activation(activationIn) {
-  if (lanes != 4 && lanes != 8 && lanes != 16)
+                         const RmsNorm &normIn, const HeadNorms &headsIn, std::size_t hidden,
+                         float multiplierIn, const std::uint16_t *activationIn)
+    : layers(std::move(layersIn)), lastNorm(lastNormIn), norm(normIn), heads(headsIn),
+      hiddenSize(hidden), multiplier(multiplierIn), activation(activationIn) {
+  if (norm.lanes != 4 && norm.lanes != 8 && norm.lanes != 16)
     throw std::invalid_argument("decoder_step: lanes must be 4, 8 or 16, got " +
-                                std::to_string(lanes));
+                                std::to_string(norm.lanes));
+  const std::size_t nNormed = heads.nQueries * heads.queryWidth + heads.nKeys * heads.keyWidth;
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const Layer &layer = layers[i];
     check(layer.inputs.inputs == hidden && layer.output.outputs == hidden, i,
@@ -125,16 +132,47 @@ DecoderStep::DecoderStep(std::vector<Layer> layersIn, const std::uint16_t *lastN
     check(layer.gates.inputs == hidden && layer.down.outputs == hidden, i,
           "gates from hidden, and down to hidden");
     check(layer.gates.outputs == 2 * layer.down.inputs, i, "gates of twice the inputs of down");
+    check(nNormed <= layer.inputs.outputs, i, "queries and keys of the width of their norms");
   }
 }
 
 void DecoderStep::normed(const std::uint16_t *weight, std::size_t row, const std::uint16_t *hidden,
                          std::uint16_t *to) const {
-  rmsNorm(weight, epsilon, hiddenSize, lanes, hidden + row * hiddenSize, to + row * hiddenSize);
+  const std::size_t at = row * hiddenSize;
+  if (weight)
+    rmsNorm(norm, weight, hiddenSize, hidden + at, to + at);
+  else
+    std::copy_n(hidden + at, hiddenSize, to + at);
 }
 
-void DecoderStep::run(const std::vector<Attention> &attention, const std::uint16_t *cos,
-                      const std::uint16_t *sin, std::size_t rows, std::size_t nHeads,
+// Adds outputs of a row to the residual.
+void DecoderStep::add(const std::uint16_t *weight, std::size_t row, std::uint16_t *outputs,
+                      std::uint16_t *hidden) const {
+  std::uint16_t *const x = outputs + row * hiddenSize;
+  if (weight)
+    rmsNorm(norm, weight, hiddenSize, x, x);
+  if (multiplier != 1)
+    for (std::size_t i = 0; i < hiddenSize; ++i)
+      x[i] = narrowed(widened(x[i]) * multiplier);
+  addTo(hidden + row * hiddenSize, x, hiddenSize);
+}
+
+// What a layer attends with, without the rotary embedding.
+void DecoderStep::attentionInputs(const Layer &layer, std::size_t nRows, const std::uint16_t *rows,
+                                  std::uint16_t *products, std::int64_t nThreads) const {
+  multiply(layer.inputs, nRows, rows, products, nThreads);
+  if (!layer.queryNorm)
+    return;
+  eachRow(nRows, nThreads, [&](std::size_t row) {
+    std::uint16_t *x = products + row * layer.inputs.outputs;
+    for (std::size_t i = 0; i < heads.nQueries; ++i, x += heads.queryWidth)
+      rmsNorm(norm, layer.queryNorm, heads.queryWidth, x, x);
+    for (std::size_t i = 0; i < heads.nKeys; ++i, x += heads.keyWidth)
+      rmsNorm(norm, layer.keyNorm, heads.keyWidth, x, x);
+  });
+}
+
+void DecoderStep::run(const std::vector<Attention> &attention, const Rotary &rotary,
                       std::size_t nRows, std::uint16_t *hidden, std::uint16_t *products,
                       std::int64_t nThreads, Done &done) const {
   using Clock = std::chrono::steady_clock;
@@ -147,14 +185,16 @@ void DecoderStep::run(const std::vector<Attention> &attention, const std::uint16
     const Layer &layer = layers[done.layer];
     const std::size_t headDim = of.cache->headDim;
     check(of.cache->batch == nRows, done.layer, "a cache of as many rows");
-    check(nHeads * headDim == layer.output.inputs &&
-              (nHeads + 2 * of.cache->nKvHeads) * headDim == layer.inputs.outputs,
+    check(rotary.nHeads * headDim == layer.output.inputs &&
+              (rotary.nHeads + 2 * of.cache->nKvHeads) * headDim == layer.inputs.outputs,
           done.layer, "the heads of its cache");
+    Rotary ofLayer = rotary;
+    if (!layer.isTurned)
+      ofLayer.dim = 0;
     attended.resize(nRows * layer.output.inputs);
     const auto start = Clock::now();
-    std::vector<std::int64_t> lengths = attendRotary(
-        *of.cache, {Float::bfloat16, products, cos, sin, rows, nHeads, attended.data()},
-        of.settings);
+    std::vector<std::int64_t> lengths =
+        attendRotary(*of.cache, {Float::bfloat16, products, ofLayer, attended.data()}, of.settings);
     if (lengths.empty())
       return;
     done.lengths.push_back(std::move(lengths));
@@ -171,7 +211,7 @@ void DecoderStep::begin(std::size_t nRows, const std::uint16_t *hidden, std::uin
   std::vector<std::uint16_t> rows(nRows * hiddenSize);
   eachRow(nRows, nThreads,
           [&](std::size_t row) { normed(layer.inputNorm, row, hidden, rows.data()); });
-  multiply(layer.inputs, nRows, rows.data(), products, nThreads);
+  attentionInputs(layer, nRows, rows.data(), products, nThreads);
 }
 
 void DecoderStep::next(std::size_t index, std::size_t nRows, const std::uint16_t *attended,
@@ -186,8 +226,8 @@ void DecoderStep::next(std::size_t index, std::size_t nRows, const std::uint16_t
 
   multiply(layer.output, nRows, attended, rows, nThreads);
   eachRow(nRows, nThreads, [&](std::size_t row) {
-    addTo(hidden + row * n, rows + row * n, n);
-    normed(layer.outputNorm, row, hidden, rows);
+    add(layer.outputNorm, row, rows, hidden);
+    normed(layer.gatesNorm, row, hidden, rows);
   });
   multiply(layer.gates, nRows, rows, gates, nThreads);
   eachRow(nRows, nThreads, [&](std::size_t row) {
@@ -197,11 +237,11 @@ void DecoderStep::next(std::size_t index, std::size_t nRows, const std::uint16_t
   });
   multiply(layer.down, nRows, gated, rows, nThreads);
   eachRow(nRows, nThreads, [&](std::size_t row) {
-    addTo(hidden + row * n, rows + row * n, n);
+    add(layer.downNorm, row, rows, hidden);
     normed(isLast ? lastNorm : layers[index + 1].inputNorm, row, hidden, isLast ? products : rows);
   });
   if (!isLast)
-    multiply(layers[index + 1].inputs, nRows, rows, products, nThreads);
+    attentionInputs(layers[index + 1], nRows, rows, products, nThreads);
 }
 
 } // namespace cpu

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A step of one token through a Llama-like decoder, in one call: decoding a small model is bound by
-// the number of calls, not by their size.
+// A step of one token through a decoder of norms, linear layers, attention and a gated MLP, in one
+// call: decoding a small model is bound by the number of calls, not by their size.
 #pragma once
 
 #include "rotary_step.hpp"
@@ -22,23 +22,42 @@ struct FewBitsWeights {
   std::size_t inputs, outputs;
 };
 
-// Of a row of n numbers, in fp32. The sum is in the order of PyTorch's, whose vectors have `lanes`
-// numbers: 4, 8 or 16, by its version and the processor.
+// How a decoder computes its norms.
+struct RmsNorm {
+  float epsilon;
+  // Numbers in a vector of PyTorch, whose order of a sum depends on it: 4, 8 or 16, by its version
+  // and the processor.
+  unsigned lanes;
+  float offset;     // of the weight
+  bool roundsTwice; // also before the weight
+};
+
+// Of a row of n numbers, in fp32. The sum is in the order of PyTorch's.
 float meanOfSquares(std::size_t n, unsigned lanes, const std::uint16_t *x);
 
-// x / sqrt(meanOfSquares + epsilon), rounded, then times the weight, rounded.
-void rmsNorm(const std::uint16_t *weight, float epsilon, std::size_t n, unsigned lanes,
+// x / sqrt(meanOfSquares + epsilon) times weight and offset, rounded. `to` may be `from`.
+void rmsNorm(const RmsNorm &norm, const std::uint16_t *weight, std::size_t n,
              const std::uint16_t *from, std::uint16_t *to);
 
 class DecoderStep {
 public:
+  // Norms are given by their weights, (hidden,); null: the family has none there.
   struct Layer {
-    const std::uint16_t *inputNorm;  // its weight, (hidden,)
-    FewBitsWeights inputs;           // queries, keys and values
-    FewBitsWeights output;           // of attention
-    const std::uint16_t *outputNorm; // as inputNorm
-    FewBitsWeights gates;            // the gate's outputs, then as many that it is multiplied with
+    const std::uint16_t *inputNorm;
+    FewBitsWeights inputs;                    // queries, keys and values
+    const std::uint16_t *queryNorm, *keyNorm; // (width,) of HeadNorms
+    FewBitsWeights output;                    // of attention
+    const std::uint16_t *outputNorm;          // before it is added to the residual
+    const std::uint16_t *gatesNorm;
+    FewBitsWeights gates; // the gate's outputs, then as many that it is multiplied with
     FewBitsWeights down;
+    const std::uint16_t *downNorm; // as outputNorm
+    bool isTurned;                 // has a rotary embedding
+  };
+
+  // Norms of queries and keys, each over `width` numbers: of one head, or of all.
+  struct HeadNorms {
+    std::size_t nQueries, queryWidth, nKeys, keyWidth;
   };
 
   // A layer's attention, as `attendRotary`. Its numbers are bfloat16, and its positions those of
@@ -55,10 +74,12 @@ public:
     double attentionSeconds, productSeconds;        // the latter with all that is not attention
   };
 
-  // epsilon, lanes: as `rmsNorm`. activation: of the gate, for each of the 65536 numbers, in the
-  // order of their bits. Throws std::invalid_argument for layers whose shapes do not fit together.
-  DecoderStep(std::vector<Layer> layers, const std::uint16_t *lastNorm, float epsilon,
-              std::size_t hidden, unsigned lanes, const std::uint16_t *activation);
+  // multiplier: of outputs before they are added to the residual. activation: of the gate, for each
+  // of the 65536 numbers, in the order of their bits. Throws std::invalid_argument for layers whose
+  // shapes do not fit together.
+  DecoderStep(std::vector<Layer> layers, const std::uint16_t *lastNorm, const RmsNorm &norm,
+              const HeadNorms &heads, std::size_t hidden, float multiplier,
+              const std::uint16_t *activation);
 
   // hidden (nRows, hidden) -> what the first layer attends with, (nRows, outputs of its inputs).
   void begin(std::size_t nRows, const std::uint16_t *hidden, std::uint16_t *products,
@@ -73,21 +94,25 @@ public:
   // Attention and `next` of the layers from done.layer on, up to one whose attention the caller
   // computes, or which `attendRotary` leaves to it. products: (nRows, outputs of the inputs of
   // done.layer) in memory for those of any layer, and then of the layer that done.layer is, or the
-  // normed output of the last one. cos, sin, rows, nHeads: as RotaryStep. Throws Error as
-  // `attendRotary`; done is then what was done before that.
-  void run(const std::vector<Attention> &attention, const std::uint16_t *cos,
-           const std::uint16_t *sin, std::size_t rows, std::size_t nHeads, std::size_t nRows,
+  // normed output of the last one. Throws Error as `attendRotary`; done is then what was done
+  // before that.
+  void run(const std::vector<Attention> &attention, const Rotary &rotary, std::size_t nRows,
            std::uint16_t *hidden, std::uint16_t *products, std::int64_t nThreads, Done &done) const;
 
 private:
   void normed(const std::uint16_t *weight, std::size_t row, const std::uint16_t *hidden,
               std::uint16_t *to) const;
+  void add(const std::uint16_t *norm, std::size_t row, std::uint16_t *outputs,
+           std::uint16_t *hidden) const;
+  void attentionInputs(const Layer &layer, std::size_t nRows, const std::uint16_t *rows,
+                       std::uint16_t *products, std::int64_t nThreads) const;
 
   const std::vector<Layer> layers;
   const std::uint16_t *const lastNorm;
-  const float epsilon;
+  const RmsNorm norm;
+  const HeadNorms heads;
   const std::size_t hiddenSize;
-  const unsigned lanes;
+  const float multiplier;
   const std::uint16_t *const activation;
 };
 

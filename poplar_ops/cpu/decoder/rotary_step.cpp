@@ -72,31 +72,36 @@ private:
 
 // Queries, keys and values of all batch elements as fp16 numbers; false where it can not hold them.
 bool toHalves(const KVCache &cache, const RotaryStep &step, Rows32 &rows, Half *to) {
-  const std::size_t n = cache.headDim, half = n / 2;
-  const std::size_t turned = step.nHeads + cache.nKvHeads, all = turned + cache.nKvHeads;
+  const Rotary &rotary = step.rotary;
+  const std::size_t n = cache.headDim, dim = rotary.dim, half = dim / 2;
+  const std::size_t turned = rotary.nHeads + cache.nKvHeads, all = turned + cache.nKvHeads;
+  Rows32 angles(cache.kernels, rotary.type, dim);
   std::vector<float> memory(4 * n);
   float *const cos = memory.data(), *const sin = cos + n, *const x = sin + n, *const other = x + n;
   for (std::size_t b = 0; b < cache.batch; ++b) {
-    if (b < step.rows) {
-      rows.load(step.cos, b, cos);
-      rows.load(step.sin, b, sin);
+    if (b < rotary.rows) {
+      angles.load(rotary.cos, b, cos);
+      angles.load(rotary.sin, b, sin);
     }
     for (std::size_t h = 0; h < all; ++h, to += n) {
       rows.load(step.products, b * all + h, x);
-      if (h < turned) {
+      if (h < turned && dim > 0) {
         for (std::size_t i = 0; i < half; ++i) {
           other[i] = x[i + half] * sin[i];
           other[i + half] = x[i] * sin[i + half];
         }
-        for (std::size_t i = 0; i < n; ++i)
+        for (std::size_t i = 0; i < dim; ++i)
           x[i] *= cos[i];
-        if (!rows.round(other) || !rows.round(x))
+        if (!angles.round(other) || !angles.round(x))
           return false;
-        for (std::size_t i = 0; i < n; ++i)
+        for (std::size_t i = 0; i < dim; ++i)
           x[i] += other[i];
         if (!rows.round(x))
           return false;
       }
+      if (h < rotary.nHeads && rotary.factor != 1)
+        for (std::size_t i = 0; i < n; ++i)
+          x[i] *= rotary.factor;
       if (!rows.toHalf(x, to))
         return false;
     }
@@ -112,7 +117,8 @@ std::vector<std::int64_t> attendRotary(KVCache &cache, const RotaryStep &step,
   for (std::int64_t &length : lengths)
     ++length;
 
-  const std::size_t n = cache.headDim, nRows = step.nHeads + 2 * cache.nKvHeads;
+  const std::size_t n = cache.headDim, nHeads = step.rotary.nHeads;
+  const std::size_t nRows = nHeads + 2 * cache.nKvHeads;
   std::vector<Half> halves(cache.batch * nRows * n);
   Rows32 rows(cache.kernels, step.type, n);
   if (!toHalves(cache, step, rows, halves.data()))
@@ -124,15 +130,15 @@ std::vector<std::int64_t> attendRotary(KVCache &cache, const RotaryStep &step,
   const auto rowsFrom = [&](std::size_t row) {
     return reinterpret_cast<const char *>(halves.data() + row * n);
   };
-  const Tokens keys{rowsFrom(step.nHeads), {element, head, head, bytes}},
-      values{rowsFrom(step.nHeads + cache.nKvHeads), {element, head, head, bytes}};
+  const Tokens keys{rowsFrom(nHeads), {element, head, head, bytes}},
+      values{rowsFrom(nHeads + cache.nKvHeads), {element, head, head, bytes}};
   const std::vector<std::int64_t> ones(cache.batch, 1);
   cache.append(keys, values, 1, ones.data());
 
-  std::vector<Half> output(cache.batch * step.nHeads * n);
+  std::vector<Half> output(cache.batch * nHeads * n);
   const Query query{rowsFrom(0), {element, head, bytes}};
-  cache.attention(query, static_cast<std::int64_t>(step.nHeads), settings, output.data());
-  for (std::size_t row = 0; row < cache.batch * step.nHeads; ++row)
+  cache.attention(query, static_cast<std::int64_t>(nHeads), settings, output.data());
+  for (std::size_t row = 0; row < cache.batch * nHeads; ++row)
     rows.store(output.data() + row * n, step.output, row);
   return lengths;
 }

@@ -31,6 +31,7 @@ from sparq_ipu.transformers.cache.sparq_cache import (
 from sparq_ipu.transformers.cache.storage import check_names, check_options, host_device
 from sparq_ipu.transformers.cache_name import CACHE, cache_in, cache_name
 from sparq_ipu.transformers.decoder.lean_step import LeanStep
+from sparq_ipu.transformers.decoder.trial import lean_step_of
 from sparq_ipu.transformers.decoder.weights import quantise_weights, weights_of
 from sparq_ipu.transformers.settings.file import PathLike, read_settings
 from sparq_ipu.transformers.settings.layers import (
@@ -98,8 +99,8 @@ def enable(
         tokens_per_step: a forward pass of up to this number of tokens (at most 32) on a filled cache is
             several decode steps in one: each token attends as if it came alone. With 1, several tokens are
             prefill. Assisted generation and prompt lookup need more than 1, as `generate_lossless` does.
-        lean: steps of one token through Llama and Qwen 2 take fewer operations than transformers does, with
-            the same bits. False: the model's own forward pass, always.
+        lean: steps of one token take fewer operations than transformers does, with the same bits, in families
+            that `decoder.families` describes. False: the model's own forward pass, always.
         weights: "int8" or "int4": round the weights of linear layers to so few bits, of a model in bfloat16;
             see `quantise_weights`. `disable` does not bring the former ones back.
 
@@ -262,12 +263,27 @@ def _install(
     for module in attention_modules(model):
         setattr(module, FORWARD_PASS, hooks.forward_pass)
     setattr(decoder, _STATE, {"attn_implementation": own, "handles": handles, "hooks": hooks})
-    if lean and not kinds.has_windows and LeanStep.fits(decoder):
-        decoder.forward = LeanStep(decoder)
     attention = "dense attention" if settings == [None] * len(settings) else "SparQ attention"
     if settings[0] is not None and settings[0].kind == "window":
         attention = "window attention"
     _log.log(logging.WARNING if kinds.has_windows else logging.INFO, "%s: %s", op, kinds.describe(attention))
+    if lean:
+        step: LeanStep | str = "some layers keep the model's own attention"
+        if not kinds.own:
+            step = lean_step_of(decoder)
+        if isinstance(step, LeanStep):
+            decoder.forward = step
+            steps = f"fast: {step}"
+        else:
+            steps = f"the model's own forward pass, slower for small models: {step}"
+        getattr(decoder, _STATE)["steps"] = steps
+        _log.info("%s: steps are %s", op, steps)
+
+
+def steps_of(model: PreTrainedModel) -> str:
+    """Whether steps of an enabled model were fast when it was enabled, and if not, why."""
+    steps: str = getattr(decoder_of(model), _STATE).get("steps", "the model's own forward pass: lean=False")
+    return steps
 
 
 def _usual_strides(module: torch.nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:

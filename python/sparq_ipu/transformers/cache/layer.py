@@ -420,6 +420,9 @@ class SparqLayer(StepLayer):
                 raise
         return without_backward(torch.from_numpy(output).to(query.dtype), query, key, value)
 
+    def takes_step(self, position_ids: Any, attention_mask: Any) -> bool:
+        return self.window is None or self._columns.n_columns < self.window
+
     def step(self, products: torch.Tensor, rotary: Rotary) -> torch.Tensor:
         done = rotary.attend(products, self.attention_of_step())
         if done is not None:

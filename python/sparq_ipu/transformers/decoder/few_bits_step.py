@@ -2,21 +2,20 @@
 """Steps of one token through decoders whose linear layers have few bits: one call of the CPU kernels, and the
 same bits.
 
-Between the output of attention and the queries of the next layer are four products, two norms, an activation
-and two sums. In a small model these operations take PyTorch longer than reading their weights. So the kernels
-compute them all, and attention too where the cache is theirs. Where it is elsewhere, one call leads from the
-attention of a layer to that of the next.
+Between the output of attention and the queries of the next layer are four products, two norms or more, an
+activation and two sums. In a small model these operations take PyTorch longer than reading their weights.
+So the kernels compute them all, and attention too where the cache is theirs. Where it is elsewhere, one call
+leads from the attention of a layer to that of the next.
 """
 
 from __future__ import annotations
 
-import functools
 from typing import Any, Sequence
 
 import torch
-import torch.nn.functional as F
 from transformers.activations import ACT2FN
 
+from sparq_ipu.transformers.decoder.families import Family
 from sparq_ipu.transformers.decoder.few_bits import MOST_ROWS, JoinedLinear
 from sparq_ipu.transformers.decoder.rotary import Rotary
 from sparq_ipu.transformers.decoder.unchanged import Unchanged
@@ -28,6 +27,8 @@ except ImportError:  # not built
 
 #: the class of the usual activation: its name differs with the version
 SILU = type(ACT2FN["silu"])
+#: activations of each number by itself
+_ACTIVATIONS = (SILU, *(type(ACT2FN[name]) for name in ("gelu", "gelu_pytorch_tanh")))
 #: linear layers of a decoder layer: inputs of attention, its output, gates, down
 Joined = Sequence[JoinedLinear]
 #: numbers of float32 that a vector of PyTorch may hold
@@ -35,50 +36,88 @@ _LANES = (8, 16, 4)
 
 
 class FewBitsStep:
-    """The layers of a decoder of the kind of Llama.
+    """The layers of a decoder.
 
     Args:
         decoder: as `lean_step.LeanStep` computes it.
+        family: its description.
         layers: its linear layers.
+        turned: which layers have a rotary embedding.
         lanes: see `_lanes`.
+        as_written: watches the modules that are written out.
     """
 
-    def __init__(self, decoder: Any, layers: Sequence[Joined], lanes: int):
+    def __init__(
+        self,
+        decoder: Any,
+        family: Family,
+        layers: Sequence[Joined],
+        turned: Sequence[bool],
+        lanes: int,
+        as_written: Unchanged,
+    ):
         #: False where the decoder is not what it was
-        self.stands = _watch(decoder, layers)
+        self.stands = _watch(decoder, family, layers, as_written)
         self._hidden = decoder.norm.weight.shape[0]
+        self._turned = turned
+        table = _activation_table(getattr(decoder.layers[0].mlp, family.activation))
         #: tensors whose addresses the kernels keep
-        self._kept = layers, _activation_table(), [norm.weight.data for norm in _norms(decoder)]
+        self._kept = layers, table, [norm.weight.data for norm in family.each_norm(decoder)]
         #: widths of the inputs of each layer's attention, and of the output of the last layer
         self._widths = [*(of_layer[0].out_features for of_layer in layers), self._hidden]
+        n_queries, n_outputs = layers[0][1].in_features, layers[0][0].out_features
+        heads: list[int] = []
+        for name, width in zip(family.head_norms, (n_queries, (n_outputs - n_queries) // 2)):
+            of_norm = getattr(decoder.layers[0].self_attn, name).weight.shape[0]
+            heads += [width // of_norm, of_norm]
+        multiplier = family.residual_multiplier
         #: the calls of a step, which a clock may stand around
         self.kernels = _cpu.DecoderStep(
-            [norm.weight.data_ptr() for norm in _norms(decoder)],
-            [joined.addresses for of_layer in layers for joined in of_layer],
-            decoder.norm.variance_epsilon,
+            [
+                (_norms_at(layer, family), [one.addresses for one in of_layer], is_turned)
+                for layer, of_layer, is_turned in zip(decoder.layers, layers, turned)
+            ],
+            decoder.norm.weight.data_ptr(),
+            _norm_at(decoder.norm, family, lanes),
+            heads or [0] * 4,
             self._hidden,
-            lanes,
-            _activation_table().data_ptr(),
+            1.0 if multiplier is None else getattr(decoder.layers[0], multiplier),
+            table.data_ptr(),
         )
 
     @classmethod
-    def of(cls, decoder: Any, layers: Sequence[Sequence[JoinedLinear | None]]) -> FewBitsStep | None:
-        """None where it is left to PyTorch: some weights have 16 bits, an activation or a norm is another
-        one, or this version of PyTorch rounds norms differently."""
+    def of(
+        cls,
+        decoder: Any,
+        family: Family,
+        layers: Sequence[Sequence[JoinedLinear | None]],
+        turned: Sequence[bool],
+        as_written: Unchanged,
+    ) -> FewBitsStep | str:
+        """Or why it is left to PyTorch."""
         joined = [[one for one in of_layer if one is not None] for of_layer in layers]
-        if _cpu is None or any(len(some) < len(every) for some, every in zip(joined, layers)):
-            return None
+        if _cpu is None:
+            return "the CPU kernels are not built"
+        if any(len(some) < len(every) for some, every in zip(joined, layers)):
+            return "linear layers have weights of 16 bits, or outputs that are no multiple of 64"
         for layer, of_layer in zip(decoder.layers, joined):
             inside = (layer.self_attn,) * 2 + (layer.mlp,) * 2
             if any(one.modules is not module._modules for one, module in zip(of_layer, inside)):
-                return None  # others were put there since
-        if any(type(layer.mlp.act_fn) is not SILU for layer in decoder.layers):
-            return None
-        kinds = {(norm.weight.dtype, norm.variance_epsilon) for norm in _norms(decoder)}
-        if kinds != {(torch.bfloat16, decoder.norm.variance_epsilon)}:
-            return None
-        lanes = _lanes(decoder.norm)
-        return None if lanes is None else cls(decoder, joined, lanes)
+                return "linear layers were replaced"
+        kinds = {type(getattr(layer.mlp, family.activation)) for layer in decoder.layers}
+        if len(kinds) > 1 or not kinds.issubset(_ACTIVATIONS):
+            return f"the activation is {' and '.join(sorted(kind.__name__ for kind in kinds))}"
+        norms = list(family.each_norm(decoder))
+        if len({(norm.weight.dtype, getattr(norm, family.epsilon)) for norm in norms}) > 1:
+            return "its norms differ"
+        if decoder.norm.weight.dtype is not torch.bfloat16:
+            return f"its norms have {decoder.norm.weight.dtype}"
+        sizes = {norm.weight.shape: norm for norm in norms}
+        lanes = {_lanes(norm, family) for norm in sizes.values()}
+        found = lanes.pop() if len(lanes) == 1 else None
+        if found is None:
+            return "this PyTorch rounds norms differently"
+        return cls(decoder, family, joined, turned, found, as_written)
 
     def __call__(self, embedded: torch.Tensor, layers: Sequence[Any], rotary: Rotary) -> torch.Tensor | None:
         """The normed output of the last layer, (batch, hidden_size); None, and nothing has happened, for rows
@@ -92,7 +131,7 @@ class FewBitsStep:
         if embedded.dtype is not torch.bfloat16 or n_rows > MOST_ROWS:
             return None
         step, n_threads = self.kernels, torch.get_num_threads()
-        is_taken = rotary.dtype is torch.bfloat16
+        is_taken = rotary.is_for(torch.bfloat16)
         attention = [layer.attention_of_step() if is_taken else None for layer in layers]
         hidden = embedded.clone(memory_format=torch.contiguous_format)
         memory = hidden.new_empty(n_rows * max(self._widths))
@@ -102,56 +141,53 @@ class FewBitsStep:
         while True:
             begin, lengths = index, []  # type: tuple[int, list[list[int]]]
             try:
-                index, *_ = step.run(begin, attention, *rotary.for_kernels, *at, lengths)
+                index, *_ = step.run(begin, attention, rotary.for_kernels, *at, lengths)
             finally:
                 for layer, of_rows in zip(layers[begin:], lengths):
                     layer.has_attended(of_rows)
             products = memory[: n_rows * self._widths[index]].view(n_rows, -1)
             if index == len(layers):
                 return products
-            attended = layers[index].step(products, rotary).contiguous()
+            of_layer = rotary if self._turned[index] else rotary.unturned
+            attended = layers[index].step(products, of_layer).contiguous()
             step.next(index, n_rows, attended.data_ptr(), *at[1:])
             index += 1
 
 
-def _watch(decoder: Any, layers: Sequence[Joined]) -> Unchanged:
+def _watch(decoder: Any, family: Family, layers: Sequence[Joined], as_written: Unchanged) -> Unchanged:
     watched = Unchanged()
-
-    def watch_norm(holder: Any, name: str) -> None:
-        norm = watched.watch_module(holder, name)
+    watched.include(as_written)
+    for norm in family.each_norm(decoder):
         watched.watch_value(norm._parameters, "weight")
-        watched.watch_value(norm.__dict__, "variance_epsilon")
-
-    watch_norm(decoder._modules, "norm")
-    every = watched.watch_module(decoder._modules, "layers")._modules
-    for name, of_layer in zip(every, layers):
-        layer = watched.watch_module(every, name)._modules
-        watched.watch_module(layer, "self_attn")
-        mlp: Any = watched.watch_module(layer, "mlp")
-        watched.watch_module(mlp._modules, "act_fn")
-        for norm in ("input_layernorm", "post_attention_layernorm"):
-            watch_norm(layer, norm)
+        watched.watch_value(norm.__dict__, family.epsilon)
+    for layer, of_layer in zip(decoder.layers, layers):
+        watched.watch_module(layer.mlp._modules, family.activation)
         for joined in of_layer:
             watched.include(joined.unchanged)
     return watched
 
 
-def _norms(decoder: Any) -> list[Any]:
-    """In the order that the kernels take them."""
-    norms = []
-    for layer in decoder.layers:
-        norms += [layer.input_layernorm, layer.post_attention_layernorm]
-    return [*norms, decoder.norm]
+def _norms_at(layer: Any, family: Family) -> list[int]:
+    """Addresses of the weights of norms, in the order that the kernels take them; 0: none."""
+    first, *others = (name and getattr(layer, name) for name in family.norms)
+    heads = [getattr(layer.self_attn, name) for name in family.head_norms] or [None] * 2
+    return [0 if norm is None else norm.weight.data_ptr() for norm in (first, *heads, *others)]
 
 
-@functools.lru_cache(maxsize=None)
-def _activation_table() -> torch.Tensor:
-    """SiLU of every number of bfloat16, in the order of their bits: as PyTorch rounds it."""
+def _norm_at(norm: Any, family: Family, lanes: int) -> tuple[float, int, float, bool]:
+    """As the kernels take it."""
+    return getattr(norm, family.epsilon), lanes, family.norm_offset, family.norm_rounds_twice
+
+
+def _activation_table(activation: Any) -> torch.Tensor:
+    """Of every number of bfloat16, in the order of their bits: as PyTorch rounds it."""
     bits = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16)
-    return F.silu(bits.view(torch.bfloat16))
+    with torch.no_grad():
+        table: torch.Tensor = type(activation).forward(activation, bits.view(torch.bfloat16))
+    return table.contiguous()
 
 
-def _lanes(norm: Any) -> int | None:
+def _lanes(norm: Any, family: Family) -> int | None:
     """With how many lanes the kernels add up a row as PyTorch does, and then have the bits of this norm."""
     weight = norm.weight.detach()
     n = weight.shape[0]
@@ -162,7 +198,7 @@ def _lanes(norm: Any) -> int | None:
         if [_cpu.mean_of_squares(n, lanes, row.data_ptr()) for row in rows] == means:
             ours = torch.empty_like(rows)
             for row, to in zip(rows, ours):
-                numbers = weight.data_ptr(), norm.variance_epsilon, n, lanes
-                _cpu.rms_norm(*numbers, row.data_ptr(), to.data_ptr())
+                given = _norm_at(norm, family, lanes), weight.data_ptr(), n
+                _cpu.rms_norm(*given, row.data_ptr(), to.data_ptr())
             return lanes if torch.equal(ours, normed) else None
     return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps of one token through decoders of the kind of Llama: fewer operations than transformers takes, and the
+"""Steps of one token through the decoders of `families`: fewer operations than transformers takes, and the
 same bits.
 
 Decoding a small model is bound by the number of operations, not by their size. transformers takes some 60 in
@@ -10,12 +10,12 @@ bits that have one input are one product, and where all layers have few bits, a 
 `few_bits_step`).
 
 The model's own forward pass runs instead with gradients, with torch.compile, and where a class, a hook or an
-argument differs from the original. This is checked at each step.
+argument differs from the original. This is checked at each step. `trial` checks once that the bits are the
+same.
 """
 
 from __future__ import annotations
 
-import sys
 from typing import Any, Callable, Sequence
 
 import torch
@@ -24,18 +24,14 @@ import torch.nn.modules.module
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from sparq_ipu.transformers.cache_name import cache_in, with_cache
+from sparq_ipu.transformers.decoder.families import Family
 from sparq_ipu.transformers.decoder.few_bits import JoinedLinear
 from sparq_ipu.transformers.decoder.few_bits_step import SILU, FewBitsStep
 from sparq_ipu.transformers.decoder.rotary import Rotary
 from sparq_ipu.transformers.decoder.step_layer import StepLayer
-from sparq_ipu.transformers.decoder.unchanged import looks, replaces_forward
+from sparq_ipu.transformers.decoder.unchanged import Unchanged, looks, replaces_forward
 
 _torch_module: Any = torch.nn.modules.module  # partly typed
-
-#: decoders that this computes, by the name of their class: what the names of its parts begin with
-_FAMILIES = {"LlamaModel": "Llama", "Qwen2Model": "Qwen2"}
-#: the parts that are written out here
-_PARTS = ("DecoderLayer", "Attention", "MLP", "RMSNorm")
 
 
 class _Linears:
@@ -51,15 +47,17 @@ class _Linears:
         #: all as one product
         self.joined = JoinedLinear(modules, names) if fit else None
 
-    def each(self, modules: Any, rows: torch.Tensor) -> Sequence[torch.Tensor]:
-        """The output of each; all have the same width.
+    def halves(self, modules: Any, rows: torch.Tensor) -> Sequence[torch.Tensor]:
+        """The outputs of two layers, or of one in two parts of the same width.
 
         Args:
             modules: of that module, now.
             rows: (batch, in_features).
         """
         joined = self._product(modules, rows)
-        return self._apart(modules, rows) if joined is None else joined.chunk(len(self._names), 1)
+        if joined is None and len(self._names) == 2:
+            return self._apart(modules, rows)
+        return (self._apart(modules, rows)[0] if joined is None else joined).chunk(2, 1)
 
     def one(self, modules: Any, rows: torch.Tensor) -> torch.Tensor:
         """Their outputs, one after another, (batch, sum of their widths)."""
@@ -81,13 +79,14 @@ class _Linears:
 
 
 class _Layer:
-    """The linear layers of a decoder layer."""
+    """The linear layers of a decoder layer, and its attributes."""
 
-    def __init__(self, layer: Any):
-        self.inputs = _Linears(layer.self_attn, "q_proj", "k_proj", "v_proj")
+    def __init__(self, layer: Any, family: Family):
+        self.inputs = _Linears(layer.self_attn, *family.inputs)
         self.output = _Linears(layer.self_attn, "o_proj")
-        self.gates = _Linears(layer.mlp, "gate_proj", "up_proj")
+        self.gates = _Linears(layer.mlp, *family.gates)
         self.down = _Linears(layer.mlp, "down_proj")
+        self.is_turned = family.is_rotary is None or bool(getattr(layer.self_attn, family.is_rotary))
 
     @property
     def joined(self) -> list[JoinedLinear | None]:
@@ -96,65 +95,60 @@ class _Layer:
 
 
 class LeanStep:
-    """The forward pass of a decoder that `fits`: a step of one token, and the decoder's own for all else.
+    """The forward pass of a decoder: a step of one token, and the decoder's own for all else.
 
     Args:
         decoder: this becomes its `forward`.
+        family: of `family_of(decoder)`.
     """
 
-    def __init__(self, decoder: Any):
+    def __init__(self, decoder: Any, family: Family):
         #: the decoder's own; `inspect` finds its signature by this name
         self.__wrapped__: Callable[..., Any] = decoder.forward
-        self._decoder = decoder
+        self._decoder, self._family = decoder, family
         self._prepare()
 
     def _prepare(self) -> None:
-        self._layers = [_Layer(layer) for layer in self._decoder.layers]
-        #: where all of these have few bits; not known before the first step
-        self._few_bits: FewBitsStep | None = None
-        self._is_known = False
+        decoder, family = self._decoder, self._family
+        self._layers = [_Layer(layer, family) for layer in decoder.layers]
+        self._as_written = Unchanged()
+        for holder, name in family.written_out(decoder):
+            self._as_written.watch_module(holder, name)
+        attention = decoder.layers[0].self_attn
+        self._head_dim = int(attention.head_dim)
+        self._factor = attention.scaling * float(self._head_dim) ** 0.5
+        #: where all layers have few bits, or why this is left to PyTorch; not known before the first step
+        self._few_bits: FewBitsStep | str | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """The decoder of a copy may not be whole yet: the copy prepares for it at its first step."""
-        return dict(vars(self), _layers=[], _few_bits=None, _is_known=False)
-
-    @staticmethod
-    def fits(decoder: Any) -> bool:
-        """Whether it is one of transformers' own, and nobody has put other functions into its classes."""
-        family = _FAMILIES.get(type(decoder).__name__)
-        source = type(decoder).__module__
-        if family is None or source.split(".")[0] != "transformers" or "forward" in vars(decoder):
-            return False
-        written = sys.modules[source]
-        functions = [type(decoder).forward, written.apply_rotary_pos_emb]
-        functions += [getattr(written, family + part).forward for part in _PARTS]
-        if any(function.__module__ != source for function in functions):
-            return False
-        attention = (layer.self_attn for layer in decoder.layers)
-        scales = (module.scaling * float(module.head_dim) ** 0.5 for module in attention)
-        is_whole = len(decoder.layers) == decoder.config.num_hidden_layers
-        is_usual = is_whole and all(abs(scale - 1) < 1e-6 for scale in scales)
-        return is_usual and _has_its_bits(decoder.norm)
+        return dict(vars(self), _layers=[], _as_written=None, _few_bits=None)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if args or not _is_step(**kwargs) or self._is_looked_at():
             return self.__wrapped__(*args, **kwargs)
-        few_bits = self._few_bits
-        if few_bits is None or not few_bits.stands():
-            if not self._is_as_written():
-                return self.__wrapped__(*args, **kwargs)
-            few_bits = None if self._is_known else self.find_few_bits()
-        return self._step(few_bits, kwargs["input_ids"], kwargs.get("position_ids"), cache_in(kwargs))
+        few_bits = self.find_few_bits()
+        if few_bits is None and not self._as_written():
+            return self.__wrapped__(*args, **kwargs)
+        return self.step(few_bits, kwargs["input_ids"], kwargs.get("position_ids"), cache_in(kwargs))
 
     def find_few_bits(self) -> FewBitsStep | None:
         """The step in one call, for an unchanged decoder with layers of few bits; None:
         PyTorch computes it."""
-        if not self._is_known:
-            if not self._layers:
-                self._prepare()
-            self._is_known = True
-            self._few_bits = FewBitsStep.of(self._decoder, [layer.joined for layer in self._layers])
-        return self._few_bits if self._few_bits is not None and self._few_bits.stands() else None
+        if not self._layers:
+            self._prepare()
+        if self._few_bits is None:
+            joined = [layer.joined for layer in self._layers]
+            turned = [layer.is_turned for layer in self._layers]
+            self._few_bits = FewBitsStep.of(self._decoder, self._family, joined, turned, self._as_written)
+        few_bits = self._few_bits
+        return few_bits if isinstance(few_bits, FewBitsStep) and few_bits.stands() else None
+
+    def __str__(self) -> str:
+        """How steps are computed, in a line."""
+        if self.find_few_bits() is not None:
+            return "one call of the CPU kernels"
+        return f"few PyTorch operations, not one call of the CPU kernels ({self._few_bits})"
 
     def _is_looked_at(self) -> bool:
         """Somebody wants to see what goes through every part."""
@@ -162,39 +156,25 @@ class LeanStep:
         wants = config.output_hidden_states or config.output_attentions
         return bool(wants or _torch_module._has_any_global_hook())
 
-    def _is_as_written(self) -> bool:
-        """Every part is of its class, and nobody looks at what goes through it."""
-        decoder = self._decoder
-        family, written = _FAMILIES[type(decoder).__name__], sys.modules[type(decoder).__module__]
-        layer_class, attention, mlp, norm = (getattr(written, family + part) for part in _PARTS)
-        modules = decoder._modules
-        if not _is_plain(modules["norm"], norm):
-            return False
-        for layer in modules["layers"]._modules.values():
-            of_layer = layer._modules
-            if not (
-                _is_plain(layer, layer_class)
-                and _is_plain(of_layer["self_attn"], attention)
-                and _is_plain(of_layer["mlp"], mlp)
-                and _is_plain(of_layer["input_layernorm"], norm)
-                and _is_plain(of_layer["post_attention_layernorm"], norm)
-            ):
-                return False
-        return True
-
-    def _step(
+    def step(
         self,
         few_bits: FewBitsStep | None,
         token: torch.Tensor,
         position: torch.Tensor | None,
         cache: Any,
     ) -> BaseModelOutputWithPast:
-        modules = self._decoder._modules
+        """A step of a decoder that is as it was written. few_bits: of `find_few_bits`."""
+        decoder, family = self._decoder, self._family
+        modules = decoder._modules
         embedded = modules["embed_tokens"](token)
+        if family.embedding_multiplier is not None:
+            embedded = embedded * getattr(decoder, family.embedding_multiplier)
         if position is None:
             position = torch.tensor([[cache.get_seq_length()]])
         cos, sin = modules["rotary_emb"](embedded, position_ids=position)
-        rotary = Rotary(cos[:, 0], _signed(sin[:, 0]), self._decoder.config.num_attention_heads)
+        n_heads = decoder.config.num_attention_heads
+        heads = n_heads, self._head_dim, self._factor, family.has_wide_rotary
+        rotary = Rotary(cos[:, 0], _signed(sin[:, 0]), *heads)
         hidden = embedded[:, 0]
         normed = None if few_bits is None else few_bits(hidden, cache.layers, rotary)
         if normed is None:
@@ -202,26 +182,40 @@ class LeanStep:
         return BaseModelOutputWithPast(normed[:, None], **with_cache(cache))
 
     def _by_torch(self, hidden: torch.Tensor, cache: Any, rotary: Rotary) -> torch.Tensor:
-        modules = self._decoder._modules
+        modules, family = self._decoder._modules, self._family
+        before_attention, after_attention, before_mlp, after_mlp = family.norms
         for layer, cached, linears in zip(modules["layers"]._modules.values(), cache.layers, self._layers):
             of_layer = layer._modules
             attention, mlp = of_layer["self_attn"]._modules, of_layer["mlp"]._modules
-            products = linears.inputs.one(attention, _norm(of_layer["input_layernorm"], hidden))
-            hidden = hidden + linears.output.one(attention, cached.step(products, rotary))
-            normed = _norm(of_layer["post_attention_layernorm"], hidden)
-            gate, up = linears.gates.each(mlp, normed)
-            hidden = hidden + linears.down.one(mlp, _activated(mlp["act_fn"], gate) * up)
-        return _norm(modules["norm"], hidden)
 
+            def normed(name: str | None, x: torch.Tensor, of_layer: Any = of_layer) -> torch.Tensor:
+                return x if name is None else family.norm(of_layer[name], x)
 
-def _is_plain(part: Any, cls: type) -> bool:
-    """Whether it is of this class itself, and nobody looks at what goes through it."""
-    own = part.__dict__
-    return (
-        type(part) is cls
-        and not (looks(own["_forward_hooks"]) or own["_forward_pre_hooks"])
-        and not replaces_forward(part)
-    )
+            def added(x: torch.Tensor, layer: Any = layer) -> torch.Tensor:
+                name = family.residual_multiplier
+                return x if name is None else x * getattr(layer, name)
+
+            products = linears.inputs.one(attention, normed(before_attention, hidden))
+            if family.head_norms:
+                products = self._head_normed(attention, products)
+            attended = cached.step(products, rotary if linears.is_turned else rotary.unturned)
+            output = linears.output.one(attention, attended)
+            hidden = hidden + added(normed(after_attention, output))
+            gate, up = linears.gates.halves(mlp, normed(before_mlp, hidden))
+            output = linears.down.one(mlp, _activated(mlp[family.activation], gate) * up)
+            hidden = hidden + added(normed(after_mlp, output))
+        return family.norm(modules["norm"], hidden)
+
+    def _head_normed(self, attention: Any, products: torch.Tensor) -> torch.Tensor:
+        """Products with their queries and keys normed."""
+        n_queries = self._decoder.config.num_attention_heads * self._head_dim
+        n_keys = (products.shape[1] - n_queries) // 2
+        parts = list(torch.split_with_sizes(products, [n_queries, n_keys, n_keys], 1))
+        for index, name in enumerate(self._family.head_norms):
+            norm = attention[name]
+            rows = parts[index].view(len(products), -1, len(norm._parameters["weight"]))
+            parts[index] = self._family.norm(norm, rows).flatten(1)
+        return torch.cat(parts, 1)
 
 
 def _is_step(
@@ -251,27 +245,15 @@ def _is_step(
 
 
 def _activated(module: Any, gate: torch.Tensor) -> torch.Tensor:
-    activated: torch.Tensor = F.silu(gate) if _is_plain(module, SILU) else module(gate[:, None])[:, 0]
-    return activated
+    own = module.__dict__
+    is_called = type(module) is not SILU or replaces_forward(module)
+    if is_called or looks(own["_forward_hooks"]) or own["_forward_pre_hooks"]:
+        activated: torch.Tensor = module(gate[:, None])[:, 0]
+        return activated
+    return F.silu(gate)
 
 
 def _signed(sin: torch.Tensor) -> torch.Tensor:
     """The sine with the sign that its component of `rotate_half` has."""
     low, high = sin.chunk(2, -1)
     return torch.cat((-low, high), -1)
-
-
-def _norm(module: Any, hidden: torch.Tensor) -> torch.Tensor:
-    """RMSNorm, rounded as the model's own."""
-    weight = module._parameters["weight"]
-    normed: torch.Tensor = weight * torch.rms_norm(hidden, weight.shape, None, module.variance_epsilon)
-    return normed
-
-
-def _has_its_bits(module: Any) -> bool:
-    """Whether `_norm` rounds as this one does, with this version of PyTorch."""
-    generator = torch.Generator().manual_seed(0)
-    weight = module.weight
-    rows = torch.randn(64, 1, len(weight), generator=generator).to(weight.dtype)
-    with torch.no_grad():
-        return torch.equal(_norm(module, rows), module(rows))

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each family of docs/models.md: whether its steps are fast, the server takes it, and its GGUF files load."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import re
+from pathlib import Path
+from typing import Any, Callable
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("sparq_ipu._cpu")
+
+from families import FAMILIES  # noqa: E402
+from gguf_files import a_gguf  # noqa: E402
+from lean_steps import SETTINGS, a_model, a_wide_model, both, uneven  # noqa: E402
+from tiny_models import greedy, tiny_model, tokens_of  # noqa: E402
+
+import sparq_ipu.transformers  # noqa: E402
+from sparq_ipu.models import load_model  # noqa: E402
+from sparq_ipu.serve.places import Places  # noqa: E402
+from sparq_ipu.transformers.cache_name import with_cache  # noqa: E402
+from sparq_ipu.transformers.decoder import families  # noqa: E402
+from sparq_ipu.transformers.integration import steps_of  # noqa: E402
+
+FAST = [name for name, family in FAMILIES.items() if family.is_fast]
+OTHER_BITS = "its own forward pass has other bits in a trial"
+
+
+def of_family(name: str, weights: str) -> Any:
+    """With bfloat16 weights, or a shape that is one call with these weights."""
+    if weights == "bfloat16":
+        return a_model(name, torch.bfloat16)
+    changes = dict(FAMILIES[name].changes)
+    changes.pop("num_key_value_heads", None)
+    return a_wide_model(weights, FAMILIES[name].kind, **changes)
+
+
+@pytest.mark.parametrize("weights", ["bfloat16", "int8", "int4"])
+@pytest.mark.parametrize("name", FAST)
+def test_fast_steps_have_the_bits_of_the_model(
+    name: str, weights: str, monkeypatch: Any, caplog: Any
+) -> None:
+    caplog.set_level(logging.INFO, "sparq_ipu")
+    model = of_family(name, weights)
+    own, lean, n_steps = both(model, monkeypatch)
+    assert n_steps == (6 if FAMILIES[name].layers == "all" else 0)  # 40 positions are beyond the window
+    assert torch.equal(own, lean)
+    how = "one call of the CPU kernels"
+    if weights == "bfloat16":
+        how = f"few PyTorch operations, not {how} (linear layers have weights of 16 bits"
+    assert steps_of(model).startswith(f"fast: {how}")
+    assert caplog.records[-1].getMessage() == f"enable: steps are {steps_of(model)}"
+
+
+@pytest.mark.parametrize("name", [name for name in FAST if FAMILIES[name].layers != "all"])
+def test_steps_within_a_window(name: str, monkeypatch: Any) -> None:
+    model = of_family(name, "int4")
+    said = []
+    for lean in (False, True):
+        sparq_ipu.transformers.enable(model, lean=lean, **SETTINGS)
+        said.append(greedy(model, tokens_of(18), 10))
+    assert steps_of(model) == "fast: one call of the CPU kernels"
+    assert torch.equal(*said)
+
+
+#: what is left out of a description, and the test sees it
+MISSING = {
+    "Qwen 3": dict(head_norms=()),
+    "SmolLM 3": dict(is_rotary=None),
+    "Granite": dict(residual_multiplier=None),
+    "OLMo 2": dict(norm_rounds_twice=True),
+    "Gemma": dict(norm_offset=0.0),
+}
+
+
+@pytest.mark.parametrize("weights", ["bfloat16", "int4"])
+@pytest.mark.parametrize("name", MISSING)
+def test_a_description_that_is_wrong_is_not_used(name: str, weights: str, monkeypatch: Any) -> None:
+    kind = FAMILIES[name].kind
+    wrong = dataclasses.replace(families.FAMILIES[kind], **MISSING[name])
+    monkeypatch.setitem(families.FAMILIES, kind, wrong)
+    model = of_family(name, weights)
+    own, lean, n_steps = both(model, monkeypatch)
+    assert n_steps == 0
+    assert torch.equal(own, lean)
+    assert steps_of(model).endswith(OTHER_BITS)
+
+
+def _scale(model: Any) -> None:
+    model.model.layers[1].self_attn.scaling *= 2
+
+
+def _hook(model: Any) -> None:
+    model.model.layers[1].mlp.register_forward_hook(lambda module, args, output: output)
+
+
+def _norm(model: Any) -> None:
+    model.model.layers[2].input_layernorm = torch.nn.LayerNorm(96)
+
+
+def _infinite(model: Any) -> None:
+    model.model.layers[1].self_attn.v_proj.weight.fill_(1e5)
+
+
+@pytest.mark.parametrize(
+    "change, why",
+    [
+        (_scale, OTHER_BITS),
+        (_hook, "a hook is in mlp"),
+        (_norm, "input_layernorm is a LayerNorm that was put there"),
+        (_infinite, "a trial ended with: "),
+    ],
+)
+def test_a_model_that_was_changed_keeps_its_own_pass(change: Callable[[Any], None], why: str) -> None:
+    model = a_model()
+    change(model)
+    sparq_ipu.transformers.enable(model, **SETTINGS)
+    assert steps_of(model).startswith(f"the model's own forward pass, slower for small models: {why}")
+    assert "forward" not in vars(model.model)
+
+
+def test_another_family_is_named() -> None:
+    model = tiny_model("GPTNeoX")
+    sparq_ipu.transformers.enable(model, **SETTINGS)
+    assert "GPTNeoXModel is not among Llama, Mistral, " in steps_of(model)
+    sparq_ipu.transformers.enable(model, lean=False, **SETTINGS)
+    assert steps_of(model).endswith(": lean=False")
+
+
+@pytest.mark.parametrize("name", [name for name in FAST if FAMILIES[name].layers == "all"])
+def test_steps_of_some_places(name: str) -> None:
+    """Texts that come and go one by one, as the server has them."""
+    model, said = of_family(name, "int4"), []
+    for lean in (False, True):
+        sparq_ipu.transformers.enable(model, lean=lean, **SETTINGS)
+        places = Places([None] * 3, 3, 64, dict(device="cpu", n_threads=1))
+        with torch.no_grad():
+            for place, n in ((0, 20), (2, 11), (1, 2)):
+                piece = places.tokens([place], n, is_piece=True)
+                model(tokens_of(n, seed=place), **with_cache(piece), position_ids=torch.arange(n)[None])
+            positions = torch.tensor([[11], [20]])
+            passed = with_cache(places.tokens([2, 0]))
+            said.append(model(tokens_of(1, batch=2), **passed, position_ids=positions).logits)
+    assert torch.equal(*said)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_what_the_server_takes(name: str) -> None:
+    from tiny_server import Asked, running_engine
+
+    family = FAMILIES[name]
+    model = tiny_model(family.kind, **family.changes)
+    sparq_ipu.transformers.enable(model, rank=8, top_k=16, min_seq_len=40)
+    if family.layers != "all":
+        with pytest.raises(ValueError, match="window"), running_engine(model):
+            pass
+        return
+    prompt = tokens_of(50)
+    expected = greedy(model, prompt, 8)[0].tolist()
+    with running_engine(model) as engine:
+        assert Asked(engine, prompt, 8).tokens == expected
+
+
+@pytest.mark.parametrize("name", [name for name, family in FAMILIES.items() if family.gguf])
+def test_a_gguf_file_of_it(name: str, tmp_path: Path) -> None:
+    family = FAMILIES[name]
+    changes = {key: value for key, value in family.changes.items() if "rope" not in key}  # test_gguf_files
+    model = uneven(tiny_model(family.kind, vocab_size=112, **changes))
+    path = a_gguf(
+        tmp_path, model, {}, architecture=family.gguf, more=lambda writer: writer.add_pad_token_id(4)
+    )
+    loaded, _ = load_model(path)
+    with torch.no_grad():
+        tokens = tokens_of(20)
+        torch.testing.assert_close(loaded(tokens).logits, model(tokens).logits, rtol=1e-3, atol=1e-3)
+    sparq_ipu.transformers.enable(loaded, **SETTINGS)
+    assert steps_of(loaded).startswith("fast")
+
+
+def test_the_table_of_the_docs() -> None:
+    text = (Path(__file__).parents[2] / "docs/models.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([^|]+) \| [^|]+ \| (yes|no) \| (yes|no) \| (yes|no) \|$", text, re.MULTILINE)
+    said = {name: tuple(value == "yes" for value in values) for name, *values in rows}
+    expected = {n: (f.is_fast, f.layers == "all", f.gguf is not None) for n, f in FAMILIES.items()}
+    assert said == expected
