@@ -72,6 +72,17 @@ SHAPE = dict(
     head_dim=64,
     tie_word_embeddings=True,
 )
+#: Qwen3-0.6B; Qwen 2 differs in biases of queries, keys and values in place of their norms
+QWEN = dict(
+    vocab_size=151936,
+    hidden_size=1024,
+    intermediate_size=3072,
+    num_hidden_layers=28,
+    num_attention_heads=16,
+    num_key_value_heads=8,
+    head_dim=128,
+    tie_word_embeddings=True,
+)
 #: a small one, to try this bench
 TINY = dict(
     vocab_size=97,
@@ -84,7 +95,12 @@ TINY = dict(
 )
 #: methods that `plan_cpu` predicts, and their names there
 PREDICTED = {"dense": "dense", "recommended": "sparq"}
-SHAPES = {"smollm2-shape": SHAPE, "tiny-shape": TINY}
+SHAPES: dict[str, dict[str, Any]] = {
+    "smollm2-shape": SHAPE,
+    "tiny-shape": TINY,
+    "qwen2-shape": dict(QWEN, model_type="qwen2"),
+    "qwen3-shape": dict(QWEN, model_type="qwen3"),
+}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -170,7 +186,8 @@ def load(name: str, dtype: str, seed: int) -> Any:
 
         return load_model(gguf_of(name), dtype, weights=weights)[0]
     torch.manual_seed(seed)
-    config = transformers.LlamaConfig(max_position_embeddings=1 << 20, **SHAPES[name])
+    shape = {"model_type": "llama", **SHAPES[name]}
+    config = transformers.AutoConfig.for_model(max_position_embeddings=1 << 20, **shape)
     model = transformers.AutoModelForCausalLM.from_config(config)
     model = model.to(getattr(torch, dtype)).eval().requires_grad_(False)
     if weights is not None:

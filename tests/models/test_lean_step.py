@@ -43,6 +43,7 @@ LEAN = ("Llama 2", "Llama 3", "Qwen 2")
 def _no_trials(monkeypatch: Any) -> None:
     skip_trials(monkeypatch)
 
+
 @pytest.mark.parametrize("family", LEAN)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_the_bits_are_those_of_the_model(family: str, dtype: str, monkeypatch: Any) -> None:
