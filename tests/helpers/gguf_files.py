@@ -40,6 +40,8 @@ def a_gguf(
     writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_rope_dimension_count(config.head_dim)
+    writer.add_key_length(config.head_dim)
+    writer.add_value_length(config.head_dim)
     writer.add_rope_freq_base(10000.0)
     writer.add_vocab_size(config.vocab_size)
     writer.add_tokenizer_model("gpt2")
@@ -51,7 +53,7 @@ def a_gguf(
     more(writer)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[architecture.upper()], config.num_hidden_layers)
     for of_model, value in model.state_dict().items():
-        tensor_name = names.get_name(of_model, (".weight",))
+        tensor_name = names.get_name(of_model, (".weight", ".bias"))
         if tensor_name in without:
             continue
         array = value.float().numpy()

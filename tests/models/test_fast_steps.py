@@ -169,7 +169,8 @@ def test_what_the_server_takes(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name, family in FAMILIES.items() if family.gguf])
 def test_a_gguf_file_of_it(name: str, tmp_path: Path) -> None:
     family = FAMILIES[name]
-    changes = {key: value for key, value in family.changes.items() if "rope" not in key}  # test_gguf_files
+    # scalings have tests of their own, and a part of a head is refused: transformers does not read it
+    changes = {name: value for name, value in family.changes.items() if not name.startswith(("rope", "part"))}
     model = uneven(tiny_model(family.kind, vocab_size=112, **changes))
     path = a_gguf(
         tmp_path, model, {}, architecture=family.gguf, more=lambda writer: writer.add_pad_token_id(4)

@@ -274,6 +274,18 @@ def test_a_copy_is_a_model_of_its_own(monkeypatch: Any) -> None:
     assert "forward" in vars(model.model)
 
 
+@pytest.mark.parametrize("part", ["mlp", "input_layernorm"])
+def test_a_copy_that_is_changed_is_heard(part: str, monkeypatch: Any) -> None:
+    model = a_model()
+    sparq_ipu.transformers.enable(model, **SETTINGS)
+    twin = copy.deepcopy(model)
+    setattr(twin.model.layers[1], part, torch.nn.Identity())
+    with counted(monkeypatch) as steps:
+        lean = logits(twin)
+    assert not steps
+    assert torch.equal(lean, logits_of_own(twin))
+
+
 @pytest.mark.parametrize("name", ["enable", "enable_dense", "enable_window"])
 def test_lean_is_true_or_false(name: str) -> None:
     given = dict(top_k=8) if name == "enable_window" else {}

@@ -106,13 +106,17 @@ class LeanStep:
         #: the decoder's own; `inspect` finds its signature by this name
         self.__wrapped__: Callable[..., Any] = decoder.forward
         self._decoder, self._family = decoder, family
+        self._classes = [type(holder[name]) for holder, name in family.written_out(decoder)]
         self._prepare()
 
     def _prepare(self) -> None:
         decoder, family = self._decoder, self._family
+        parts = list(family.written_out(decoder))
+        if [type(holder[name]) for holder, name in parts] != self._classes:
+            return  # others were put into a copy
         self._layers = [_Layer(layer, family) for layer in decoder.layers]
         self._as_written = Unchanged()
-        for holder, name in family.written_out(decoder):
+        for holder, name in parts:
             self._as_written.watch_module(holder, name)
         attention = decoder.layers[0].self_attn
         self._head_dim = int(attention.head_dim)
@@ -128,7 +132,7 @@ class LeanStep:
         if args or not _is_step(**kwargs) or self._is_looked_at():
             return self.__wrapped__(*args, **kwargs)
         few_bits = self.find_few_bits()
-        if few_bits is None and not self._as_written():
+        if few_bits is None and not (self._layers and self._as_written()):
             return self.__wrapped__(*args, **kwargs)
         return self.step(few_bits, kwargs["input_ids"], kwargs.get("position_ids"), cache_in(kwargs))
 
@@ -137,7 +141,7 @@ class LeanStep:
         PyTorch computes it."""
         if not self._layers:
             self._prepare()
-        if self._few_bits is None:
+        if self._few_bits is None and self._layers:
             joined = [layer.joined for layer in self._layers]
             turned = [layer.is_turned for layer in self._layers]
             self._few_bits = FewBitsStep.of(self._decoder, self._family, joined, turned, self._as_written)
