@@ -84,7 +84,7 @@ def prompts(rows: list[Row]) -> str:
 
 def products(rows: list[Row]) -> str:
     """Linear layers."""
-    return rates(rows, "n_rows", "{} rows")
+    return rates(rows, "n_rows", "{} row(s)")
 
 
 def servers(rows: list[Row]) -> str:
@@ -115,6 +115,7 @@ def servers(rows: list[Row]) -> str:
 ROWS = {
     "kernels": ("cpu_sparq.jsonl", kernels),
     "prompts": ("prompt.jsonl", prompts),
+    "products": ("products.jsonl", products),
     "servers": ("serve.jsonl", servers),
 }
 
