@@ -3,7 +3,9 @@
 // Prompt attention in the Python module sparq_ipu._cpu: arrays are given by addresses and strides,
 // which the caller takes from NumPy or PyTorch.
 #include "cpu.hpp"
-#include "prompt_attention.hpp"
+#include "dispatch.hpp"
+#include "kv_cache.hpp"
+#include "thread_pool.hpp"
 
 #include <pybind11/stl.h>
 
@@ -21,23 +23,55 @@ using TensorAt = std::tuple<std::uintptr_t, std::ptrdiff_t, std::ptrdiff_t, std:
 using Sizes =
     std::tuple<std::size_t, std::size_t, std::size_t, std::size_t, std::size_t, std::size_t>;
 
-PromptTensor tensorAt(const TensorAt &at) {
-  const auto &[address, batch, head, token] = at;
-  return {reinterpret_cast<const void *>(address), batch, head, token};
+PromptRows rowsAt(const TensorAt &at, std::size_t element, std::size_t token) {
+  const auto &[address, batchStep, headStep, tokenStep] = at;
+  return {reinterpret_cast<const char *>(address) +
+              static_cast<std::ptrdiff_t>(element) * batchStep +
+              static_cast<std::ptrdiff_t>(token) * tokenStep,
+          headStep, tokenStep};
 }
 
-void promptAttention(const std::string &type, const TensorAt &query, const TensorAt &key,
+void promptAttention(const std::string &dtype, const TensorAt &query, const TensorAt &key,
                      const TensorAt &value, const Sizes &sizes, bool integers, float scale,
                      std::size_t window, const std::vector<std::size_t> &starts,
                      std::uintptr_t output, std::int64_t nThreads, const std::string &isa) {
   const auto &[batch, nHeads, nKvHeads, nQueries, nKeys, headDim] = sizes;
-  const Prompt prompt{floatNamed(type), tensorAt(query), tensorAt(key),
-                      tensorAt(value),  batch,           nHeads,
-                      nKvHeads,         nQueries,        nKeys,
-                      headDim,          integers,        scale,
-                      window,           starts,          reinterpret_cast<void *>(output)};
+  const Float type = floatNamed(dtype);
+  if (!starts.empty() && starts.size() != batch)
+    throw sparq::Error("prompt_attention: starts must have one entry per batch element, got " +
+                       std::to_string(starts.size()));
+  std::vector<PromptText> texts;
+  for (std::size_t b = 0; b < batch; ++b) {
+    const std::size_t start = starts.empty() ? 0 : std::min(starts[b], nKeys), n = nKeys - start;
+    const std::size_t rows = std::min(nQueries, n), padding = nQueries - rows;
+    char *const to = reinterpret_cast<char *>(output) +
+                     (b * nQueries + padding) * nHeads * headDim * bytesOf(type);
+    texts.push_back(
+        {rowsAt(query, b, padding), rowsAt(key, b, start), rowsAt(value, b, start), rows, n, to});
+  }
+  const Kernels &kernels = kernelsNamed("prompt_attention", isa);
+  const unsigned threads = checkedThreads("prompt_attention", nThreads);
   py::gil_scoped_release release;
-  attendPrompt(prompt, nThreads, isa);
+  attendPrompt({type, type, nHeads, nKvHeads, headDim, integers, scale, window}, texts, kernels,
+               threads);
+}
+
+// Tokens of a tensor, by their number: batch elements one after another.
+using Tokens = std::pair<std::size_t, std::size_t>; // first, count
+
+void promptAttentionOfCache(const KVCache &cache, const std::string &dtype, const TensorAt &query,
+                            std::size_t nHeads, std::size_t nQueries,
+                            const std::vector<Tokens> &tokens, bool integers, float scale,
+                            std::size_t window, std::uintptr_t output) {
+  const Float type = floatNamed(dtype);
+  std::vector<PromptText> texts;
+  for (const auto &[first, count] : tokens) {
+    char *const to =
+        reinterpret_cast<char *>(output) + first * nHeads * cache.headDim * bytesOf(type);
+    texts.push_back({rowsAt(query, first / nQueries, first % nQueries), {}, {}, count, 0, to});
+  }
+  py::gil_scoped_release release;
+  cache.attendPrompt({type, type, nHeads, 0, 0, integers, scale, window}, std::move(texts));
 }
 
 } // namespace
@@ -49,4 +83,9 @@ void bindPrompt(py::module_ &m) {
         py::arg("isa") = "auto",
         "Causal attention of a prompt. sizes: batch, n_heads, n_kv_heads, n_queries, n_keys, "
         "head_dim.");
+  m.def("prompt_attention_of_cache", &promptAttentionOfCache, py::arg("cache"), py::arg("dtype"),
+        py::arg("query"), py::arg("n_heads"), py::arg("n_queries"), py::arg("tokens"),
+        py::kw_only(), py::arg("integers"), py::arg("scale"), py::arg("window"), py::arg("output"),
+        "The same of the last positions of each batch element of a cache, whose queries are "
+        "`tokens`: first, count.");
 }

@@ -12,6 +12,8 @@ namespace sparq::cpu {
 
 enum class Float { float32, bfloat16, float16 };
 
+inline std::size_t bytesOf(Float type) { return type == Float::float32 ? 4 : 2; }
+
 // n numbers of the type to fp32, exactly.
 inline void widenNumbers(const Kernels &kernels, Float type, const void *from, std::size_t n,
                          float *to) {

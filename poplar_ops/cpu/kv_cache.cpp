@@ -338,6 +338,26 @@ void KVCache::attention(const Query &query, std::int64_t nHeads, const SparqSett
   attend(*this, query, static_cast<std::size_t>(nHeads), settings, output);
 }
 
+void KVCache::attendPrompt(Prompt prompt, std::vector<PromptText> texts) const {
+  checkHeads("prompt_attention", spec, static_cast<std::int64_t>(prompt.nHeads));
+  if (texts.size() != batch)
+    fail("prompt_attention: rows must have batch=" + std::to_string(batch) + " entries, got " +
+         std::to_string(texts.size()));
+  std::shared_lock<std::shared_mutex> lock(shared->access);
+  const auto row = static_cast<std::ptrdiff_t>(headDim * sizeof(Half));
+  const std::ptrdiff_t head = row * static_cast<std::ptrdiff_t>(capacity);
+  for (std::size_t b = 0; b < batch; ++b) {
+    const Pair first = pair(b * nKvHeads);
+    texts[b].key = {reinterpret_cast<const char *>(first.keyRows), head, row};
+    texts[b].value = {reinterpret_cast<const char *>(first.valueRows), head, row};
+    texts[b].nKeys = nHeld(b);
+  }
+  prompt.keyType = Float::float16;
+  prompt.nKvHeads = nKvHeads;
+  prompt.headDim = headDim;
+  sparq::cpu::attendPrompt(prompt, texts, kernels, nThreads);
+}
+
 void KVCache::checkWindow(const char *op, std::int64_t nHeads,
                           const WindowSettings &settings) const {
   const auto &history = shared->history;

@@ -11,6 +11,7 @@
 #include "buffer.hpp"
 #include "kernels/table.hpp"
 #include "key_index.hpp"
+#include "prompt_attention.hpp"
 #include "sparq/settings.hpp"
 #include "window_history.hpp"
 
@@ -62,6 +63,10 @@ public:
   // attends to the positions up to its own.
   void attention(const Query &query, std::int64_t nHeads, const SparqSettings *settings,
                  Half *output) const;
+
+  // Attention of the last tokens held, those of a prompt (contract E14): of each batch element a
+  // text, of which the queries and the output are given. Throws Error.
+  void attendPrompt(Prompt prompt, std::vector<PromptText> texts) const;
 
   // Window attention of one token; output {batch, nHeads, headDim}. Settings that remember add the
   // step to the history. Throws Error, also for another nRecent than that of the steps so far.

@@ -3,11 +3,11 @@
 
 #include "arith/arith.hpp"
 #include "call.hpp"
-#include "dispatch.hpp"
 
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <deque>
 
 namespace sparq {
 namespace cpu {
@@ -16,31 +16,38 @@ namespace {
 // Rows that go over the blocks together: their sums and one block stay in the second cache.
 constexpr unsigned rowsTogether = 48;
 static_assert(rowsTogether % promptRowGroup == 0, "no group of rows is cut");
+// Packed keys and values that threads share between two barriers, in bytes; or those of one head.
+constexpr std::size_t packedTogether = std::size_t(8) << 20;
 
-// Rows of `width` floats, the last ones zero, from a tensor's rows of headDim numbers.
-void widenRows(const Kernels &kernels, const Prompt &p, const PromptTensor &tensor,
-               std::size_t batch, std::size_t head, std::size_t token, std::size_t count,
-               std::size_t width, float *to) {
-  for (std::size_t i = 0; i < count; ++i, to += width) {
-    const char *const from = static_cast<const char *>(tensor.start) +
-                             static_cast<std::ptrdiff_t>(batch) * tensor.batch +
-                             static_cast<std::ptrdiff_t>(head) * tensor.head +
-                             static_cast<std::ptrdiff_t>(token + i) * tensor.token;
-    widenNumbers(kernels, p.type, from, p.headDim, to);
-    std::fill(to + p.headDim, to + width, 0.0f);
+// Rows of `width` floats, the last ones zero, from `count` rows of headDim numbers.
+void widenRows(const Kernels &kernels, Float type, const char *from, std::ptrdiff_t stride,
+               std::size_t headDim, std::size_t count, std::size_t width, float *to) {
+  if (width == headDim && stride == static_cast<std::ptrdiff_t>(headDim * bytesOf(type))) {
+    widenNumbers(kernels, type, from, count * headDim, to);
+    return;
+  }
+  for (std::size_t i = 0; i < count; ++i, from += stride, to += width) {
+    widenNumbers(kernels, type, from, headDim, to);
+    std::fill(to + headDim, to + width, 0.0f);
   }
 }
 
-void writeRow(const Kernels &kernels, const Prompt &p, std::size_t batch, std::size_t head,
-              std::size_t row, const float *from) {
-  const std::size_t at = ((batch * p.nQueries + row) * p.nHeads + head) * p.headDim;
-  if (p.type == Float::float32)
-    std::memcpy(static_cast<float *>(p.output) + at, from, p.headDim * sizeof(float));
-  else if (p.type == Float::float16)
-    kernels.narrow(from, static_cast<Half *>(p.output) + at, p.headDim);
+const char *at(const PromptRows &rows, std::size_t head, std::size_t token) {
+  return rows.start + static_cast<std::ptrdiff_t>(head) * rows.head +
+         static_cast<std::ptrdiff_t>(token) * rows.token;
+}
+
+void writeRow(const Kernels &kernels, Float type, std::size_t n, const float *from, char *to) {
+  if (type == Float::float32) {
+    std::memcpy(to, from, n * sizeof(float));
+    return;
+  }
+  auto *const bits = reinterpret_cast<std::uint16_t *>(to);
+  if (type == Float::float16)
+    kernels.narrow(from, bits, n);
   else
-    for (std::size_t c = 0; c < p.headDim; ++c)
-      static_cast<std::uint16_t *>(p.output)[at + c] = narrowed(from[c]);
+    for (std::size_t c = 0; c < n; ++c)
+      bits[c] = narrowed(from[c]);
 }
 
 template <typename Number>
@@ -50,11 +57,22 @@ void check(bool right, const char *argument, const char *rule, Number got) {
                 std::to_string(got));
 }
 
-// One batch element and KV head: its keys and values by lanes of 32 bits.
-struct Pair {
+void check(const Prompt &p, const std::vector<PromptText> &texts) {
+  check(p.nKvHeads > 0 && p.nHeads % p.nKvHeads == 0, "n_heads", "be a multiple of n_kv_heads",
+        p.nHeads);
+  check(p.headDim > 0 && p.headDim % 8 == 0 && p.headDim <= 256, "head_dim",
+        "be a multiple of 8 of at most 256", p.headDim);
+  check(std::isfinite(p.scale) && p.scale > 0.0f, "scale", "be positive and finite", p.scale);
+  for (const PromptText &text : texts)
+    check(text.nQueries <= text.nKeys, "query", "have at most as many tokens as key",
+          text.nQueries);
+}
+
+// Keys and values by lanes of 32 bits.
+struct Packed {
   std::int32_t *keys, *values;
   float *keySteps, *valueSteps;
-  Pair(Carver &carve, std::size_t blocks, std::size_t lanes)
+  Packed(Carver &carve, std::size_t blocks, std::size_t lanes)
       : keys(carve.take<std::int32_t>(blocks * blockSize * lanes)),
         values(carve.take<std::int32_t>(blocks * blockSize * lanes)),
         keySteps(carve.take<float>(blocks * blockSize)),
@@ -74,48 +92,91 @@ struct Own {
         valueDots(carve.take<std::int32_t>(promptRowGroup * width)) {}
 };
 
+// One text and KV head. Positions of a unit begin at the first block that its rows see.
+struct Unit {
+  const PromptText *text;
+  std::size_t kvHead, begin;         // its position 0 in the text
+  std::size_t blocks, parts;         // parts: rowsTogether rows of one head
+  std::size_t firstBlock, firstPart; // among those of its group
+};
+
+// Units whose keys and values are packed at one time.
+struct Group {
+  std::size_t firstUnit, blocks = 0, parts = 0;
+  std::atomic<std::size_t> nextBlock{0}, nextPart{0};
+  explicit Group(std::size_t first) : firstUnit(first) {}
+};
+
+struct Work {
+  std::vector<Unit> units;
+  std::deque<Group> groups;
+  std::size_t mostBlocks = 0; // of a group
+
+  Work(const Prompt &p, const std::vector<PromptText> &texts, std::size_t blockBytes) {
+    for (const PromptText &text : texts)
+      for (std::size_t kvHead = 0; text.nQueries && kvHead < p.nKvHeads; ++kvHead)
+        add(p, text, kvHead, blockBytes);
+  }
+
+private:
+  void add(const Prompt &p, const PromptText &text, std::size_t kvHead, std::size_t blockBytes) {
+    const std::size_t first = text.nKeys - text.nQueries; // position of the first row
+    const std::size_t hidden = p.window && first >= p.window ? first + 1 - p.window : 0;
+    const std::size_t begin = hidden / blockSize * blockSize;
+    const std::size_t blocks = roundUp(text.nKeys - begin, blockSize) / blockSize;
+    if (groups.empty() || (groups.back().blocks + blocks) * blockBytes > packedTogether)
+      groups.emplace_back(units.size());
+    Group &group = groups.back();
+    const std::size_t parts =
+        roundUp(text.nQueries, rowsTogether) / rowsTogether * (p.nHeads / p.nKvHeads);
+    units.push_back({&text, kvHead, begin, blocks, parts, group.blocks, group.parts});
+    group.blocks += blocks;
+    group.parts += parts;
+    mostBlocks = std::max(mostBlocks, group.blocks);
+  }
+};
+
 } // namespace
 
-void attendPrompt(const Prompt &p, std::int64_t threads, const std::string &isa) {
-  check(p.nKvHeads > 0 && p.nHeads % p.nKvHeads == 0, "n_heads", "be a multiple of n_kv_heads",
-        p.nHeads);
-  check(p.headDim > 0 && p.headDim % 8 == 0 && p.headDim <= 256, "head_dim",
-        "be a multiple of 8 of at most 256", p.headDim);
-  check(p.nQueries <= p.nKeys, "query", "have at most as many tokens as key", p.nQueries);
-  check(std::isfinite(p.scale) && p.scale > 0.0f, "scale", "be positive and finite", p.scale);
-  check(p.starts.empty() || p.starts.size() == p.batch, "starts",
-        "have one entry per batch element", p.starts.size());
-  for (const std::size_t start : p.starts)
-    check(start <= p.nKeys, "starts", "be at most the number of keys", start);
-  const Kernels &kernels = kernelsNamed("prompt_attention", isa);
-  PoolLease pool(checkedThreads("prompt_attention", threads));
+void attendPrompt(const Prompt &p, const std::vector<PromptText> &texts, const Kernels &kernels,
+                  unsigned nThreads) {
+  check(p, texts);
   const std::size_t width = roundUp(p.headDim, 16), lanes = p.integers ? width / 2 : width;
   const std::size_t groupSize = p.nHeads / p.nKvHeads;
+  const std::size_t blockBytes = blockSize * 2 * (lanes * sizeof(std::int32_t) + sizeof(float));
+  Work work(p, texts, blockBytes);
 
+  PoolLease pool(nThreads);
   Carver measureShared(nullptr), measureOwn(nullptr);
-  Pair(measureShared, roundUp(p.nKeys, blockSize) / blockSize, lanes);
+  Packed(measureShared, work.mostBlocks, lanes);
   Own(measureOwn, width);
   char *const memory = pool->scratch(measureShared.used + pool->nThreads() * measureOwn.used);
   Carver shared(memory);
-  const Pair pair(shared, roundUp(p.nKeys, blockSize) / blockSize, lanes);
-  std::atomic<std::size_t> nextBlock{0}, nextPart{0};
+  const Packed packed(shared, work.mostBlocks, lanes);
 
-  // Position 0 is the first token behind the padding.
-  const auto pack = [&](const Own &own, std::size_t batch, std::size_t head, std::size_t block) {
-    const std::size_t start = p.startOf(batch), begin = block * blockSize;
-    const std::size_t count = std::min<std::size_t>(blockSize, p.nKeys - start - begin);
+  const auto pack = [&](const Own &own, const Unit &unit, std::size_t block) {
+    const PromptText &text = *unit.text;
+    const std::size_t begin = unit.begin + block * blockSize;
+    const std::size_t count = std::min<std::size_t>(blockSize, text.nKeys - begin);
     float *const keys = own.rows, *const values = own.rows + blockSize * width;
-    widenRows(kernels, p, p.key, batch, head, start + begin, count, width, keys);
-    widenRows(kernels, p, p.value, batch, head, start + begin, count, width, values);
-    kernels.promptBlock({p.integers, keys, values, static_cast<unsigned>(count),
-                         static_cast<unsigned>(width), own.integers, pair.keys + begin * lanes,
-                         pair.values + begin * lanes, pair.keySteps + begin,
-                         pair.valueSteps + begin});
+    for (const auto &[rows, to] : {std::pair(&text.key, keys), std::pair(&text.value, values)}) {
+      widenRows(kernels, p.keyType, at(*rows, unit.kvHead, begin), rows->token, p.headDim, count,
+                width, to);
+      std::fill(to + count * width, to + blockSize * width, 0.0f);
+    }
+    const std::size_t first = (unit.firstBlock + block) * blockSize;
+    kernels.promptBlock({p.integers, keys, values, static_cast<unsigned>(width), own.integers,
+                         packed.keys + first * lanes, packed.values + first * lanes,
+                         packed.keySteps + first, packed.valueSteps + first});
   };
-  // `begin`: the first of the rows among all queries.
-  const auto attend = [&](const Own &own, std::size_t batch, std::size_t head, std::size_t begin,
-                          std::size_t rows, std::size_t position) {
-    widenRows(kernels, p, p.query, batch, head, begin, rows, width, own.rows);
+  const auto attend = [&](const Own &own, const Unit &unit, std::size_t part) {
+    const PromptText &text = *unit.text;
+    const std::size_t head = unit.kvHead * groupSize + part % groupSize;
+    // The last rows see most positions: they come first, so that no thread is left with them.
+    const std::size_t begin = (unit.parts / groupSize - 1 - part / groupSize) * rowsTogether;
+    const std::size_t rows = std::min<std::size_t>(rowsTogether, text.nQueries - begin);
+    widenRows(kernels, p.type, at(text.query, head, begin), text.query.token, p.headDim, rows,
+              width, own.rows);
     const void *query = own.rows;
     if (p.integers) {
       std::memset(own.integers, 0, rowsTogether * width * sizeof(*own.integers));
@@ -126,39 +187,34 @@ void attendPrompt(const Prompt &p, std::int64_t threads, const std::string &isa)
       std::fill(own.rows + rows * width, own.rows + rowsTogether * width, 0.0f);
       std::fill_n(own.steps, rows, p.scale);
     }
-    kernels.promptAttention({p.integers, query, own.steps, static_cast<unsigned>(rows),
-                             static_cast<unsigned>(width), position, p.window, pair.keys,
-                             pair.values, pair.keySteps, pair.valueSteps, own.sums, own.maxima,
-                             own.weightSums, own.valueDots});
+    const std::size_t first = unit.firstBlock * blockSize;
+    kernels.promptAttention(
+        {p.integers, query, own.steps, static_cast<unsigned>(rows), static_cast<unsigned>(width),
+         text.nKeys - text.nQueries + begin - unit.begin, p.window, packed.keys + first * lanes,
+         packed.values + first * lanes, packed.keySteps + first, packed.valueSteps + first,
+         own.sums, own.maxima, own.weightSums, own.valueDots});
+    const std::size_t bytes = p.headDim * bytesOf(p.type);
     for (std::size_t row = 0; row < rows; ++row)
-      writeRow(kernels, p, batch, head, begin + row, own.sums + row * width);
+      writeRow(kernels, p.type, p.headDim, own.sums + row * width,
+               text.output + ((begin + row) * p.nHeads + head) * bytes);
   };
 
   pool->run([&](unsigned thread) {
     Carver carve(memory + measureShared.used + thread * measureOwn.used);
     const Own own(carve, width);
-    for (std::size_t i = 0; i < p.batch * p.nKvHeads; ++i) {
-      const std::size_t batch = i / p.nKvHeads, kvHead = i % p.nKvHeads;
-      const std::size_t nKeys = p.nKeys - p.startOf(batch);
-      const std::size_t nRows = std::min(p.nQueries, nKeys), padding = p.nQueries - nRows;
-      const std::size_t blocks = roundUp(nKeys, blockSize) / blockSize;
-      const std::size_t parts = roundUp(nRows, rowsTogether) / rowsTogether;
-      const std::size_t first = nKeys - nRows; // position of the first row
-      const std::size_t unseen =
-          p.window && first >= p.window ? (first + 1 - p.window) / blockSize : 0;
-      for (std::size_t block; (block = unseen + nextBlock.fetch_add(1)) < blocks;)
-        pack(own, batch, kvHead, block);
-      pool->barrier();
-      // The last rows see most positions: they come first, so that no thread is left with them.
-      for (std::size_t work; (work = nextPart.fetch_add(1)) < parts * groupSize;) {
-        const std::size_t row = (parts - 1 - work / groupSize) * rowsTogether;
-        attend(own, batch, kvHead * groupSize + work % groupSize, padding + row,
-               std::min<std::size_t>(rowsTogether, nRows - row), first + row);
+    for (Group &group : work.groups) {
+      const Unit *unit = &work.units[group.firstUnit];
+      for (std::size_t i; (i = group.nextBlock.fetch_add(1)) < group.blocks;) {
+        while (i >= unit->firstBlock + unit->blocks)
+          ++unit;
+        pack(own, *unit, i - unit->firstBlock);
       }
       pool->barrier();
-      if (thread == 0) {
-        nextBlock = 0;
-        nextPart = 0;
+      unit = &work.units[group.firstUnit];
+      for (std::size_t i; (i = group.nextPart.fetch_add(1)) < group.parts;) {
+        while (i >= unit->firstPart + unit->parts)
+          ++unit;
+        attend(own, *unit, i - unit->firstPart);
       }
       pool->barrier();
     }

@@ -96,6 +96,18 @@ def beside_another(rng: np.random.Generator, x: np.ndarray, n_padding: int) -> n
     return both
 
 
+def test_heads_that_are_packed_one_after_another() -> None:
+    """More keys than are packed between two barriers: each head is as alone."""
+    rng = np.random.default_rng(0)
+    query, key, value = (rng.standard_normal((1, 3, n, 256)).astype(np.float32) for n in (3, 5000, 5000))
+    for integers in (False, True):
+        got = sparq_ipu.prompt_attention(query, key, value, integers=integers, n_threads=2)
+        for head in range(3):
+            one = slice(head, head + 1)
+            alone = sparq_ipu.prompt_attention(query[:, one], key[:, one], value[:, one], integers=integers)
+            assert np.array_equal(bits(got[:, :, one]), bits(alone)), (integers, head)
+
+
 def test_control_a_cut_has_pieces_of_many_lengths() -> None:
     lengths = [p.stop - p.start for p in cut(np.random.default_rng(0), 20_000)]
     assert sum(lengths) == 20_000 and min(lengths) == 1 and max(lengths) > 800

@@ -14,6 +14,7 @@ pytest.importorskip("transformers")
 
 from tiny_models import enable, tiny_model, tokens_of  # noqa: E402
 
+from sparq_ipu import KVCache  # noqa: E402
 from sparq_ipu import transformers as sparq  # noqa: E402
 from sparq_ipu.torch import prompt as of_tensors  # noqa: E402
 from sparq_ipu.transformers.cache_name import with_cache  # noqa: E402
@@ -35,17 +36,39 @@ def test_tensors_give_the_bits_of_the_reference(dtype: Any) -> None:
     assert np.abs(exact).max() > 0.1
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("window", [0, 70])
+def test_texts_of_a_cache_side_by_side_in_one_call(dtype: Any, window: int) -> None:
+    """Each has the bits that its keys and values give as tensors."""
+    generator = torch.Generator().manual_seed(0)
+    lengths, counts, heads = [200, 1, 64, 130], [64, 1, 64, 3], (6, 2)
+    cache = KVCache(len(lengths), heads[1], 32, 256)
+    key, value = (torch.randn(4, heads[1], 200, 32, generator=generator).to(dtype) for _ in range(2))
+    cache.append(*(x.to(torch.float16).numpy() for x in (key, value)), np.array(lengths))
+    query = torch.randn(1, 150, heads[0], 32, generator=generator).to(dtype).transpose(1, 2)
+    tokens = list(zip((8, 0, 86, 2), counts))
+    got = of_tensors.attend_cache(query, cache, tokens, 0.3, window)
+    inside = torch.zeros(150, dtype=torch.bool)
+    for row, (length, (first, n)) in enumerate(zip(lengths, tokens)):
+        rows = slice(first, first + n)
+        held = (x[row : row + 1, :, :length].to(torch.float16).to(dtype) for x in (key, value))
+        alone = of_tensors.prompt_attention(query[:, :, rows], *held, 0.3, window)
+        assert torch.equal(got[:, rows], alone), row
+        inside[rows] = True
+    assert not got[:, ~inside].any() and not inside.all()
+
+
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """(n, seq_len) of each call of prompt attention."""
     seen: list[tuple[int, int]] = []
-    original = of_tensors.prompt_attention
+    original = of_tensors.attend_cache
 
-    def counted(query: Any, key: Any, *arguments: Any) -> Any:
-        seen.append((query.shape[2], key.shape[2]))
-        return original(query, key, *arguments)
+    def counted(query: Any, cache: Any, *arguments: Any) -> Any:
+        seen.append((query.shape[2], int(cache.lengths.max())))
+        return original(query, cache, *arguments)
 
-    monkeypatch.setattr(of_tensors, "prompt_attention", counted)
+    monkeypatch.setattr(of_tensors, "attend_cache", counted)
     return seen
 
 
@@ -102,13 +125,24 @@ def test_padding_and_windows_are_those_of_pytorchs_attention(
     tokens, mask = tokens_of(40), torch.ones(1, 40, dtype=torch.long)
     mask[0, :padding] = 0
     ours = prefill(model, tokens, mask=mask)
-    assert calls == [(40, 40)] * 3
+    assert calls == [(40, 40 - padding)] * 3
     monkeypatch.setattr(of_tensors, "takes", lambda *tensors: False)
     own = prefill(model, tokens, mask=mask)
     # a difference of float32 turns a few roundings of later keys to float16
     assert (ours - own).norm() < 1e-3 * own.norm()
     causal = prefill(enabled(torch.float32, **(dict(kind="Mistral") if window else {})), tokens)
     assert (causal - own).norm() > 0.05 * own.norm()
+
+
+def test_a_cache_on_another_device_has_the_same_bits(calls: list[tuple[int, int]]) -> None:
+    tokens, mask = tokens_of(40), torch.ones(1, 40, dtype=torch.long)
+    mask[0, :3] = 0
+    model = enabled()
+    here = prefill(model, tokens, mask=mask)
+    calls.clear()
+    cache = sparq.SparqCache(model.config, device="reference")
+    logits = model(tokens, attention_mask=mask, **with_cache(cache)).logits
+    assert torch.equal(logits[0, -1].float(), here) and calls == []
 
 
 @pytest.mark.parametrize("kind", ["padding behind", "gradient"])

@@ -81,11 +81,11 @@ def logits_of_all(contexts: Contexts, company: bool) -> list[np.ndarray]:
     pieces = (128, 256) if company else (384,)
     at = 0
     for n in (*pieces, 16):
-        seen = [contexts.read(2, prompt[at : at + n], at)]
+        seen = [contexts.read([2], [prompt[at : at + n]], [at])[0]]
         at += n
     others = [0, 1, 3] if company else []
     for place in others:
-        contexts.read(place, tokens_of(50 + 100 * place, seed=place)[0].tolist(), 0)
+        contexts.read([place], [tokens_of(50 + 100 * place, seed=place)[0].tolist()], [0])
     held = {0: 50, 1: 150, 3: 350}
     for step in range(10):
         places = [*others[:2], 2, *others[2:]]
@@ -259,11 +259,11 @@ def test_prompts_are_read_in_turn_piece_by_piece(engine: Any, monkeypatch: Any) 
     sizes = []
     read = engine.contexts.read
 
-    def counted(place: int, tokens: Any, *more: Any) -> Any:
-        sizes.append(len(tokens))
+    def counted(places: Any, pieces: Any, *more: Any) -> Any:
+        sizes.extend(map(len, pieces))
         if len(sizes) == 1:
             asked.append(Asked(engine, tokens_of(900, seed=2), 1))
-        return read(place, tokens, *more)
+        return read(places, pieces, *more)
 
     monkeypatch.setattr(engine.contexts, "read", counted)
     monkeypatch.setattr(engine_module, "PIECE", 384)
@@ -390,11 +390,11 @@ def test_an_error_in_a_prompt_fails_one_request(engine: Any, monkeypatch: Any) -
     alone = Asked(engine, tokens_of(60), 60).tokens
     read = engine.contexts.read
 
-    def bad_read(place: int, tokens: Any, *more: Any) -> Any:
-        if len(tokens) == 77:
-            read(place, tokens, *more)
+    def bad_read(places: Any, pieces: Any, *more: Any) -> Any:
+        logits = read(places, pieces, *more)
+        if any(len(piece) == 77 for piece in pieces):
             raise RuntimeError
-        return read(place, tokens, *more)
+        return logits
 
     monkeypatch.setattr(engine.contexts, "read", bad_read)
     good, bad = Asked(engine, tokens_of(60), 60), Asked(engine, tokens_of(77, seed=4), 5)

@@ -20,6 +20,9 @@ inline IntVec loadInts(const std::int32_t *from) {
   return x;
 }
 inline void storeInts(std::int32_t *to, IntVec x) { __builtin_memcpy(to, &x, sizeof(x)); }
+inline IntVec inPairs(BitsVec low, BitsVec high) {
+  return bitcast<IntVec>((low & 0xFFFFu) | high << 16);
+}
 
 // Two integers in a lane.
 struct IntegerPairs {
@@ -145,20 +148,28 @@ template <typename Number> void tiles(TileProducts<Number> p, unsigned columns) 
     tile<1>(p);
 }
 
-// The integers of a row (contract E14) and the step between them.
-inline float roundRow(const float *row, unsigned n, float limit, std::int16_t *to) {
-  Vec most{};
-  for (unsigned j = 0; j < n; j += width)
-    most = maximum(most, magnitude(load(row + j)));
-  const float largest = largestOf(most);
-  if (largest < flushThreshold) {
-    __builtin_memset(to, 0, n * sizeof(*to));
-    return 0.0f;
+// How the numbers of a row become integers (contract E14).
+struct RowIntegers {
+  float perUnit, step;
+
+  RowIntegers(const float *row, unsigned n, float limit) {
+    Vec most{};
+    for (unsigned j = 0; j < n; j += width)
+      most = maximum(most, magnitude(load(row + j)));
+    const float largest = largestOf(most);
+    const bool flushed = largest < flushThreshold;
+    perUnit = flushed ? 0.0f : limit / largest;
+    step = flushed ? 0.0f : largest / limit;
   }
-  const float perUnit = limit / largest;
+  // In the low 16 bits.
+  BitsVec of(Vec x) const { return bitcast<BitsVec>(x * perUnit + integerShift); }
+};
+
+inline float roundRow(const float *row, unsigned n, float limit, std::int16_t *to) {
+  const RowIntegers integers(row, n, limit);
   for (unsigned j = 0; j < n; ++j)
-    to[j] = static_cast<std::int16_t>(bitcast<unsigned>(row[j] * perUnit + integerShift));
-  return largest / limit;
+    to[j] = static_cast<std::int16_t>(bitcast<unsigned>(row[j] * integers.perUnit + integerShift));
+  return integers.step;
 }
 
 inline void promptQuery(const PromptQuery &p) {
@@ -168,37 +179,38 @@ inline void promptQuery(const PromptQuery &p) {
                    p.scale;
 }
 
+// Rows (blockSize, lanes) of 32 bits by columns.
+inline void turn(const void *rows, unsigned lanes, void *columns) {
+  constexpr std::size_t bytes = 4;
+  const auto *const from = static_cast<const char *>(rows);
+  auto *const to = static_cast<char *>(columns);
+  for (std::size_t lane = 0; lane < lanes; ++lane)
+    for (std::size_t j = 0; j < blockSize; ++j)
+      __builtin_memcpy(to + (lane * blockSize + j) * bytes, from + (j * lanes + lane) * bytes,
+                       bytes);
+}
+
 // A block of keys by lanes of components, of values by lanes of positions. Two positions of a lane
 // are one vector apart, so that the weights of two vectors become pairs without a shuffle.
 inline void promptBlock(const PromptBlock &p) {
   const unsigned d = p.headDim;
   if (!p.integers) {
-    auto *const keys = static_cast<float *>(p.keys), *const values = static_cast<float *>(p.values);
-    for (unsigned j = 0; j < blockSize; ++j)
-      for (unsigned c = 0; c < d; ++c) {
-        keys[c * blockSize + j] = j < p.count ? p.key[j * d + c] : 0.0f;
-        values[j * d + c] = j < p.count ? p.value[j * d + c] : 0.0f;
-      }
+    turn(p.key, d, p.keys);
+    __builtin_memcpy(p.values, p.value, blockSize * d * sizeof(float));
     return;
   }
-  auto *const keys = static_cast<std::int32_t *>(p.keys), *const values =
-                                                              static_cast<std::int32_t *>(p.values);
-  std::int16_t *const rows = p.work;
-  __builtin_memset(rows, 0, blockSize * d * sizeof(*rows));
   for (unsigned j = 0; j < blockSize; ++j)
-    p.keySteps[j] = j < p.count ? roundRow(p.key + j * d, d, promptLimit, rows + j * d) : 0.0f;
-  for (unsigned j = 0; j < blockSize; ++j)
-    for (unsigned c = 0; c < d; c += 2)
-      __builtin_memcpy(keys + c / 2 * blockSize + j, rows + j * d + c, 4);
-  __builtin_memset(rows, 0, blockSize * d * sizeof(*rows));
-  for (unsigned j = 0; j < blockSize; ++j)
-    p.valueSteps[j] = j < p.count ? roundRow(p.value + j * d, d, promptLimit, rows + j * d) : 0.0f;
-  for (unsigned pair = 0; pair < blockSize / 2; ++pair) {
-    const unsigned first = pair / width * 2 * width + pair % width;
-    const std::int16_t *const low = rows + first * d, *const high = low + width * d;
-    for (unsigned c = 0; c < d; ++c)
-      values[pair * d + c] = static_cast<std::int32_t>(static_cast<std::uint16_t>(low[c]) |
-                                                       static_cast<std::uint32_t>(high[c]) << 16);
+    p.keySteps[j] = roundRow(p.key + j * d, d, promptLimit, p.work + j * d);
+  turn(p.work, d / 2, p.keys);
+  auto *values = static_cast<std::int32_t *>(p.values);
+  for (unsigned pair = 0; pair < blockSize / 2; ++pair, values += d) {
+    const unsigned first = pair / width * 2 * width + pair % width, second = first + width;
+    const float *const low = p.value + first * d, *const high = p.value + second * d;
+    const RowIntegers lower(low, d, promptLimit), upper(high, d, promptLimit);
+    p.valueSteps[first] = lower.step;
+    p.valueSteps[second] = upper.step;
+    for (unsigned c = 0; c < d; c += width)
+      storeInts(values + c, inPairs(lower.of(load(low + c)), upper.of(load(high + c))));
   }
 }
 
@@ -222,7 +234,7 @@ inline float toLanes(const Vec *weights, const float *valueSteps, std::int32_t *
   for (unsigned i = 0; i < blockVectors; i += 2) {
     const BitsVec low = bitcast<BitsVec>(x[i] * perUnit + integerShift),
                   high = bitcast<BitsVec>(x[i + 1] * perUnit + integerShift);
-    storeInts(to + i / 2 * width, bitcast<IntVec>((low & 0xFFFFu) | high << 16));
+    storeInts(to + i / 2 * width, inPairs(low, high));
   }
   return largest / promptQueryLimit;
 }

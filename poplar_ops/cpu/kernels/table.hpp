@@ -173,8 +173,8 @@ struct PromptQuery {
 // bits has two integers or one float.
 struct PromptBlock {
   bool integers;
-  const float *key, *value; // (count, headDim)
-  unsigned count, headDim;
+  const float *key, *value; // (64, headDim)
+  unsigned headDim;
   std::int16_t *work; // (64, headDim); this and the steps of integers only
   void *keys;         // (lanes of headDim, 64) out
   void *values;       // (lanes of 64, headDim) out

@@ -125,6 +125,11 @@ class CPUBackend:
         self._cache, self._check_finite = cache, check_finite
 
     @property
+    def kernels(self) -> _cpu.KVCache:
+        """The cache that kernels of prompt attention take."""
+        return self._cache
+
+    @property
     def lengths(self) -> np.ndarray:
         return np.array(self._cache.lengths, np.int64)
 

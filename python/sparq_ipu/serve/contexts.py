@@ -75,30 +75,35 @@ class Contexts:
 
     def read(
         self,
-        place: int,
-        tokens: Sequence[int],
-        held: int,
+        places: Sequence[int],
+        pieces: Sequence[Sequence[int]],
+        held: Sequence[int],
         between: Callable[[], None] | None = None,
         of_all: bool = False,
     ) -> torch.Tensor:
-        """The next tokens of a prompt, read with dense attention.
+        """The next tokens of some prompts, read with dense attention.
 
         Args:
-            held: tokens that the place holds, a multiple of ALIGNMENT.
+            places: of the prompts. pieces: their tokens.
+            held: tokens that each place holds, a multiple of ALIGNMENT.
             between: called in each layer; it may make passes of other places.
-            of_all: return the logits after each of them.
+            of_all: return the logits after each token.
 
         Returns:
-            Logits (vocabulary,) float32 after the last of them; or (n tokens, vocabulary).
+            Logits (len(places), vocabulary) float32 after the last token of each piece, or
+            (tokens, vocabulary).
         """
-        n = len(tokens)
-        filled = [*tokens, *[0] * (-n % ALIGNMENT)]
-        cache = self._cache.tokens([place], n, is_piece=True, between=between)
-        positions = torch.arange(held, held + len(filled))[None]
+        row: list[int] = []
+        positions: list[int] = []
+        inside = []
+        for piece, begin in zip(pieces, held):
+            inside.append((len(row), len(piece)))
+            row += [*piece, *[0] * (-len(piece) % ALIGNMENT)]
+            positions += range(begin, begin + len(row) - len(positions))
+        cache = self._cache.tokens(places, inside, between=between)
+        kept = [i for first, n in inside for i in range(first if of_all else first + n - 1, first + n)]
         with self._rows(ALIGNMENT):
-            if of_all:
-                return self._forward([filled], positions, cache)[0, :n]
-            return self._forward([filled], positions, cache, n - 1)[0, 0]
+            return self._forward([row], torch.tensor([positions]), cache, kept)[0]
 
     def step(self, places: Sequence[int], tokens: Sequence[int], held: Sequence[int]) -> torch.Tensor:
         """The next token of each of these texts. Returns logits (len(places), vocabulary) float32."""
@@ -152,10 +157,10 @@ class Contexts:
             self._products.n_rows = before
 
     def _forward(
-        self, tokens: Any, positions: torch.Tensor, cache: PlacesPass, only: int | None = None
+        self, tokens: Any, positions: torch.Tensor, cache: PlacesPass, only: list[int] | None = None
     ) -> torch.Tensor:
-        """Logits (n texts, n_tokens, vocabulary) of each token, or of `only` one of each text."""
-        kept = torch.arange(positions.shape[1]) if only is None else torch.tensor([only])
+        """Logits (n texts, n_tokens, vocabulary) of each token, or `only` of some of each text."""
+        kept = torch.arange(positions.shape[1]) if only is None else torch.tensor(only)
         keep = {"logits_to_keep": kept} if self._keeps else {}
         with torch.inference_mode():
             logits = self._model(

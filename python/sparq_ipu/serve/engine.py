@@ -342,7 +342,11 @@ class Engine:
             self._layer_at = self._step_at = time.perf_counter()
             self._layer_seconds = 0.0
             logits = self.contexts.read(
-                place.index, piece.tolist(), request.n_read, self._between_layers, request.reports_prompt
+                [place.index],
+                [piece.tolist()],
+                [request.n_read],
+                self._between_layers,
+                request.reports_prompt,
             ).numpy()
             self._token_seconds = self._layer_seconds / n
             request.progress.n_read += n
@@ -354,12 +358,12 @@ class Engine:
                 self.kept.keep(place.tokens, functools.partial(self.contexts.rows, place.index))
             self.metrics.prompt_tokens.labels("read").inc(n)
             if request.reports_prompt:
-                logits = self._report_prompt(request, logits)
+                self._report_prompt(request, logits)
             if request.n_read == len(request.tokens):
                 self._reading.remove(request)
                 self._writing.append(request)
                 self.metrics.prompt_tokens.labels("held").inc(request.n_held)
-                self._begin(request, logits)
+                self._begin(request, logits[-1])
         except Exception as error:
             self._fail(request, error)
 
@@ -393,8 +397,8 @@ class Engine:
         request.fetch = self.kept.fetch(request.tokens[:-1], request.fetched_from)
         return True
 
-    def _report_prompt(self, request: Request, logits: np.ndarray) -> np.ndarray:
-        """Report log-probabilities of the prompt; logits are those of a piece. Returns the last ones."""
+    def _report_prompt(self, request: Request, logits: np.ndarray) -> None:
+        """Report log-probabilities of the prompt; logits are those of a piece."""
         start = request.n_read - len(logits)
         if start == 0:
             request.log_probabilities.append(LogProbability(int(request.tokens[0]), None, []))
@@ -402,7 +406,6 @@ class Engine:
             reported = request.sampler.log_probability(row, token)
             assert reported is not None
             request.log_probabilities.append(reported)
-        return logits[-1]
 
     def _begin(self, request: Request, logits: np.ndarray) -> None:
         """The prompt is read: the answer begins, with logits (vocabulary,)."""

@@ -19,7 +19,7 @@ from sparq_ipu.attention import attention
 from sparq_ipu.kept_prefixes import Rows
 from sparq_ipu.tokens import append_and_attend
 from sparq_ipu.torch.graphs import outside_graphs
-from sparq_ipu.torch.prompt import prompt_attention
+from sparq_ipu.torch.prompt import attend_cache
 from sparq_ipu.transformers.cache.attend import half_of
 from sparq_ipu.transformers.cache.autograd import without_backward
 from sparq_ipu.transformers.cache.prepared import PreparedCache
@@ -99,26 +99,17 @@ class _LayerPass(StepLayer):
         of: _Layer,
         settings: AnyLayerSettings | None,
         places: tuple[int, ...],
-        n_real: int,
-        is_piece: bool,
-        n_held: int,
-        room: dict[str, torch.Tensor],
+        pieces: Sequence[tuple[int, int]],
         between: Callable[[], None] | None,
     ):
         super().__init__()  # type: ignore[no-untyped-call]
         self._of = of
         self._settings = settings
         self._places = places
-        self._n_real = n_real
-        self._is_piece = is_piece
-        self._n_held = n_held
-        #: for keys and values of a piece and what is before it; of one layer after the other
-        self._room = room
+        self._pieces = pieces
         self._between = between
-        #: keys and values that wait for their queries: of a step, which are appended then, or of a piece and
-        #: what is before it
+        #: keys and values of a step, which are appended when their queries come
         self._waiting: tuple[np.ndarray, np.ndarray] | None = None
-        self._piece: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor | None = None) -> None:
         self._of.make(key_states, self._settings)
@@ -127,45 +118,25 @@ class _LayerPass(StepLayer):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store a piece of a prompt (1, n_kv_heads, n_tokens, head_dim), rounded to float16. Of a step
-        nothing is stored yet. Returns its keys and values, by which attention finds this layer."""
+        """Store pieces of prompts (1, n_kv_heads, n_tokens, head_dim), rounded to float16. Of a step nothing
+        is stored yet. Returns the keys and values, by which attention finds this layer."""
         if self._between is not None:
             self._between()
         self.lazy_initialization(key_states)
-        key = key_states.detach().to(torch.float16).contiguous()
-        value = value_states.detach().to(torch.float16).contiguous()
-        if self._is_piece:
-            rows, n = self._of.rows(self._places), self._n_real
-            past = rows.read(0, self._n_held) if self._n_held else (None, None)
-            rows.append(key[:, :, :n].numpy(), value[:, :, :n].numpy())
-            dtype = key_states.dtype
-            self._piece = (
-                self._joined("key", past[0], key, dtype),
-                self._joined("value", past[1], value, dtype),
-            )
-        else:
-            self._waiting = key.numpy(), value.numpy()
+        key = key_states.detach().to(torch.float16).contiguous().numpy()
+        value = value_states.detach().to(torch.float16).contiguous().numpy()
+        for place, (first, n) in zip(self._places, self._pieces):
+            piece = slice(first, first + n)
+            self._of.rows((place,)).append(key[:, :, piece], value[:, :, piece])
+        if not self._pieces:
+            self._waiting = key, value
         key_states.sparq_layer = self  # type: ignore[attr-defined]  # a tensor takes attributes
         return key_states, value_states
 
-    def _joined(
-        self, name: str, past: np.ndarray | None, new: torch.Tensor, dtype: torch.dtype
-    ) -> torch.Tensor:
-        """The tokens that the place holds, and a piece behind them."""
-        if past is None:
-            return new.to(dtype)
-        shape = (*new.shape[:2], self._n_held + new.shape[2], new.shape[3])
-        room = self._room.get(name)
-        if room is None or room.shape != shape or room.dtype != dtype:
-            room = self._room[name] = torch.empty(shape, dtype=dtype)
-        room[:, :, : self._n_held] = torch.from_numpy(past)
-        room[:, :, self._n_held :] = new
-        return room
-
     @property
     def waits(self) -> bool:
-        """Tokens are on their way to `attend`."""
-        return self._waiting is not None or self._piece is not None
+        """All tokens come to `attend`."""
+        return True
 
     def check_mask(self, mask: torch.Tensor | None, n_tokens: int) -> None:
         """No mask is given: tokens see all earlier tokens of their place."""
@@ -174,16 +145,15 @@ class _LayerPass(StepLayer):
     def attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, factor: float = 1.0
     ) -> torch.Tensor:
-        """A step or a piece: query (n places, n_heads, n_tokens, head_dim) -> (n places, n_tokens, n_heads,
-        head_dim). Several tokens attend densely, each to the positions up to its own.
+        """A step, or pieces in one row: query (rows, n_heads, n_tokens, head_dim) -> (rows, n_tokens,
+        n_heads, head_dim). Several tokens attend densely, each to the positions up to its own.
 
         Raises:
             ValueError: NaN or infinity, a place that is full.
         """
-        if self._piece is not None:
-            keys_and_values, self._piece = self._piece, None
+        if self._pieces:
             scale = factor / float(query.shape[-1]) ** 0.5
-            attended = prompt_attention(query, *keys_and_values, scale)
+            attended = attend_cache(query, self._of.rows(self._places), self._pieces, scale)
             return without_backward(attended, query, key, value)
         assert self._waiting is not None
         new, self._waiting = self._waiting, None
@@ -196,7 +166,7 @@ class _LayerPass(StepLayer):
         return without_backward(torch.from_numpy(output).to(query.dtype), query, key, value)
 
     def takes_step(self, position_ids: Any, attention_mask: Any) -> bool:
-        return position_ids is not None and attention_mask is None and not self._is_piece
+        return position_ids is not None and attention_mask is None and not self._pieces
 
     def step(self, products: torch.Tensor, rotary: Rotary) -> torch.Tensor:
         done = rotary.attend(products, self.attention_of_step())
@@ -229,14 +199,14 @@ class _LayerPass(StepLayer):
         return output
 
     def get_seq_length(self, *args: Any) -> int:
-        """Positions before a piece; for a step the model is told its positions."""
-        return self._n_held
+        """0: the model is told the positions of all tokens."""
+        return 0
 
     def get_mask_sizes(self, query_length: Any) -> tuple[int, int]:
-        """(tokens of the pass, positions before them), which need no mask: all of the tokens see them."""
+        """(tokens of the pass, 0): no mask is needed for what is before them."""
         # transformers 4 passes the positions of the tokens, not their number.
         n_tokens = query_length if isinstance(query_length, int) else query_length.shape[0]
-        return n_tokens, self._n_held
+        return n_tokens, 0
 
     def get_max_length(self) -> int:
         """Positions that a place has room for."""
@@ -266,28 +236,21 @@ class Places:
     def tokens(
         self,
         places: Sequence[int],
-        n_real: int = 1,
-        is_piece: bool = False,
+        pieces: Sequence[tuple[int, int]] = (),
         is_dense: bool = False,
         between: Callable[[], None] | None = None,
     ) -> PlacesPass:
         """The cache for one forward pass with tokens of these places.
 
         Args:
-            places: the places of the tokens, in order; one for a piece.
-            n_real: of a piece, how many tokens are stored; those behind them fill it up.
-            is_piece: of a prompt, with dense attention; else steps of texts.
+            places: the places of the tokens, in order.
+            pieces: of prompts, side by side in one row, which are read with dense attention: for each place,
+                its first token in the row and the number of tokens. Others are not stored. Empty: steps.
             is_dense: steps attend densely, whatever the settings.
             between: called in each layer before its tokens are stored; it may make passes of other places.
         """
-        n_held = 0
-        if is_piece and not self._layers[0].is_empty:
-            n_held = int(self._layers[0].rows(places).lengths[0])
-        room: dict[str, torch.Tensor] = {}
         layers: list[Any] = [
-            _LayerPass(
-                layer, None if is_dense else settings, tuple(places), n_real, is_piece, n_held, room, between
-            )
+            _LayerPass(layer, None if is_dense else settings, tuple(places), pieces, between)
             for layer, settings in zip(self._layers, self._settings)
         ]
         return PlacesPass(layers=layers)

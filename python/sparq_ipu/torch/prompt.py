@@ -4,12 +4,16 @@
 from __future__ import annotations
 
 import importlib.util
-from typing import Sequence
+from typing import TYPE_CHECKING, Any, Sequence
 
 import torch
 
+from sparq_ipu.cache import KVCache
 from sparq_ipu.torch.graphs import outside_graphs
 from sparq_reference import numerics
+
+if TYPE_CHECKING:
+    from sparq_ipu.backends.cpu import CPUBackend
 
 _HAS_KERNELS = importlib.util.find_spec("sparq_ipu._cpu") is not None
 
@@ -49,22 +53,74 @@ def prompt_attention(
     from sparq_ipu import _cpu
 
     batch, n_heads, n, head_dim = query.shape
-    query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
-    make = torch.zeros if any(starts) else torch.empty
-    output = make(batch, n, n_heads, head_dim, dtype=query.dtype)
+    key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (key, value))
+    query, output = _ends(query, has_padding=any(starts))
     _cpu.prompt_attention(
-        str(query.dtype).split(".")[1],
+        _name(query),
         _place(query),
         _place(key),
         _place(value),
         (batch, n_heads, key.shape[1], n, key.shape[2], head_dim),
-        integers=query.dtype == torch.bfloat16,
-        scale=float(numerics.scale(head_dim)) if scale is None else scale,
-        window=window,
         starts=starts,
         output=output.data_ptr(),
+        **_settings(query, scale, window),
     )
     return output
+
+
+@outside_graphs
+def attend_cache(
+    query: torch.Tensor,
+    cache: KVCache,
+    tokens: Sequence[tuple[int, int]],
+    scale: float | None = None,
+    window: int = 0,
+) -> torch.Tensor:
+    """`prompt_attention` to what a cache holds, without a copy of it.
+
+    Args:
+        query: as there; texts are anywhere in it.
+        cache: on device "cpu"; each batch element is a text, which ends with its tokens of the query.
+        tokens: of each text, the first of its tokens in the query and their number. Batch elements of the
+            query are counted one after another.
+
+    Returns:
+        As there; 0 where no text is.
+    """
+    from sparq_ipu import _cpu
+
+    n_heads, n = query.shape[1:3]
+    has_padding = sum(count for _, count in tokens) < query.shape[0] * n
+    query, output = _ends(query, has_padding)
+    backend: CPUBackend = cache.one_layer("prompt_attention")  # type: ignore[assignment]  # device "cpu"
+    _cpu.prompt_attention_of_cache(
+        backend.kernels,
+        _name(query),
+        _place(query),
+        n_heads,
+        n,
+        tokens,
+        output=output.data_ptr(),
+        **_settings(query, scale, window),
+    )
+    return output
+
+
+def _ends(query: torch.Tensor, has_padding: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """The query as kernels can read it, and room for the output."""
+    batch, n_heads, n, head_dim = query.shape
+    make = torch.zeros if has_padding else torch.empty
+    output = make(batch, n, n_heads, head_dim, dtype=query.dtype)
+    return query if query.stride(-1) == 1 else query.contiguous(), output
+
+
+def _settings(query: torch.Tensor, scale: float | None, window: int) -> dict[str, Any]:
+    factor = float(numerics.scale(query.shape[-1])) if scale is None else scale
+    return dict(integers=query.dtype == torch.bfloat16, scale=factor, window=window)
+
+
+def _name(query: torch.Tensor) -> str:
+    return str(query.dtype).split(".")[1]
 
 
 def _place(x: torch.Tensor) -> tuple[int, int, int, int]:

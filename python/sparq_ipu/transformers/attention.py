@@ -131,6 +131,11 @@ def _attention_over(base: Callable[..., Any], is_default: bool) -> Callable[...,
                 checks.fail("sparq_attention", CACHE, "be a SparqCache", "keys of another cache")
         elif query.shape[2] > 1 and not layer.waits:
             layer.attend_prefill(key, value, query, _factor(scaling, query))
+            if is_default and prompt.takes(query, key, value):
+                attended = layer.attend_prompt(query.detach(), scaling)
+                if attended is not None:
+                    return attended, None
+            key, value = layer.by_column(key, value)
         elif layer.is_beyond_window:
             key, value = layer.attend_window(key, value)
             mask = None if attention_mask is None else attention_mask[..., -key.shape[2] :]
@@ -140,14 +145,6 @@ def _attention_over(base: Callable[..., Any], is_default: bool) -> Callable[...,
         else:
             layer.check_mask(attention_mask, query.shape[2])
             return layer.attend(query, key, value, _factor(scaling, query)), None
-        if (
-            is_default
-            and layer is not None
-            and prompt.takes(query, key, value)
-            and (starts := _starts(layer)) is not None
-        ):
-            tensors = query.detach(), key.detach(), value.detach()
-            return prompt.prompt_attention(*tensors, scaling, layer.window or 0, starts), None
         result = own(key, value, attention_mask)
         return result
 
@@ -155,16 +152,6 @@ def _attention_over(base: Callable[..., Any], is_default: bool) -> Callable[...,
 
 
 _NO_FORWARD_PASS = ForwardPass()
-
-
-def _starts(layer: Any) -> list[int] | None:
-    """Tokens of padding before the text of each row; None where padding is behind a text or in it."""
-    if layer.is_all_real:
-        return []
-    real: torch.Tensor = layer.real
-    starts = (~real).sum(1)
-    is_left = torch.equal(real, torch.arange(real.shape[1]) >= starts[:, None])
-    return starts.tolist() if is_left else None
 
 
 def _factor(scaling: float | None, query: torch.Tensor) -> float:

@@ -210,23 +210,38 @@ void prompts(unsigned nCases) {
     };
     const std::vector<Half> query = numbers(heads, queries), key = numbers(kvHeads, keys),
                             value = numbers(kvHeads, keys);
-    const auto tensor = [&](const std::vector<Half> &x, std::size_t nHeads, std::size_t n) {
+    // The rows of an element from one token on.
+    const auto rows = [&](const std::vector<Half> &x, std::size_t nHeads, std::size_t n,
+                          std::size_t element, std::size_t token) {
       const auto row = static_cast<std::ptrdiff_t>(d * sizeof(Half));
-      const auto head = row * static_cast<std::ptrdiff_t>(n);
-      return PromptTensor{x.data(), head * static_cast<std::ptrdiff_t>(nHeads), head, row};
+      const Half *const at = x.data() + (element * nHeads * n + token) * d;
+      return PromptRows{reinterpret_cast<const char *>(at), row * static_cast<std::ptrdiff_t>(n),
+                        row};
     };
-    const bool integers = random.below(2) == 0;
-    const std::size_t window = random.below(2) ? random.below(100) : 0;
-    std::vector<std::size_t> starts;
-    if (random.below(2))
-      for (std::size_t element = 0; element < batch; ++element)
-        starts.push_back(random.below(keys + 1));
+    const Prompt prompt{Float::float16,
+                        Float::float16,
+                        heads,
+                        kvHeads,
+                        d,
+                        random.below(2) == 0,
+                        0.125f,
+                        random.below(2) ? random.below(100) : 0};
+    std::vector<std::size_t> starts; // of each text, whose queries are its last tokens
+    for (std::size_t element = 0; element < batch; ++element)
+      starts.push_back(random.below(2) ? random.below(keys + 1) : 0);
     const auto attended = [&](std::int64_t nThreads, const char *isa) {
       std::vector<Half> output(query.size());
-      attendPrompt({Float::float16, tensor(query, heads, queries), tensor(key, kvHeads, keys),
-                    tensor(value, kvHeads, keys), batch, heads, kvHeads, queries, keys, d, integers,
-                    0.125f, window, starts, output.data()},
-                   nThreads, isa);
+      std::vector<PromptText> texts;
+      for (std::size_t element = 0; element < batch; ++element) {
+        const std::size_t start = starts[element], n = std::min(queries, keys - start);
+        Half *const to = output.data() + (element * queries + queries - n) * heads * d;
+        texts.push_back({rows(query, heads, queries, element, queries - n),
+                         rows(key, kvHeads, keys, element, start),
+                         rows(value, kvHeads, keys, element, start), n, keys - start,
+                         reinterpret_cast<char *>(to)});
+      }
+      attendPrompt(prompt, texts, kernelsNamed("prompts", isa),
+                   checkedThreads("prompts", nThreads));
       return output;
     };
     const std::vector<Half> expected = attended(1, "portable");

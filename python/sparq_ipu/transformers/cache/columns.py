@@ -41,6 +41,14 @@ class RealColumns:
         """No column is padding in any row."""
         return bool(self.flags[:, : self._real_from].all())
 
+    def starts(self) -> list[int] | None:
+        """Columns of padding before the text of each row; None where padding is behind a text or in it."""
+        if self.is_all_real:
+            return [0] * len(self._flags)
+        starts = (~self.flags).sum(1)
+        is_left = torch.equal(self.flags, torch.arange(self.n_columns) >= starts[:, None])
+        return starts.tolist() if is_left else None
+
     def append(self, real: torch.Tensor | None, n_tokens: int) -> None:
         """Add columns: which are real, (batch, n_tokens) bool; None: all."""
         start, stop = self.n_columns, self.n_columns + n_tokens

@@ -18,6 +18,7 @@ import torch
 from transformers.cache_utils import DynamicLayer
 
 from sparq_ipu import KVCache
+from sparq_ipu.torch import prompt
 from sparq_ipu.torch.graphs import outside_graphs
 from sparq_ipu.transformers.cache.attend import attend, attend_tokens, half_of
 from sparq_ipu.transformers.cache.autograd import without_backward
@@ -201,8 +202,7 @@ class SparqLayer(StepLayer):
         """Store new tokens (batch, n_kv_heads, n_tokens, head_dim), rounded to float16.
 
         Returns:
-            Keys and values of all columns for several tokens (prefill). For a decode step, those of its token
-            or tokens only: the attention function finds the rest in `cache`, through the attribute
+            The tokens. The attention function finds those before them in `cache`, through the attribute
             `sparq_layer` of the keys.
 
         Raises:
@@ -220,16 +220,9 @@ class SparqLayer(StepLayer):
             self._handover.waiting = key.numpy(), value.numpy()
         else:
             self._store(key, value, announced.real)
-        if n_tokens == 1 or self.waits:
-            keys, values = key_states, value_states
-        else:
-            is_all = n_tokens == self._columns.n_columns
-            keys, values = (key, value) if is_all else self._by_column()
-            keys = without_backward(keys.to(key_states.dtype), key_states)
-            values = without_backward(values.to(value_states.dtype), value_states)
-        keys.sparq_layer = self  # type: ignore[attr-defined]  # a tensor takes attributes
-        self._handover.give(keys, values)
-        return keys, values
+        key_states.sparq_layer = self  # type: ignore[attr-defined]  # a tensor takes attributes
+        self._handover.give(key_states, value_states)
+        return key_states, value_states
 
     def _is_step(self, n_tokens: int) -> bool:
         """Several announced tokens are decode steps in one, here too: they are within the window."""
@@ -362,6 +355,29 @@ class SparqLayer(StepLayer):
             if n:
                 last = half_of(query[:, :, -n:], factor)
                 self.cache.observe(last, **settings.arguments())
+
+    @outside_graphs
+    def attend_prompt(self, query: torch.Tensor, scaling: float | None) -> torch.Tensor | None:
+        """Dense attention of the tokens that came last, by the contract's own (E14): query (batch, n_heads,
+        n_tokens, head_dim) -> (batch, n_tokens, n_heads, head_dim). None where padding is behind a text or
+        in it. scaling: factor of the scores; None: 1/sqrt(head_dim)."""
+        starts, window = self._columns.starts(), self.window or 0
+        if starts is None:
+            return None
+        if self.cache.device != "cpu":
+            keys, values = (x.to(query.dtype) for x in self._by_column())
+            return prompt.prompt_attention(query, keys, values, scaling, window, starts)
+        n = query.shape[2]
+        counts = [min(n, self._columns.n_columns - start) for start in starts]
+        tokens = [((row + 1) * n - count, count) for row, count in enumerate(counts)]
+        return prompt.attend_cache(query, self.cache, tokens, scaling, window)
+
+    @outside_graphs
+    def by_column(self, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of all columns, for the model's own attention. key, value: as `update` returned."""
+        columns = zip(self._by_column(), (key, value))
+        keys, values = (without_backward(x.to(new.dtype), new) for x, new in columns)
+        return keys, values
 
     @property
     def is_beyond_window(self) -> bool:
