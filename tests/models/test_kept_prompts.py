@@ -8,6 +8,7 @@ import logging
 import random
 import re
 import signal
+import time
 from pathlib import Path
 from typing import Any, Iterator
 
@@ -232,14 +233,31 @@ def test_generate_continues_from_disk(tmp_path: Path, monkeypatch: Any, settings
         assert (again.n_held, again.tokens, again_bits) == (n_held, run.tokens, bits)
 
 
+def test_weights_of_few_bits_continue_from_every_block(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(beginning, "PIECE", 300)
+    model = tiny_model(
+        hidden_size=192, intermediate_size=512, vocab_size=1008, max_position_embeddings=4096
+    ).bfloat16()
+    sparq_ipu.transformers.enable(model, rank=8, top_k=16, weights="int4")
+    first = tokens_of(900, seed=1)
+    other = torch.cat([first[:, :700], tokens_of(100, seed=2)], dim=1)
+    expected = [run_of(model, prompt, None) for prompt in (first, other)]
+    found = []
+    for prompt, (run, bits) in zip((first, first, other), (expected[0], *expected)):
+        again, again_bits = run_of(model, prompt, tmp_path)
+        found.append(again.n_held)
+        assert (again.tokens, again_bits) == (run.tokens, bits)
+    assert found == [0, (900 - 33) // BLOCK * BLOCK, 700 // BLOCK * BLOCK]
+
+
 def test_a_file_that_goes_after_it_was_read_is_written_whole(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(beginning, "PIECE", 512)
     model, tokens, read = tiny_model(max_position_embeddings=4096), tokens_of(1100), beginning._from_disk
     sparq_ipu.transformers.enable_dense(model)
     assert run_of(model, tokens, tmp_path)[0].n_held == 0
 
-    def read_and_delete(prompt: Any, cache: Any, settings: Any, kept: KeptPrefixes) -> int:
-        n_held: int = read(prompt, cache, settings, kept)
+    def read_and_delete(prompt: Any, cache: Any, settings: Any, kept: KeptPrefixes, whole: int) -> int:
+        n_held: int = read(prompt, cache, settings, kept, whole)
         name = kept._names(prompt)[2]
         (tmp_path / name).unlink()
         kept._known.discard(name)
@@ -281,6 +299,10 @@ def test_the_command_says_what_came_from_disk(checkpoint: Path, tmp_path: Path, 
         path.write_text(f"{text} {end}")
         assert generate.main(words) == 0
         said.append(capsys.readouterr().out)
+        deadline = time.monotonic() + 60  # a process ends when all is written
+        while sum(path.name[0] != "." for path in (tmp_path / "kept").iterdir()) < 1024 // BLOCK:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
     assert "from disk" not in said[0]
     assert re.search(r"^prompt    1102 tokens, 1024 of them from disk, read in", said[1], re.M)
     assert said[0].splitlines()[0] == said[2].splitlines()[0]

@@ -15,7 +15,6 @@ from tiny_models import greedy, tiny_model, tiny_tokenizer, tokens_of, torch
 from tiny_server import CONTEXT, Asked, running_engine, served_model
 
 import sparq_ipu.transformers
-from sparq_ipu.serve import contexts as contexts_module
 from sparq_ipu.serve import engine as engine_module
 from sparq_ipu.serve.contexts import Contexts
 from sparq_ipu.serve.engine import Done, Engine, Failed, Refused
@@ -58,9 +57,106 @@ def test_a_request_has_the_tokens_of_generate(family: str, monkeypatch: Any) -> 
     prompts = [tokens_of(n, seed=n) for n in LENGTHS]
     expected = [greedy(model, prompt, 25)[0].tolist() for prompt in prompts]
     with running_engine(model) as engine:
-        monkeypatch.setattr(contexts_module, "ALIGNMENT", 1)
+        monkeypatch.setattr(engine.contexts, "piece_rows", 1)
+        monkeypatch.setattr(engine_module, "PIECE", 400)
         monkeypatch.setattr(Contexts, "_rows", lambda *_: contextlib.nullcontext())
         assert [Asked(engine, prompt, 25).tokens for prompt in prompts] == expected
+
+
+def cut(rng: np.random.Generator, n: int, multiple_of: int) -> list[slice]:
+    """Random pieces of n tokens, which begin at multiples."""
+    inner = rng.permutation(np.arange(multiple_of, n, multiple_of))[: rng.integers(0, 6)]
+    edges = [0, *sorted(inner.tolist()), n]
+    return [slice(a, b) for a, b in zip(edges, edges[1:])]
+
+
+def logits_of_cuts(contexts: Contexts, rng: np.random.Generator) -> list[bytes]:
+    """Of four prompts, after each: read in random pieces, some together."""
+    prompts = [tokens_of(n, seed=n)[0].tolist() for n in (400, 37, 200, 131)]
+    waiting = [cut(rng, len(prompt), contexts.piece_rows) for prompt in prompts]
+    last: list[bytes] = [b""] * len(prompts)
+    while any(waiting):
+        ready = [place for place, pieces in enumerate(waiting) if pieces]
+        places = rng.permutation(ready)[: rng.integers(1, len(ready) + 1)].tolist()
+        pieces = [waiting[place].pop(0) for place in places]
+        tokens = [prompts[place][piece] for place, piece in zip(places, pieces)]
+        logits = contexts.read(places, tokens, [piece.start for piece in pieces])
+        for place, row in zip(places, logits):
+            last[place] = row.numpy().tobytes()
+    contexts.keep(range(4), [0] * 4)
+    return last
+
+
+@pytest.mark.parametrize(
+    ("dtype", "weights", "row_bits", "rows"),
+    [
+        ("float32", None, 16, 128),
+        ("bfloat16", None, 16, 128),
+        ("bfloat16", "int8", 16, 1),
+        ("bfloat16", "int4", 16, 1),
+        ("bfloat16", "int4", 8, 1),
+    ],
+)
+def test_prompts_have_the_same_bits_in_any_pieces(
+    dtype: str, weights: str | None, row_bits: int, rows: int
+) -> None:
+    model = tiny_model(hidden_size=192, intermediate_size=512, vocab_size=1008).to(getattr(torch, dtype))
+    sparq_ipu.transformers.enable(model, rank=8, top_k=16, weights=weights, row_bits=row_bits)
+    contexts = Contexts(model, 4, CONTEXT)
+    assert contexts.piece_rows == rows
+    seen = [logits_of_cuts(contexts, np.random.default_rng(seed)) for seed in range(12)]
+    contexts.close()
+    assert all(other == seen[0] for other in seen)
+
+
+def read_by(engine: Engine, monkeypatch: Any) -> list[list[int]]:
+    """Lengths of the pieces of each pass from now on."""
+    passes: list[list[int]] = []
+    read = engine.contexts.read
+
+    def counted(places: Any, pieces: Any, *more: Any) -> Any:
+        passes.append([len(piece) for piece in pieces])
+        return read(places, pieces, *more)
+
+    monkeypatch.setattr(engine.contexts, "read", counted)
+    return passes
+
+
+def all_at_once(engine: Engine, prompts: list[Any], n_new: int) -> list[Asked]:
+    """Requests that come while the engine takes none."""
+    with engine._wake:
+        return [Asked(engine, prompt, n_new) for prompt in prompts]
+
+
+def test_short_prompts_are_read_together(engine: Any, monkeypatch: Any) -> None:
+    prompts = [tokens_of(n, seed=n) for n in (37, 40, 300, 38)]
+    expected = [Asked(engine, prompt, 5).tokens for prompt in prompts]
+    passes = read_by(engine, monkeypatch)
+    others = [tokens_of(n, seed=n + 1) for n in (37, 40, 300, 38)]
+    for asked in all_at_once(engine, others, 2):
+        asked.end()
+    assert passes == [[37, 40, 300, 38]]
+    again = all_at_once(engine, prompts, 5)
+    assert [asked.tokens for asked in again] == expected
+
+
+def test_a_pass_of_some_prompts_that_fails_is_made_again_with_each(engine: Any, monkeypatch: Any) -> None:
+    prompts = [tokens_of(n, seed=n) for n in (37, 40, 38)]
+    expected = [Asked(engine, prompt, 5).tokens for prompt in prompts]
+    for place in engine._places:
+        place.tokens = place.tokens[:0]
+    read = engine.contexts.read
+
+    def bad_read(places: Any, pieces: Any, *more: Any) -> Any:
+        logits = read(places, pieces, *more)
+        if any(len(piece) == 40 for piece in pieces):
+            raise RuntimeError
+        return logits
+
+    monkeypatch.setattr(engine.contexts, "read", bad_read)
+    first, bad, last = all_at_once(engine, prompts, 5)
+    assert isinstance(bad.end(), Failed)
+    assert [first.tokens, last.tokens] == [expected[0], expected[2]]
 
 
 def test_the_tokens_of_generate_in_company() -> None:

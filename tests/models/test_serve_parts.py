@@ -16,7 +16,7 @@ pytest.importorskip("fastapi")
 pytest.importorskip("prometheus_client")
 pytest.importorskip("transformers")
 
-from sparq_ipu.serve.contexts import ALIGNMENT
+from sparq_ipu.kept_prefixes import BLOCK
 from sparq_ipu.serve.engine import Engine, Request
 from sparq_ipu.serve.guard import Guard
 from sparq_ipu.serve.prefixes import Place, beginning, choose, common, longest
@@ -217,17 +217,17 @@ def asked(tokens: Any, came: float, n_read: int) -> Request:
 
 
 def test_of_equal_prompts_the_first_is_read_and_the_others_wait() -> None:
-    n = 3 * ALIGNMENT
+    n = 3 * BLOCK
     waits = Engine._reads_the_same
     first, second = asked(range(n + 9), 1.0, 0), asked(range(n + 9), 2.0, 0)
     assert waits(first, second) and not waits(second, first) and not waits(first, first)
     assert not waits(
         first, asked(range(n + 9), 1.0, 0)
     )  # of two that came at once, neither waits for the other
-    for n_read, does in ((n - ALIGNMENT, True), (n - 1, True), (n, False), (n + 9, False)):
+    for n_read, does in ((n - BLOCK, True), (n - 1, True), (n, False), (n + 9, False)):
         assert waits(asked(range(n + 9), 1.0, n_read), second) == does
-    assert not waits(first, asked(range(n + 9), 2.0, ALIGNMENT))  # who has read more does not wait
-    assert not waits(first, asked(range(ALIGNMENT - 1), 2.0, 0))  # too little is shared
+    assert not waits(first, asked(range(n + 9), 2.0, BLOCK))  # who has read more does not wait
+    assert not waits(first, asked(range(BLOCK - 1), 2.0, 0))  # too little is shared
 
 
 def guarded(n_bytes: int, length: int | None = None, most: int = 100) -> int:

@@ -16,13 +16,11 @@ from sparq_ipu.serve.places import Places, PlacesPass
 from sparq_ipu.serve.products import FixedRows
 from sparq_ipu.tokens import MAX_TOKENS
 from sparq_ipu.transformers.cache_name import with_cache
+from sparq_ipu.transformers.decoder.piece_rows import piece_rows
 from sparq_ipu.transformers.integration import decoding
 from sparq_ipu.transformers.supported import LayerKinds, text_config
 from sparq_reference import checks
 
-#: Pieces of prompts begin at multiples of this and are filled up to one, and their products have so many
-#: rows: a token then has the same bits in any piece. 128 rows take little longer than one in a product.
-ALIGNMENT = 128
 #: rows of one product in a step, by dtype: one of so many takes about as long as one of a single row
 STEP_ROWS = {torch.float32: 8}
 _USUAL_STEP_ROWS = 32
@@ -58,6 +56,8 @@ class Contexts:
         self._model = model
         #: not every model of the oldest transformers can leave out logits
         self._keeps = "logits_to_keep" in takes
+        #: pieces of prompts begin at multiples of it
+        self.piece_rows = piece_rows(model)
         self._products = FixedRows(model)
         self._step_rows = STEP_ROWS.get(model.dtype, _USUAL_STEP_ROWS)
         self._cache = Places(hooks.settings, n_places, context, options)
@@ -85,7 +85,7 @@ class Contexts:
 
         Args:
             places: of the prompts. pieces: their tokens.
-            held: tokens that each place holds, a multiple of ALIGNMENT.
+            held: tokens that each place holds, a multiple of `piece_rows`.
             between: called in each layer; it may make passes of other places.
             of_all: return the logits after each token.
 
@@ -98,11 +98,11 @@ class Contexts:
         inside = []
         for piece, begin in zip(pieces, held):
             inside.append((len(row), len(piece)))
-            row += [*piece, *[0] * (-len(piece) % ALIGNMENT)]
+            row += [*piece, *[0] * (-len(piece) % self.piece_rows)]
             positions += range(begin, begin + len(row) - len(positions))
         cache = self._cache.tokens(places, inside, between=between)
         kept = [i for first, n in inside for i in range(first if of_all else first + n - 1, first + n)]
-        with self._rows(ALIGNMENT):
+        with self._rows(self.piece_rows):
             return self._forward([row], torch.tensor([positions]), cache, kept)[0]
 
     def step(self, places: Sequence[int], tokens: Sequence[int], held: Sequence[int]) -> torch.Tensor:

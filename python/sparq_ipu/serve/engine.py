@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The thread that serves requests together.
 
-In turns: requests that wait get places that are free, in the order they came. One piece of one prompt is
-read, one prompt after another. Then every text that is read gets its next token, in one forward pass. A long
+In turns: requests that wait get places that are free, in the order they came. A piece of a prompt is read,
+or short prompts together. Then every text that is read gets its next token, in one forward pass. A long
 piece is interrupted between two layers for a step of the others. So nobody waits for another's prompt.
 """
 
@@ -22,7 +22,7 @@ import numpy as np
 
 from sparq_ipu.commands.progress import EVERY, PromptProgress
 from sparq_ipu.kept_prefixes import BLOCK, KeptPrefixes, Rows
-from sparq_ipu.serve.contexts import ALIGNMENT, Contexts
+from sparq_ipu.serve.contexts import Contexts
 from sparq_ipu.serve.forms import Form
 from sparq_ipu.serve.metrics import Metrics
 from sparq_ipu.serve.prefixes import Place, choose, common, longest
@@ -269,9 +269,9 @@ class Engine:
             if request.is_cancelled:
                 self._end(request, "cancelled", None)
         self._admit()
-        reader = self._next_reader()
-        if reader is not None:
-            self._read(reader)
+        pieces = self._next_pieces()
+        if pieces:
+            self._read(pieces)
         elif not self._writing:  # all wait for the disk
             fetches = [request.fetch for request in self._reading if request.fetch is not None]
             concurrent.futures.wait(fetches, 0.01, concurrent.futures.FIRST_COMPLETED)
@@ -282,7 +282,7 @@ class Engine:
         """Give free places to those who wait, in their order."""
         while True:
             with self._wake:
-                place = choose(self._places, self._waiting[0].tokens, ALIGNMENT) if self._waiting else None
+                place = choose(self._places, self._waiting[0].tokens, BLOCK) if self._waiting else None
                 if place is None:
                     return
                 request = self._waiting.popleft()
@@ -299,77 +299,109 @@ class Engine:
             self._reading.append(request)
             self.metrics.running.set(len(self._reading) + len(self._writing))
             try:  # what it holds of this prompt stays
-                n = 0 if request.reports_prompt else longest([place], request.tokens, ALIGNMENT)[1]
+                rows = self.contexts.piece_rows
+                n = 0 if request.reports_prompt else longest([place], request.tokens, rows)[1]
                 self.contexts.keep([place.index], [n])
                 place.tokens = place.tokens[:n]
                 request.n_read = request.n_held = n
             except Exception as error:
                 self._fail(request, error)
 
-    def _next_reader(self) -> Request | None:
-        """Whose piece is read next: of those who have a prompt to read, in turn. One waits while another who
-        came before reads what both begin with."""
-        for _ in range(len(self._reading)):
-            request = self._reading[0]
-            self._reading.rotate(-1)
-            if request.fetch is not None and not request.fetch.done():
+    def _next_pieces(self) -> dict[Request, int]:
+        """Whose next tokens are read now, and how many: a piece of the next prompt, and others that fit in
+        the same pass whole. One waits while another who came before reads what both begin with."""
+        pieces: dict[Request, int] = {}
+        rows, room = self.contexts.piece_rows, self._piece_tokens()
+        for request in list(self._reading):
+            alone = request.reports_prompt
+            if room < rows or (alone and pieces) or not self._is_ready(request):
                 continue
-            if not any(self._reads_the_same(other, request) for other in self._reading):
-                return request
-        return None
+            rest = len(request.tokens) - request.n_read
+            # logits of all tokens of a large piece would take much memory
+            n = min(BLOCK if alone else room, rest)
+            if pieces and n < rest:
+                continue
+            pieces[request] = n
+            room = 0 if alone else room - -(-n // rows) * rows
+            self._reading.remove(request)
+            self._reading.append(request)
+        return pieces
+
+    def _is_ready(self, request: Request) -> bool:
+        """Whether tokens are to be read. Before the first, what places and the disk have of them is taken."""
+        if request.fetch is not None and not request.fetch.done():
+            return False
+        if any(self._reads_the_same(other, request) for other in self._reading):
+            return False
+        if request.n_read == request.n_held and not request.reports_prompt:
+            assert request.place is not None
+            try:
+                self._copy_prefix(request, request.place)
+                if self._take_kept(request, request.place):
+                    return False
+            except Exception as error:
+                self._fail(request, error)
+                return False
+            request.progress = PromptProgress(len(request.tokens), request.n_held)
+        return True
 
     @staticmethod
     def _reads_the_same(other: Request, request: Request) -> bool:
         if other is request or other.came >= request.came or other.n_read < request.n_read:
             return False
-        shared = common(other.tokens, request.tokens) // ALIGNMENT * ALIGNMENT
+        shared = common(other.tokens, request.tokens) // BLOCK * BLOCK
         return shared > other.n_read
 
-    def _read(self, request: Request) -> None:
+    def _read(self, pieces: dict[Request, int]) -> None:
+        """Read so many tokens of these prompts, in one pass; if it fails, each alone, and who fails alone
+        fails."""
+        requests = list(pieces)
+        places, held = _indices(requests), [request.n_read for request in requests]
+        tokens = [r.tokens[r.n_read : r.n_read + n].tolist() for r, n in pieces.items()]
+        of_all = requests[0].reports_prompt
+        self._layer_at = self._step_at = time.perf_counter()
+        self._layer_seconds = 0.0
+        try:
+            logits = self.contexts.read(places, tokens, held, self._between_layers, of_all).numpy()
+        except Exception as error:
+            if len(requests) == 1:
+                self._fail(requests[0], error)
+                return
+            _log.warning("%d prompts are read one by one: %s", len(requests), where(error))
+            self.contexts.keep(places, held)
+            for request, n in pieces.items():
+                self._read({request: n})
+            return
+        self._token_seconds = self._layer_seconds / sum(pieces.values())
+        for row, request in enumerate(requests):
+            try:
+                self._has_read(request, pieces[request], logits if of_all else logits[row : row + 1])
+            except Exception as error:
+                self._fail(request, error)
+
+    def _has_read(self, request: Request, n: int, logits: np.ndarray) -> None:
+        """The place holds n more tokens. logits: after the last of them, or all for a report."""
         place = request.place
         assert place is not None
-        is_first = request.n_read == request.n_held
-        try:
-            if is_first and not request.reports_prompt:
-                self._copy_prefix(request, place)
-                if self._take_kept(request, place):
-                    return
-                request.progress = PromptProgress(len(request.tokens), request.n_held)
-            # logits of all tokens of a large piece would take much memory
-            n = ALIGNMENT if request.reports_prompt else self._piece_tokens()
-            n = min(n, len(request.tokens) - request.n_read)
-            piece = request.tokens[request.n_read : request.n_read + n]
-            self._layer_at = self._step_at = time.perf_counter()
-            self._layer_seconds = 0.0
-            logits = self.contexts.read(
-                [place.index],
-                [piece.tolist()],
-                [request.n_read],
-                self._between_layers,
-                request.reports_prompt,
-            ).numpy()
-            self._token_seconds = self._layer_seconds / n
-            request.progress.n_read += n
-            if request.progress.is_due(EVERY):
-                _log.info("%s", request.progress)
-            request.n_read += n
-            place.tokens = request.tokens[: request.n_read]
-            if self.kept is not None:
-                self.kept.keep(place.tokens, functools.partial(self.contexts.rows, place.index))
-            self.metrics.prompt_tokens.labels("read").inc(n)
-            if request.reports_prompt:
-                self._report_prompt(request, logits)
-            if request.n_read == len(request.tokens):
-                self._reading.remove(request)
-                self._writing.append(request)
-                self.metrics.prompt_tokens.labels("held").inc(request.n_held)
-                self._begin(request, logits[-1])
-        except Exception as error:
-            self._fail(request, error)
+        request.n_read += n
+        place.tokens = request.tokens[: request.n_read]
+        request.progress.n_read += n
+        if request.progress.is_due(EVERY):
+            _log.info("%s", request.progress)
+        if self.kept is not None:
+            self.kept.keep(place.tokens, functools.partial(self.contexts.rows, place.index))
+        self.metrics.prompt_tokens.labels("read").inc(n)
+        if request.reports_prompt:
+            self._report_prompt(request, logits)
+        if request.n_read == len(request.tokens):
+            self._reading.remove(request)
+            self._writing.append(request)
+            self.metrics.prompt_tokens.labels("held").inc(request.n_held)
+            self._begin(request, logits[-1])
 
     def _copy_prefix(self, request: Request, place: Place) -> None:
         """Copy the part of the prompt that another place holds."""
-        source, n = longest(self._places, request.tokens, ALIGNMENT)
+        source, n = longest(self._places, request.tokens, BLOCK)
         if source is not None and source is not place and n > request.n_read:
             self.contexts.copy(source.index, place.index, n)
             place.tokens = request.tokens[:n]
@@ -420,8 +452,8 @@ class Engine:
         """As many as may be: nothing interrupts a layer, so it is read in the time between two steps."""
         if not self._writing or not self._step_seconds or not self._token_seconds:
             return PIECE
-        n = int(self._patience() / self._token_seconds) // ALIGNMENT * ALIGNMENT
-        return min(max(n, ALIGNMENT), PIECE)
+        n = int(self._patience() / self._token_seconds) // BLOCK * BLOCK
+        return min(max(n, BLOCK), PIECE)
 
     def _patience(self) -> float:
         """Seconds between two steps, of those who get tokens, in which others' prompts are read."""

@@ -11,22 +11,25 @@ import numpy as np
 import torch
 
 from sparq_ipu.commands.progress import PromptProgress
-from sparq_ipu.kept_prefixes import BLOCK, GROUP, KeptPrefixes, Rows
+from sparq_ipu.kept_prefixes import BLOCK, KeptPrefixes, Rows
 from sparq_ipu.tokens import MAX_TOKENS
 from sparq_ipu.transformers.cache.sparq_cache import sparq_layers
 from sparq_ipu.transformers.cache_name import with_cache
+from sparq_ipu.transformers.decoder.piece_rows import piece_rows
 from sparq_ipu.transformers.integration import decoding
 from sparq_reference import checks
 
-#: Tokens of a forward pass. Every run makes the same passes, except those of pieces that the disk has whole.
+#: Tokens of a forward pass. Where bits depend on the rows of a pass, every run makes the same passes, except
+#: those of pieces that the disk has whole.
 PIECE = 1024
 
 
 def read_beginning(
     model: Any, tokens: torch.Tensor, cache: Any, kept: KeptPrefixes, progress: PromptProgress | None
 ) -> int:
-    """Fill an empty `SparqCache` with the whole pieces of a prompt: from disk the ones that were kept; the
-    others are read, and kept. The rest, more than one token, is left for the caller to read.
+    """Fill an empty `SparqCache` with the whole blocks of a prompt, or whole pieces where bits depend on the
+    rows of a pass: from disk the ones that were kept; the others are read, and kept. The rest, more than one
+    token, is left for the caller to read.
 
     Args:
         model: enabled. tokens: (1, n_tokens) int64. progress: told how many tokens came from disk.
@@ -43,34 +46,36 @@ def read_beginning(
     settings = decoding("generate", model).settings
     # so few tokens can be decode steps, and window attention remembers the last ones
     n_last = 1 + max([MAX_TOKENS, *(getattr(of_layer, "n_recent", 0) for of_layer in settings)])
-    n = max(tokens.shape[1] - n_last, 0) // PIECE * PIECE
+    whole = BLOCK if piece_rows(model) == 1 else PIECE
+    n = max(tokens.shape[1] - n_last, 0) // whole * whole
     prompt = tokens[0, :n].numpy()
-    held = _from_disk(prompt, cache, settings, kept)
+    held = _from_disk(prompt, cache, settings, kept, whole)
     if progress is not None:
         progress.n_held = held
     rows = functools.partial(_rows, cache)
     kept.keep(prompt[:held], rows)  # used now; another process may have deleted some since
     keep = {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(model.forward).parameters else {}
     with torch.no_grad():
-        for end in range(held + PIECE, n + 1, PIECE):
-            model(tokens[:, end - PIECE : end], **with_cache(cache), use_cache=True, **keep)
+        for begin in range(held, n, PIECE):
+            end = min(begin + PIECE, n)
+            model(tokens[:, begin:end], **with_cache(cache), use_cache=True, **keep)
             kept.keep(prompt[:end], rows)
     return held
 
 
-def _from_disk(prompt: np.ndarray, cache: Any, settings: Any, kept: KeptPrefixes) -> int:
-    """Returns how many tokens there were: whole pieces."""
-    for begin in range(0, len(prompt), PIECE):
-        parts = []
-        for start in range(begin, begin + PIECE, GROUP * BLOCK):
-            rows = kept.read(prompt, start)
-            if not rows or rows[0][0].shape[1] < GROUP * BLOCK:
-                return begin
-            parts.append(rows)
-        for rows in parts:
-            for layer, of_layer, pair in zip(cache.layers, settings, rows):
-                layer.restore(*(torch.from_numpy(x[None]) for x in pair), of_layer)
-    return len(prompt)
+def _from_disk(prompt: np.ndarray, cache: Any, settings: Any, kept: KeptPrefixes, whole: int) -> int:
+    """Returns how many tokens there were: a multiple of `whole`."""
+    held = found = 0
+    parts: list[Rows] = []
+    while rows := kept.read(prompt, found):
+        parts.append(rows)
+        found += rows[0][0].shape[1]
+        if found % whole == 0:
+            for part in parts:
+                for layer, of_layer, pair in zip(cache.layers, settings, part):
+                    layer.restore(*(torch.from_numpy(x[None]) for x in pair), of_layer)
+            held, parts = found, []
+    return held
 
 
 def _rows(cache: Any, start: int, stop: int) -> Rows:
