@@ -24,7 +24,7 @@ def schema_of(random: random.Random, depth: int = 3) -> dict[str, Any]:
         low = random.randrange(-50, 50)
         return {"type": "integer", "minimum": low, "maximum": low + random.randrange(100)}
     if kind == "number":
-        return {"type": "number", "minimum": 0, "exclusiveMaximum": random.randrange(1, 30)}
+        return {"type": "number", "minimum": 0, "maximum": random.randrange(1, 30), "multipleOf": 0.25}
     if kind == "pattern":
         return {"type": "string", "pattern": random.choice(["^[a-c]{2,4}$", "^\\d{3}-[A-Z]$", "^(ab|c)?d$"])}
     if kind == "format":

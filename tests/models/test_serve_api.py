@@ -253,6 +253,15 @@ def test_wrong_messages(url: str, messages: Any) -> None:
     assert answer.status_code == 400 and "messages" in answer.text
 
 
+def test_the_page(url: str) -> None:
+    """One file, which asks this server alone."""
+    page = httpx.get(url)
+    assert page.headers["content-type"].startswith("text/html") and "<script>" in page.text
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    paths = re.findall(r"fetch\(\"([^\"]*)\"", page.text)
+    assert sorted(paths) == ["/v1/chat/completions", "/v1/models"] and "http" not in page.text
+
+
 def test_other_paths_methods_and_models(url: str) -> None:
     for answer, status in (
         (httpx.get(f"{url}/v1/none"), 404),

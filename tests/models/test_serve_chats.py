@@ -157,11 +157,11 @@ def entries(tokens: list[int], top: list[int]) -> list[LogProbability]:
 def test_bytes_of_tokens_that_are_parts_of_a_character() -> None:
     tokens = TOKENIZER("a😀", add_special_tokens=False).input_ids
     chosen = entries(tokens, tokens[1:])
-    answer = Answer("tiny", TokenNames(TOKENIZER), True, True).part(0, Text("a😀", tokens, chosen))
+    answer = Answer("tiny", TokenNames(TOKENIZER), True, True).part(0, Text("a😀", tokens, chosen))[0]
     content = answer["choices"][0]["logprobs"]["content"]
     assert [entry["bytes"] for entry in content] == [[97], [0xF0], [0x9F], [0x98], [0x80]]
     assert [entry["token"] for entry in content] == ["a", "\\xf0", "\\x9f", "\\x98", "\\x80"]
-    answer = Answer("tiny", TokenNames(TOKENIZER), False, True).part(0, Text("a😀", tokens, chosen))
+    answer = Answer("tiny", TokenNames(TOKENIZER), False, True).part(0, Text("a😀", tokens, chosen))[0]
     found = answer["choices"][0]["logprobs"]
     assert found["tokens"] == ["a", "bytes:\\xf0", "bytes:\\x9f", "bytes:\\x98", "bytes:\\x80"]
     assert [len(top) for top in found["top_logprobs"]] == [5, 4, 4, 4, 4]
@@ -173,8 +173,8 @@ def test_places_of_tokens_lie_in_the_text() -> None:
     tokens = TOKENIZER("é😀bc", add_special_tokens=False).input_ids
     form = Answer("tiny", TokenNames(TOKENIZER), False, True)
     parts = [
-        form.part(0, Text("é", tokens[:2], entries(tokens[:2], []))),
-        form.part(0, Text("😀", tokens[2:], entries(tokens[2:], []))),
+        *form.part(0, Text("é", tokens[:2], entries(tokens[:2], []))),
+        *form.part(0, Text("😀", tokens[2:], entries(tokens[2:], []))),
     ]
     offsets = [at for part in parts for at in part["choices"][0]["logprobs"]["text_offset"]]
     assert offsets == [0, 0, 1, 1, 1, 1, 2, 2]
@@ -202,7 +202,7 @@ def test_pieces_of_sentencepiece() -> None:
         ("�", "�".encode()),
     ]
     form = Answer("tiny", names, False, True)
-    top = form.part(0, Text("a", [3], entries([3], [5, 1])))["choices"][0]["logprobs"]["top_logprobs"]
+    top = form.part(0, Text("a", [3], entries([3], [5, 1])))[0]["choices"][0]["logprobs"]["top_logprobs"]
     assert top == [{"a": -0.5, "token_id:5": -1.0, " a": -2.0}]
 
 

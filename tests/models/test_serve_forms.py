@@ -3,72 +3,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import random
 import sys
 import time
-from typing import Any, Iterator
+from typing import Any
 
 import pytest
 from byte_tokenizer import byte_tokenizer
 from random_schemas import object_of, root_of
-from tiny_models import tiny_model
-from tiny_server import CONTEXT, running_engine, running_server
+from tiny_tools import BODY, FAMILIES, SPECIAL, TOOLS, USER, WEATHER, client_of, openai, tool
 
-import sparq_ipu.transformers
+from sparq_ipu.serve.forms import closed
 from sparq_ipu.serve.prompts import Prompts
 from sparq_ipu.serve.schemas import ChatRequest
 from sparq_ipu.serve.tools import Calls, style_of
 
 jsonschema = pytest.importorskip("jsonschema")
-openai = pytest.importorskip("openai")
-pytest.importorskip("llguidance")
-pytest.importorskip("sparq_ipu._cpu")
 
-#: what the templates of families contain that names them
-FAMILIES = {
-    "Hermes": "<tool_call>",
-    "Mistral": "[TOOL_CALLS]",
-    "Mistral, SentencePiece": "[TOOL_CALLS] [",
-    "Mistral, newer": "[TOOL_CALLS] [ARGS]",
-    "Llama": "<|python_tag|>",
-}
-SPECIAL = ["<s>", "</s>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>"]
-BODY = (
-    "{% if tools %}{{ tools | tojson }} TAG {% endif %}{% for m in messages %}{{ m.role }}: {{ m.content }}"
-    "{% for call in m.tool_calls or [] %}{{ call | tojson }}{% endfor %}\n{% endfor %}{{ mood }}>"
-)
 #: seconds for random schemas
 SECONDS = 20.0
-USER = {"role": "user", "content": "a"}
 SOON: dict = dict(model="tiny", messages=[USER], max_tokens=600, temperature=1.0)
-
-
-def tool(name: str, schema: Any = None) -> dict:
-    return {"type": "function", "function": {"name": name, **({"parameters": schema} if schema else {})}}
-
-
-WEATHER = {
-    "type": "object",
-    "properties": {"city": {"type": "string", "maxLength": 9}, "days": {"$ref": "#/$defs/days"}},
-    "required": ["city", "days"],
-    "additionalProperties": False,
-    "$defs": {"days": {"type": "integer", "minimum": 1, "maximum": 99}},
-}
-TOOLS = [tool("weather", WEATHER), tool("now")]
-
-
-@contextlib.contextmanager
-def client_of(family: str) -> Iterator[Any]:
-    tokenizer = byte_tokenizer(BODY.replace("TAG", FAMILIES[family]), SPECIAL, False)
-    model = tiny_model(max_position_embeddings=CONTEXT, vocab_size=len(tokenizer))
-    sparq_ipu.transformers.enable(model, rank=8, top_k=16, min_seq_len=40)
-    end = tokenizer.eos_token_id
-    prompts = Prompts(tokenizer, CONTEXT, len(tokenizer), [end], [end])
-    with running_engine(model, tokenizer=tokenizer) as engine, running_server(engine, prompts=prompts) as url:
-        with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
-            yield client
 
 
 @pytest.fixture(scope="module")
@@ -188,12 +143,32 @@ def test_the_same_answers_in_any_company(client: Any) -> None:
         assert calls == [(c.function.name, c.function.arguments) for c in one.message.tool_calls or []]
 
 
+def test_objects_have_the_properties_that_are_named() -> None:
+    """Unless the schema decides otherwise."""
+    inner = {"properties": {"b": {"type": "null"}}}
+    shut = {**inner, "additionalProperties": False}
+    assert closed({"items": inner, "$defs": {"c": inner}}) == {"items": shut, "$defs": {"c": shut}}
+    assert closed({"properties": {"properties": inner}})["properties"] == {"properties": shut}
+    assert closed({"const": inner}) == {"const": inner}
+    for more in (
+        {"additionalProperties": True},
+        {"minProperties": 2},
+        {"required": ["a"]},
+        {"anyOf": [inner]},
+    ):
+        assert closed({**inner, **more}) == {**inner, **more}
+
+
+PATTERNS = {"allOf": [{"type": "string", "pattern": f"a{{{n}}}"} for n in range(30)]}
 WRONG: list[tuple[dict, str]] = [
     ({"response_format": {"type": "xml"}}, "response_format"),
     ({"response_format": {"type": "json_schema"}}, "response_format"),
     ({"response_format": form_of({"type": "nope"})}, "response_format"),
     ({"response_format": form_of({"not": {}})}, "response_format"),
     ({"response_format": form_of({"$ref": "#/none"})}, "response_format"),
+    ({"response_format": form_of({"$ref": "#"})}, "response_format"),
+    ({"response_format": form_of({"maximum": 10**300})}, "response_format"),
+    ({"response_format": form_of(PATTERNS)}, "response_format"),
     ({"tools": [{"type": "function"}]}, "tools"),
     ({"tools": [tool("a b")]}, "tools"),
     ({"tools": [tool("a"), tool("a")]}, "tools"),

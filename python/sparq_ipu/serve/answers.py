@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import collections
+import json
 import time
 import uuid
 from typing import Any, Callable, Sequence
@@ -34,7 +35,7 @@ def usage(ends: Sequence[Done], n_prompts: int) -> dict[str, Any]:
 
 
 class Answer:
-    """One request's: its name, and the form of its parts.
+    """One request's: its name, and the form of its parts, which are objects of JSON.
 
     Args:
         model: the name of the model. names: of its tokens.
@@ -42,6 +43,9 @@ class Answer:
         has_log_probabilities: they were asked for.
         calls: makes a parser of the calls in a text; None: there are none.
     """
+
+    #: ends a stream
+    last = b"data: [DONE]\n\n"
 
     def __init__(
         self,
@@ -98,29 +102,33 @@ class Answer:
             choices.append(choice)
         return {**self._envelope(choices, False), "usage": usage(ends, n_prompts)}
 
-    def first(self, index: int) -> dict[str, Any] | None:
-        """The first part of a stream, for each choice."""
-        if not self._is_chat:
-            return None
-        delta = {"role": "assistant", "content": ""}
-        return self._envelope([{"index": index, "delta": delta, "finish_reason": None}], True)
+    def sent(self, part: dict[str, Any]) -> bytes:
+        """A part as a server-sent event."""
+        return b"data: " + json.dumps(part).encode() + b"\n\n"
 
-    def part(self, index: int, text: Text) -> dict[str, Any]:
+    def first(self, index: int) -> list[dict[str, Any]]:
+        """The first parts of a stream, for each choice."""
+        if not self._is_chat:
+            return []
+        delta = {"role": "assistant", "content": ""}
+        return [self._envelope([{"index": index, "delta": delta, "finish_reason": None}], True)]
+
+    def part(self, index: int, text: Text) -> list[dict[str, Any]]:
         """More of a choice."""
         choice: dict[str, Any] = {"index": index, "finish_reason": None}
         choice.update({"delta": self._delta(index, text.text)} if self._is_chat else {"text": text.text})
         choice["logprobs"] = self._log_probabilities(index, text)
-        return self._envelope([choice], True)
+        return [self._envelope([choice], True)]
 
-    def end(self, index: int, end: Done) -> dict[str, Any]:
+    def end(self, index: int, end: Done) -> list[dict[str, Any]]:
         """The end of a choice."""
         choice: dict[str, Any] = {"index": index, "finish_reason": self._reason(index, end), "logprobs": None}
         choice.update({"delta": self._delta(index, "", True)} if self._is_chat else {"text": ""})
-        return self._envelope([choice], True)
+        return [self._envelope([choice], True)]
 
-    def used(self, ends: Sequence[Done], n_prompts: int) -> dict[str, Any]:
+    def used(self, ends: Sequence[Done], n_prompts: int) -> list[dict[str, Any]]:
         """The last part of a stream, where it was asked for."""
-        return {**self._envelope([], True), "usage": usage(ends, n_prompts)}
+        return [{**self._envelope([], True), "usage": usage(ends, n_prompts)}]
 
     def _delta(self, index: int, text: str, is_last: bool = False) -> dict[str, Any]:
         """What more text adds to a message."""

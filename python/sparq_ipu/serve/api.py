@@ -6,8 +6,8 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-import json
 import time
+from pathlib import Path
 from typing import Any, AsyncIterator, Callable, Sequence
 
 from fastapi import FastAPI, HTTPException, Request
@@ -20,6 +20,7 @@ from sparq_ipu.serve import engine as serving
 from sparq_ipu.serve.answers import Answer, error
 from sparq_ipu.serve.guard import Guard
 from sparq_ipu.serve.prompts import CHARACTERS_PER_TOKEN, Prompts
+from sparq_ipu.serve.responses import ResponsesAnswer, ResponsesRequest
 from sparq_ipu.serve.schemas import (
     ChatRequest,
     CompletionRequest,
@@ -31,6 +32,9 @@ from sparq_ipu.serve.text import TokenNames
 
 #: between two looks whether a client is still there
 _LOOK_SECONDS = 0.25
+_PAGE = Path(__file__).with_name("page.html")
+#: of the page: it talks to this server alone
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
 #: bytes of a body, beside those of text for each token of the context
 _MORE_BYTES = 1 << 20
 
@@ -96,14 +100,16 @@ def create_app(
         except ClientDisconnect:
             return Response(status_code=499)  # nobody reads it
         except Invalid as invalid:
-            return _error(invalid.status, str(invalid), param=invalid.param, code=invalid.code)
+            param = kind.renamed.get(invalid.param or "", invalid.param)
+            return _error(invalid.status, str(invalid), param=param, code=invalid.code)
         except serving.Refused as refused:
             status = 503 if refused.is_closing else 429
             return _error(status, str(refused), "server_error" if refused.is_closing else "rate_limit_error")
         is_chat = isinstance(said, ChatRequest)
         has_log_probabilities = said.logprobs is not None and said.logprobs is not False
         calls = prompts.calls(said) if isinstance(said, ChatRequest) else None
-        form = Answer(name, names, is_chat, has_log_probabilities, calls)
+        made = ResponsesAnswer if isinstance(said, ResponsesRequest) else Answer
+        form = made(name, names, is_chat, has_log_probabilities, calls)
         events = _events(engine, requests, queue, http)
         if said.stream:
             parts = _stream(form, events, len(requests), n_prompts, said.with_usage)
@@ -117,6 +123,10 @@ def create_app(
     @app.post("/v1/chat/completions")
     async def chat(http: Request) -> Response:
         return await answer(ChatRequest, http, prompts.of_chat)
+
+    @app.post("/v1/responses")
+    async def responses(http: Request) -> Response:
+        return await answer(ResponsesRequest, http, prompts.of_chat)
 
     @app.post("/tokenize")
     async def tokenize(http: Request) -> Response:
@@ -150,6 +160,12 @@ def create_app(
         if model != name:
             raise HTTPException(404, f"the model must be {name}, which is served here")
         return of_model
+
+    @app.get("/")
+    async def page() -> Response:
+        return Response(
+            _PAGE.read_bytes(), media_type="text/html", headers={"Content-Security-Policy": _POLICY}
+        )
 
     @app.get("/health")
     async def health() -> Response:
@@ -244,26 +260,23 @@ async def _stream(
     ends: list[Any] = [None] * n
     try:
         for index in range(n):
-            first = form.first(index)
-            if first is not None:
-                yield _sent(first)
+            for part in form.first(index):
+                yield form.sent(part)
         async for index, event in events:
-            if isinstance(event, serving.Text):
-                yield _sent(form.part(index, event))
-            elif isinstance(event, serving.Failed):
-                yield _sent(error(event.message, "server_error"))
+            if isinstance(event, serving.Failed):
+                yield form.sent(error(event.message, "server_error"))
                 return
+            if isinstance(event, serving.Text):
+                parts = form.part(index, event)
             else:
                 ends[index] = event
-                yield _sent(form.end(index, event))
-        if with_usage:
-            yield _sent(form.used(ends, n_prompts))
-        yield b"data: [DONE]\n\n"
+                parts = form.end(index, event)
+            for part in parts:
+                yield form.sent(part)
+        for part in form.used(ends, n_prompts) if with_usage else []:
+            yield form.sent(part)
+        yield form.last
     except _Gone:
         return
     finally:
         await events.aclose()
-
-
-def _sent(part: dict[str, Any]) -> bytes:
-    return b"data: " + json.dumps(part).encode() + b"\n\n"

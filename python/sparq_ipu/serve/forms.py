@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import json
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,31 @@ from sparq_ipu.serve.tools import Style, grammar, style_of
 
 #: one line, with the spaces that models write: blanks without end are no answer
 _SPACES = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+#: keywords that may demand several patterns of one text: 30 of these take hours
+_JOINS = ("allOf", "anyOf", "oneOf", "$ref")
+_MOST_PATTERNS = 12
+
+
+def closed(schema: Any) -> Any:
+    """A JSON schema whose objects have only the properties that it names, where it does not decide that: a
+    model that may always add one more seldom ends."""
+    if not isinstance(schema, dict):
+        return schema
+    made, named = dict(schema), schema.get("properties")
+    if isinstance(named, dict):
+        if any(key in made for key in ("anyOf", "oneOf", "$ref")):
+            return schema  # together they decide
+        decided = ("additionalProperties", "patternProperties", "minProperties")
+        if not any(key in made for key in decided) and set(map(str, made.get("required", ()))) <= set(named):
+            made["additionalProperties"] = False
+    for key, part in made.items():
+        if key in ("properties", "$defs", "definitions") and isinstance(part, dict):
+            made[key] = {name: closed(value) for name, value in part.items()}
+        elif key in ("anyOf", "oneOf", "prefixItems") and isinstance(part, list):
+            made[key] = [closed(value) for value in part]
+        elif key in ("items", "additionalProperties"):
+            made[key] = closed(part)
+    return made
 
 
 class Form:
@@ -94,7 +120,12 @@ class Forms:
         rules = grammar(
             style, tools, answer, said.needs_call, said.parallel_tool_calls is False, self._special
         )
-        return Form(self._matcher(rules, "the form of the answer", param), self._n_tokens, self._pool)
+        form = Form(self._matcher(rules, param, param), self._n_tokens, self._pool)
+        try:
+            form.allowed()
+        except RuntimeError:
+            raise Invalid(f"{param} must allow an answer", param) from None
+        return form
 
     def _special(self, text: str) -> int | None:
         token = self._tokenizer.convert_tokens_to_ids(text)
@@ -102,10 +133,18 @@ class Forms:
         return token if is_known and self._made.is_special_token(token) else None
 
     def _checked(self, schema: Any, name: str, param: str) -> Any:
-        made = {**schema, "x-guidance": _SPACES}
+        text = json.dumps(schema)
+        if text.count('"pattern"') > _MOST_PATTERNS and any(f'"{key}"' in text for key in _JOINS):
+            rule = f"must have at most {_MOST_PATTERNS} patterns with {', '.join(_JOINS)}"
+            raise Invalid(f"{name} {rule}", param)
+        made = {**(schema if '"allOf"' in text else closed(schema)), "x-guidance": _SPACES}
         from llguidance import LLMatcher
 
-        self._matcher(LLMatcher.grammar_from_json_schema(made), name, param)
+        try:
+            rules = LLMatcher.grammar_from_json_schema(made)
+        except ValueError as error:  # of a number without end, say
+            raise Invalid(f"{name}: {str(error)[:100]}", param) from None
+        self._matcher(rules, name, param)
         return made
 
     def _matcher(self, rules: str, name: str, param: str) -> Any:

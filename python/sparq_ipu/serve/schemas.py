@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Dict, List, Optional, Type, TypeVar
+from typing import Any, ClassVar, Dict, List, Optional, Type, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -84,6 +84,8 @@ def _is_bias(value: Any) -> bool:
 
 class _Strict(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+    #: what clients call a field that has another name here
+    renamed: ClassVar[Dict[str, str]] = {}
 
     @classmethod
     def read(cls: Type[_Kind], body: bytes) -> _Kind:
