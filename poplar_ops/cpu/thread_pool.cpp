@@ -211,9 +211,13 @@ PoolLease::~PoolLease() {
 
 unsigned defaultThreads() {
   if (const char *text = std::getenv("OMP_NUM_THREADS")) {
-    const long n = std::strtol(text, nullptr, 10);
-    if (n >= 1)
-      return n < long(maxThreads) ? static_cast<unsigned>(n) : maxThreads;
+    char *end = nullptr;
+    const long n = std::strtol(text, &end, 10);
+    if (n < 1 || (*end && *end != ','))
+      throw std::invalid_argument(
+          "n_threads: OMP_NUM_THREADS must begin with a number from 1, got '" + std::string(text) +
+          "'");
+    return n < long(maxThreads) ? static_cast<unsigned>(n) : maxThreads;
   }
   const unsigned n = processors();
   return n < maxThreads ? n : maxThreads;

@@ -79,8 +79,8 @@ private:
 // Most threads of a call.
 constexpr unsigned maxThreads = 1024;
 
-// The number of threads of a call that names none: OMP_NUM_THREADS where it is a positive number,
-// else the processors this process may run on.
+// The number of threads of a call that names none: OMP_NUM_THREADS, the first of several, else the
+// processors this process may run on. Throws std::invalid_argument for what is no number from 1.
 unsigned defaultThreads();
 
 // A thread count as callers give it: in [1, maxThreads], or 0 for `defaultThreads`. Throws

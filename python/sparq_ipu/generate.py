@@ -53,7 +53,6 @@ from sparq_ipu.transformers.loading.checkpoints import (
     Checkpoint,
     check_types,
     import_torch,
-    wait_briefly,
 )
 from sparq_ipu.transformers.settings.command import (
     SaidSettings,
@@ -349,7 +348,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.generat
             raise ValueError(f"generate: --model must have a tokenizer, got none in {arguments.model}")
         text = _text(arguments)
         print(f"loading {checkpoint.path.name} ...", file=sys.stderr, flush=True)
-        wait_briefly()
+        checkpoint.set_waiting(arguments.dtype, arguments.weights)
         gc.disable()  # looking for garbage in what PyTorch makes when it is imported takes 0.6 s
         torch, _ = import_torch("generate")
         from sparq_ipu.transformers import enable_dense

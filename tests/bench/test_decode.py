@@ -262,3 +262,11 @@ def test_bad_usage(words: list[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         decode.main([*TINY, *words])
     assert stop.value.code == 2
+
+
+@pytest.mark.parametrize("line", ["{", "[" * 100_000])
+def test_a_line_that_is_not_json_is_named(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("{}\n" + line + "\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"^line 2 is not JSON$"):
+        decode_tables.read_rows(path)

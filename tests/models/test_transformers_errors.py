@@ -203,13 +203,6 @@ def test_attention_sinks():
         enable(model, **SETTINGS)
 
 
-def test_disable_twice_is_no_error(model):
-    enable(model, **SETTINGS)
-    disable(model)
-    disable(model)
-    assert model.config._attn_implementation == "sdpa"
-
-
 def test_heads_of_several_sizes_are_refused_by_name():
     """Gemma 4: transformers has no one head_dim for it."""
     if not hasattr(transformers, "Gemma4TextConfig"):

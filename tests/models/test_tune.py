@@ -164,13 +164,13 @@ def edited(tmp_path, **changes):
         (dict(settings=dict(rank=0, top_k=2, layers={})), "(rank must be in [1, 16777216], got 0)"),
         (
             dict(settings=dict(rank=99, top_k=2, layers={})),
-            "rank must be in [1, head_dim=16], got 99",
+            "s.json (rank must be in [1, head_dim=16], got 99)",
         ),
         (
             dict(settings=dict(rank=4, top_k=2, layers={"7": None})),
             "(layers must be in [0, n_layers=3), got 7)",
         ),
-        (dict(n_layers=4), "of a model with 3 layers, got "),
+        (dict(n_layers=4), "s.json, of one with 4"),
     ],
 )
 def test_other_files_are_refused(model, tmp_path, changes, message):
@@ -202,7 +202,7 @@ def test_the_commands(tmp_path, capsys):
     assert printed.count("the mean value") == 3 and "all layers: KL" in printed
     about = json.loads(output.read_text())["about"]
     assert about["kl_held_out"] <= 0.3 and about["traffic_of_dense"] < 1
-    assert read_settings("test", output)["n_layers"] == 3
+    assert json.loads(output.read_text())["n_layers"] == 3 and read_settings("test", output, 3, 16)
     both = ["--model", str(folder), "--prompt-file", str(text), "--new-tokens", "8"]
     assert generate.main([*both, "--settings", str(output)]) == 0
     dense = [*both, "--dense"]

@@ -38,6 +38,7 @@ TABLE = {
     "POPLAR_ENGINE_OPTIONS": (EMULATED, "x", "expected '{' at character 0, got 'x'"),
     "SPARQ_CODELETS": (EMULATED, "/nowhere", "/nowhere/sparq_codelets.gp, which SPARQ_CODELETS names"),
     "SPARQ_CPU_ISA": (ON_CPU, "sse", "must be one of ['auto', "),
+    "OMP_NUM_THREADS": (ON_CPU, "0", "must begin with a number from 1, got '0'"),
     "SPARQ_CPU_OPENMP": (OPENMP, "no", "must be 0 or 1, got 'no'"),
     "SPARQ_IPU_POPART_LIBRARY": (POPART, "/nowhere.so", "tried /nowhere.so"),
     "SPARQ_IPU_API_KEY": (KEY, "two\nlines", "must be a key of ASCII characters"),
@@ -51,7 +52,6 @@ OTHERS = {
     "SPARQ_PYTHON",
     "TMPDIR",
     "CXX",
-    "OMP_NUM_THREADS",
 }
 
 
@@ -60,7 +60,7 @@ def test_a_value_that_means_nothing(name: str) -> None:
     code, value, wrong = TABLE[name]
     if name in ("SPARQ_IPU_API_KEY", "SPARQ_IPU_POPART_LIBRARY"):
         pytest.importorskip("torch")
-    if name in ("SPARQ_CPU_ISA", "SPARQ_CPU_OPENMP"):
+    if name in ("SPARQ_CPU_ISA", "SPARQ_CPU_OPENMP", "OMP_NUM_THREADS"):
         pytest.importorskip("sparq_ipu._cpu")
     environment = dict(os.environ, **{name: value, "PYTHONPATH": os.pathsep.join(sys.path)})
     command = [sys.executable, "-c", code]

@@ -36,7 +36,6 @@ from sparq_ipu.transformers.loading.checkpoints import (
     Checkpoint,
     check_types,
     import_torch,
-    wait_briefly,
 )
 from sparq_ipu.transformers.settings.command import (
     SaidSettings,
@@ -169,8 +168,11 @@ def _build(arguments: argparse.Namespace) -> tuple[Any, Any]:
     if not checkpoint.has_tokenizer:
         raise ValueError(f"serve: --model must have a tokenizer, got none in {arguments.model}")
     print(f"loading {checkpoint.path.name} ...", file=sys.stderr, flush=True)
+    checkpoint.set_waiting(arguments.dtype, arguments.weights)
     torch, _ = import_torch("serve")
     with needed("serve"):
+        import uvicorn  # noqa: F401
+
         from sparq_ipu.serve.api import create_app
         from sparq_ipu.serve.metrics import Metrics
     from sparq_ipu.serve.contexts import Contexts
@@ -227,15 +229,14 @@ def main(argv: list[str] | None = None, prog: str = "sparq-ipu serve") -> int:
     arguments = parsed(argv, prog)
     logging.basicConfig(format="%(asctime)s %(name)s: %(message)s")
     logging.getLogger("sparq_ipu").setLevel(logging.INFO)  # PyTorch reports on its caches at the end
-    wait_briefly()
     gc.disable()  # looking for garbage in what PyTorch makes when it is imported takes 0.6 s
     try:
-        with needed("serve"):
-            from sparq_ipu.serve.process import run
         app, engine = build(arguments)
     except (ValueError, RuntimeError, OSError, ImportError, MemoryError) as error:
         print(f"{error}", file=sys.stderr)
         return 2
     finally:
         gc.enable()
+    from sparq_ipu.serve.process import run
+
     return run(app, engine, arguments.host, arguments.port, arguments.grace, arguments.trusted_proxies)

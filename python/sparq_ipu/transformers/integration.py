@@ -111,7 +111,7 @@ def enable(
     check_model("enable", model)
     published = checks.check_bool("enable", "published", published)
     if settings is not None:
-        layers = _from_file(settings, n_layers_of(model), layers, published, options)
+        layers = _from_file(settings, model, layers, published, options)
     names = [*(field.name for field in dataclasses.fields(LayerSettings)), "layers", "published"]
     said = LayerSettings.take(options)
     host = host_device("enable", device)
@@ -132,16 +132,18 @@ def _round_weights(op: str, model: PreTrainedModel, weights: str | None) -> None
 
 
 def _from_file(
-    path: PathLike, n_layers: int, layers: Mapping[int, Any] | None, published: bool, options: dict[str, Any]
+    path: PathLike,
+    model: PreTrainedModel,
+    layers: Mapping[int, Any] | None,
+    published: bool,
+    options: dict[str, Any],
 ) -> dict[int, Any]:
     """The settings of a file: those of all layers are put into `options`, what differs is returned."""
     given = LayerSettings.take(dict(options))
     if given or layers is not None or published:
         got = ", ".join([*given, *([] if layers is None else ["layers"]), *["published"] * published])
         checks.fail("enable", "settings", "be given alone", f"a file and {got}")
-    read = read_settings("enable", path)
-    if read.pop("n_layers") != n_layers:
-        checks.fail("enable", "settings", f"be of a model with {n_layers} layers", path)
+    read = read_settings("enable", path, n_layers_of(model), head_dim_of(model))
     of_layers: dict[int, Any] = read.pop("layers")
     options.update(read)
     return of_layers

@@ -182,8 +182,7 @@ class SaidSettings:
     said: dict[str, Any]
     layers: dict[int, dict[str, Any] | None]
     published: bool = False
-    #: layers of the model that a file is for
-    n_layers: int | None = None
+    file: Path | None = None
     #: the beginning of messages
     op: str = "generate"
 
@@ -197,7 +196,7 @@ class SaidSettings:
         layers = parse_layer_settings(arguments.layer_settings, op)
         if arguments.settings is not None:
             read = read_settings(op, arguments.settings)
-            return cls(layers=read.pop("layers"), n_layers=read.pop("n_layers"), said=read, op=op)
+            return cls(layers=read.pop("layers"), file=arguments.settings, said=read, op=op)
         values = {name: getattr(arguments, name) for name in SETTINGS_HELP}
         said = {name: value for name, value in values.items() if value is not None}
         if arguments.no_mean_value:
@@ -207,7 +206,7 @@ class SaidSettings:
 
     def of_length(self, positions: int) -> SaidSettings:
         """With the top_k that is recommended for a row of this length, unless one is given."""
-        if self.published or self.n_layers is not None or "top_k" in self.said:
+        if self.published or self.file is not None or "top_k" in self.said:
             return self
         return dataclasses.replace(self, said={"top_k": recommended_top_k(positions), **self.said})
 
@@ -217,10 +216,8 @@ class SaidSettings:
         Raises:
             ValueError: it can not have them, as `sparq_ipu.transformers.enable`.
         """
-        if self.n_layers not in (None, n_layers):
-            raise ValueError(
-                f"{self.op}: --settings must be of a model with {n_layers} layers, got one of {self.n_layers}"
-            )
+        if self.file is not None:
+            read_settings(self.op, self.file, n_layers, head_dim)
         how = dict(published=self.published)
         return settings_of_layers(self.op, self.said, self.layers, n_layers, head_dim, **how)
 

@@ -51,14 +51,18 @@ def write_settings(path: PathLike, settings: ModelSettings, about: dict[str, Any
     Path(path).write_text(settings_text(settings, about), encoding="utf-8")
 
 
-def read_settings(op: str, path: PathLike) -> dict[str, Any]:
+def read_settings(
+    op: str, path: PathLike, n_layers: int | None = None, head_dim: int = checks.MAX_INDEX_HEAD_DIM
+) -> dict[str, Any]:
     """The keyword arguments of `enable` that a file holds.
 
     Args:
         op: what messages begin with.
+        n_layers, head_dim: of the model. Without them, settings that any model can have are accepted.
 
     Raises:
-        ValueError: it can not be read, is of another kind, or contains an unknown setting.
+        ValueError: it can not be read, is of another kind or for another model, or contains what is no
+            setting.
     """
 
     def refuse(got: object) -> None:
@@ -73,18 +77,21 @@ def read_settings(op: str, path: PathLike) -> dict[str, Any]:
     arguments = content.get("settings")
     if not isinstance(arguments, dict) or not isinstance(arguments.get("layers"), dict):
         refuse(f"{path} without settings")
-    n_layers = content.get("n_layers")
+    n_in_file = content.get("n_layers")
     names = [field.name for field in dataclasses.fields(LayerSettings)]
     wrong = set(arguments) - {*names, "layers"}
-    if wrong or type(n_layers) is not int or not 1 <= n_layers <= _MOST_LAYERS:
-        refuse(f"{path} with {sorted(wrong) or f'n_layers={n_layers!r}'}")
+    if wrong or type(n_in_file) is not int or not 1 <= n_in_file <= _MOST_LAYERS:
+        refuse(f"{path} with {sorted(wrong) or f'n_layers={n_in_file!r}'}")
+    if n_layers not in (None, n_in_file):
+        got = f"{path}, of one with {n_in_file}"
+        checks.fail(op, "settings", f"be of a model with {n_layers} layers", got)
     given = {name: value for name, value in arguments.items() if name != "layers"}
     if odd := [name for name in arguments["layers"] if not (name.isascii() and name.isdigit())]:
         refuse(f"{path} with layers {odd[0][:40]!r}")
     layers = {int(name): layer for name, layer in arguments["layers"].items()}
     try:
         LayerSettings.of(op, None, given)
-        settings_of_layers(op, given, layers, n_layers, checks.MAX_INDEX_HEAD_DIM)  # of any head_dim
+        settings_of_layers(op, given, layers, n_in_file, head_dim)
     except ValueError as error:
         refuse(f"{path} ({str(error)[len(op) + 2 :]})")
-    return {**given, "layers": layers, "n_layers": n_layers}
+    return {**given, "layers": layers}
