@@ -243,8 +243,8 @@ def test_steps_are_lean(monkeypatch: Any) -> None:
         n_steps += 1
         return step(*words)
 
-    step = LeanStep._step
-    monkeypatch.setattr(LeanStep, "_step", counted)
+    step = LeanStep.step
+    monkeypatch.setattr(LeanStep, "step", counted)
     with running_engine() as engine:
         before = n_steps
         assert len(Asked(engine, tokens_of(50), 9).tokens) == 9
