@@ -213,9 +213,16 @@ def test_offsets_are_within_the_file(tmp_path: Path, model: Any) -> None:
     at = data.index(name) + len(name) + 4 + 2 * 8 + 4
     (offset,) = struct.unpack_from("<Q", data, at)
     bad = tmp_path / "bad.gguf"
-    for other in (1 << 40, (1 << 64) - 32, offset + 1, 0):
+    wrong = {
+        1 << 40: "end within",
+        (1 << 64) - 32: "end within",
+        offset + 1: "begin at a multiple",
+        0: "behind",
+    }
+    for other, rule in wrong.items():
         bad.write_bytes(data[:at] + struct.pack("<Q", other) + data[at + 8 :])
-        assert "blk.1.attn_k.weight" in refusal(bad) or other == 0
+        text = refusal(bad)
+        assert rule in text and ("blk.1.attn_k.weight" in text or other == 0)
     bad.write_bytes(data[:at] + struct.pack("<Q", offset + 4096 * 32) + data[at + 8 :])
     refusal(bad)
     for cut in (0, 3, 20, 300, at, len(data) // 2, len(data) - 1):
