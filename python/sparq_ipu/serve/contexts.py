@@ -148,7 +148,7 @@ class Contexts:
         return self._cache.bytes
 
     @contextlib.contextmanager
-    def _rows(self, n_rows: int | None) -> Iterator[None]:
+    def _rows(self, n_rows: int) -> Iterator[None]:
         """Meanwhile products have this number of rows."""
         before, self._products.n_rows = self._products.n_rows, n_rows
         try:

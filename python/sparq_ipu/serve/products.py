@@ -39,8 +39,8 @@ class FixedRows:
     """
 
     def __init__(self, model: torch.nn.Module):
-        #: rows of one product; None: all at once
-        self.n_rows: int | None = None
+        #: rows of one product
+        self.n_rows = 1
         #: of a kind of product, as many rows as may be together
         self._most: dict[tuple[Any, ...], int] = {}
         #: of a kind of product, whether fewer rows have the same bits
@@ -58,8 +58,6 @@ class FixedRows:
         def product(input: torch.Tensor) -> torch.Tensor:
             n = self.n_rows
             weight = layer.weight
-            if n is None:
-                return F.linear(input, weight, layer.bias)
             n_tokens = input.numel() // input.shape[-1]
             if n_tokens < n <= _STEP_ROWS and self._takes_any(n, weight, layer.bias):
                 return F.linear(input, weight, layer.bias)
