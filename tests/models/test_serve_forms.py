@@ -227,3 +227,6 @@ def test_the_parser_takes_text_in_any_pieces(family: str) -> None:
         == plain
         and not parser.n
     )
+    if not style.mark:  # an answer that began as text has no call
+        parser = Calls(style, ["f", "g"])
+        assert [parser.push(part) for part in ("hi ", text)] == [{"content": "hi "}, {"content": text}]
