@@ -229,7 +229,7 @@ void prompts(unsigned nCases) {
     std::vector<std::size_t> starts; // of each text, whose queries are its last tokens
     for (std::size_t element = 0; element < batch; ++element)
       starts.push_back(random.below(2) ? random.below(keys + 1) : 0);
-    const auto attended = [&](std::int64_t nThreads, const char *isa) {
+    const auto attended = [&](unsigned nThreads, const char *isa) {
       std::vector<Half> output(query.size());
       std::vector<PromptText> texts;
       for (std::size_t element = 0; element < batch; ++element) {
@@ -240,14 +240,13 @@ void prompts(unsigned nCases) {
                          rows(value, kvHeads, keys, element, start), n, keys - start,
                          reinterpret_cast<char *>(to)});
       }
-      attendPrompt(prompt, texts, kernelsNamed("prompts", isa),
-                   checkedThreads("prompts", nThreads));
+      attendPrompt(prompt, texts, kernelsNamed("prompts", isa), nThreads);
       return output;
     };
     const std::vector<Half> expected = attended(1, "portable");
     hash = digest(expected, hash);
     for (const Kernels *kernels : availableKernels())
-      for (const std::int64_t nThreads : {1, 2, 3, 8})
+      for (const unsigned nThreads : {1u, 2u, 3u, 8u})
         check(attended(nThreads, kernels->name) == expected,
               std::string("prompts: case ") + std::to_string(seed) + ", " + kernels->name + ", " +
                   std::to_string(nThreads) + " threads");
