@@ -57,11 +57,11 @@ void promptAttention(const std::string &dtype, const TensorAt &query, const Tens
 }
 
 // Tokens of a tensor, by their number: batch elements one after another.
-using Tokens = std::pair<std::size_t, std::size_t>; // first, count
+using TokenRange = std::pair<std::size_t, std::size_t>; // first, count
 
 void promptAttentionOfCache(const KVCache &cache, const std::string &dtype, const TensorAt &query,
                             std::size_t nHeads, std::size_t nQueries,
-                            const std::vector<Tokens> &tokens, bool integers, float scale,
+                            const std::vector<TokenRange> &tokens, bool integers, float scale,
                             std::size_t window, std::uintptr_t output) {
   const Float type = floatNamed(dtype);
   std::vector<PromptText> texts;
