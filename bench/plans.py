@@ -19,6 +19,7 @@ TABLES = {
     "tiers": "which layers of a model fit an IPU in three tiers, and the time of a token",
     "recorded": "steps in three tiers with recorded misses, and whole models",
     "misses": "the time of a step in three tiers over the number of rows it misses",
+    "crossover": "where SparQ pays on an IPU, and where dense attention is faster",
     "scaling": "attention of a whole model over Pods of several sizes",
     "layers": "what grows with the layers that share a program",
 }

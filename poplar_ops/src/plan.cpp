@@ -2,14 +2,13 @@
 #include "sparq/plan.hpp"
 #include "arith/key_index.hpp"
 #include "stores/store.hpp"
+#include <algorithm>
 #include <optional>
 #include <poplar/Target.hpp>
 
 namespace sparq {
 namespace {
 
-// More tiles to a slot cost more in exchange than they save in arithmetic.
-constexpr unsigned maxParts = 128;
 // Of a tile's memory: what all working tensors of a slot may take.
 constexpr double workingShare = 0.7;
 
@@ -78,9 +77,9 @@ Plan arrange(const Request &request, const std::vector<const StoreKind *> &store
   plan.layout = layout;
   plan.assumedHitRate = request.programs.tiers.assumedHitRate;
   plan.assumedMisses = request.programs.tiers.assumedMisses;
-  unsigned mostParts = maxParts;
+  unsigned mostParts = usualParts;
   for (const StoreKind *const store : stores)
-    mostParts += store->moreParts();
+    mostParts = std::max(mostParts, store->mostParts(request));
   plan.placement = place(request.shape, request.nTiles, nRounds, mostParts);
   for (const StoreKind *const store : stores)
     store->arrange(request, plan);

@@ -381,3 +381,22 @@ def test_one_tile_does_it_all() -> None:
         for layer in (1, 0):
             pair.append(layer, 150 if step == 0 else 1, "normal")
             pair.attend(layer, settings_)
+
+
+def test_one_kv_head_has_a_tile_for_each_block() -> None:
+    """More than of a streamed cache; the last tiles share the open block."""
+    shape: dict[str, Any] = dict(n_heads=2, n_kv_heads=1, head_dim=32, seq_len=16384, rank=8, top_k=64)
+    options: dict[str, Any] = dict(append=True, baseline=False)
+    planned = sparq_ipu.plan(**shape, kernel="sparq-tiered", **options)
+    assert planned.mapping["parts"] == 16384 // 64 + 56
+    assert sparq_ipu.plan(**shape, kernel="sparq-streaming", **options).mapping["parts"] == 128
+    rng = np.random.default_rng(2)
+    rows = [rng.standard_normal((1, 1, 16001, 32)).astype(np.float16) for _ in "kv"]
+    query = rng.standard_normal((1, 2, 32)).astype(np.float16)
+    outputs = []
+    for how in (dict(device="emulator", memory="tiered"), dict(device="reference")):
+        cache = KVCache(1, 1, 32, 16384, index_bits=2, **how)  # type: ignore[arg-type]
+        cache.append(*(of[:, :, :-1] for of in rows))
+        cache.append(*(of[:, :, -1:] for of in rows))
+        outputs.append(sparq_attention(query, cache, rank=8, top_k=64, n_local=8))
+    assert_bits(*outputs)

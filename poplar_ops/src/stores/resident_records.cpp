@@ -5,6 +5,7 @@
 #include "rows.hpp"
 #include "sparq/layers.hpp"
 #include "sparq/step_names.hpp"
+#include <algorithm>
 #include <limits>
 
 namespace sparq {
@@ -14,7 +15,7 @@ using namespace poplar::program;
 
 namespace {
 
-// Parts beyond those that others can have, most of which are left for other work than positions:
+// Parts beyond those that keep full blocks, most of which are left for other work than positions:
 // sixteen share the scores of the open block, four positions each, and one brings them together.
 constexpr unsigned openParts = 56;
 
@@ -28,7 +29,10 @@ public:
     layout.chunk = block;
     layout.capacity = roundUp(request.shape.capacity, block);
   }
-  unsigned moreParts() const override { return openParts; }
+  // A part for each block. With fewer than the usual ones they have more to do beside it.
+  unsigned mostParts(const Request &request) const override {
+    return std::max(usualParts, ceilDiv(request.shape.capacity, block)) + openParts;
+  }
   TileNeed need(const Plan &plan) const override {
     const CacheLayout &layout = plan.layout;
     return {IndexKind::need(plan).working,

@@ -84,7 +84,7 @@ public:
     layout.rowsPerPosition = layout.positionsPerRow = 1;
     layout.capacity = roundUp(request.shape.capacity, block);
   }
-  unsigned moreParts() const override { return 1u << 16; } // all tiles
+  unsigned mostParts(const Request &request) const override { return request.nTiles; }
   TileNeed need(const Plan &plan) const override {
     const ResidentPieces pieces(plan);
     return {0, std::uint64_t(plan.placement.nRounds) * plan.layout.nLayers * 2 *

@@ -29,6 +29,9 @@ struct TileNeed {
   std::uint64_t cache;   // more rounds need no less
 };
 
+// Where rows are streamed, more tiles to a slot cost more in exchange than they save in arithmetic.
+constexpr unsigned usualParts = 128;
+
 // A kind of store, before there is a graph. A plan lists those of its cache.
 class StoreKind {
 public:
@@ -37,8 +40,8 @@ public:
   virtual void check(const Request &) const {}
   // What it decides of the layout; kinds before it have done so.
   virtual void layOut(const Request &, CacheLayout &) const {}
-  // Parts that a slot may have for it alone, beyond those of any cache.
-  virtual unsigned moreParts() const { return 0; }
+  // Parts that a slot may have at most.
+  virtual unsigned mostParts(const Request &) const { return usualParts; }
   // What it decides when the plan has a placement.
   virtual void arrange(const Request &, Plan &) const {}
   virtual TileNeed need(const Plan &) const { return {0, 0}; }

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where SparQ pays on an IPU, and where dense attention is faster: models, lengths, IPUs and batches.
+
+    python bench/plans.py crossover            # from the rows that are kept
+    python bench/plans.py crossover --plan     # plan again: most of an hour
+    python bench/plans.py crossover --write    # the tables and the plot of docs/ipu_crossover.md
+
+Each time is that of attention in all layers for one token, in the fastest plan with at most so many IPUs:
+layers or heads over them, as many layers on chip as fit, no weights. SparQ has its recommended settings.
+"With n IPUs" allows fewer, for a split over more can be slower. Times are modelled, with work on chip low,
+likely and high.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import itertools
+import os
+import sys
+from pathlib import Path
+from typing import Any, Sequence
+
+from sparq_ipu.commands import pictures
+from sparq_ipu.commands.tables import markdown_table
+from sparq_ipu.planning import ModelPlan, plan_model
+from sparq_ipu.planning.model_shape import NO_WEIGHTS
+
+from ..common import ROOT, Row
+from . import kept_rows, write
+from .misses import load_matplotlib
+
+RESULTS = ROOT / "bench/results/crossover.json"
+DOCUMENT = ROOT / "docs/ipu_crossover.md"
+PLOT = ROOT / "docs/ipu_crossover.png"
+
+MODELS = ("Llama-3-8B", "Llama-2-7B", "Llama-3.2-1B")
+LENGTHS = (4096, 8192, 16384, 32768, 65536, 131072)
+BATCHES = (1, 8)
+#: of the table, and those that are tried: heads of batch 1 split over at most 8
+IPUS, TRIED = (1, 4, 16), (1, 4, 8, 16)
+HIT_RATE = 0.9
+#: by name in a row: options of `plan_model`
+PLANS: dict[str, dict[str, Any]] = {
+    "dense": dict(attention="dense"),
+    "dense_8_bits": dict(attention="dense", row_bits=8),
+    "streaming": dict(attention="dense-streaming"),
+    "sparq": dict(attention="best", hit_rate=HIT_RATE),
+}
+
+
+def none_hot(plan: ModelPlan) -> ModelPlan:
+    """The same layers on chip, with every selected row read from streaming memory."""
+    request = dataclasses.replace(plan.request, hit_rate=0.0)
+    made: dict[int, Any] = {}
+    for ipu in plan.ipus:
+        if ipu.on_chip and ipu.n_on_chip not in made:
+            made[ipu.n_on_chip] = request.layer(ipu.on_chip.request.kernel.name, ipu.n_on_chip)
+    ipus = [dataclasses.replace(ipu, on_chip=made.get(ipu.n_on_chip)) for ipu in plan.ipus]
+    return dataclasses.replace(plan, request=request, ipus=tuple(ipus))
+
+
+def cell(plan: ModelPlan) -> Row:
+    """What a row keeps of a plan."""
+    return {
+        "seconds": [plan.seconds_low, plan.seconds_per_step, plan.seconds_high],
+        "n_ipus": plan.request.n_ipus,
+        "split": plan.request.split,
+        "on_chip": sum(ipu.n_on_chip for ipu in plan.ipus) / sum(ipu.n_layers for ipu in plan.ipus),
+    }
+
+
+def rows_of(model: str, seq_len: int, batch: int) -> list[Row]:
+    """A row for each number of IPUs; a plan that does not fit is None."""
+    found: dict[str, dict[int, Row]] = {name: {} for name in (*PLANS, "sparq_none_hot")}
+    for n_ipus, (name, options) in itertools.product(TRIED, PLANS.items()):
+        try:
+            plan = plan_model(
+                model, seq_len=seq_len, batch=batch, n_ipus=n_ipus, weights=NO_WEIGHTS, **options
+            )
+        except ValueError:  # neither layers nor heads split over so many
+            continue
+        if plan.fits:
+            found[name][n_ipus] = cell(plan)
+            if name == "sparq":
+                found["sparq_none_hot"][n_ipus] = cell(none_hot(plan))
+    rows = []
+    for most in IPUS:
+        row: Row = {"model": model, "seq_len": seq_len, "batch": batch, "n_ipus": most}
+        for name, cells in found.items():
+            fitting = [of for n, of in cells.items() if n <= most]
+            row[name] = min(fitting, key=lambda of: float(of["seconds"][1]), default=None)
+        rows.append(row)
+    return rows
+
+
+def planned() -> list[Row]:
+    points = list(itertools.product(MODELS, LENGTHS, BATCHES))
+    rows: list[Row] = []
+    with concurrent.futures.ProcessPoolExecutor(os.cpu_count()) as pool:
+        for i, made in enumerate(pool.map(rows_of, *zip(*points)), 1):
+            rows += made
+            print(f"\r{i}/{len(points)} planned", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    return rows
+
+
+def factors(row: Row, over: str = "dense") -> list[float]:
+    """How much faster SparQ is than another plan, with work on chip of both low, likely and high; empty where
+    one of them does not fit."""
+    if row[over] is None or row["sparq"] is None:
+        return []
+    return [other / own for other, own in zip(row[over]["seconds"], row["sparq"]["seconds"])]
+
+
+def verdict(row: Row) -> str:
+    """Which is faster at both ends of the range; "even" where the ends differ."""
+    found = factors(row)
+    if not found:
+        return "-"
+    return "SparQ" if min(found) > 1 else "dense" if max(found) < 1 else "even"
+
+
+def milliseconds(row: Row, name: str) -> str:
+    of = row[name]
+    return "-" if of is None else f"{of['seconds'][1] * 1e3:.3g}"
+
+
+def how(row: Row, name: str) -> str:
+    """IPUs and split of a plan, and its share of layers on chip."""
+    of = row[name]
+    if of is None:
+        return "-"
+    ipus = f"{of['n_ipus']}, {of['split']}" if of["n_ipus"] > 1 else "1"
+    return f"{ipus}; {of['on_chip']:.0%}"
+
+
+def table(rows: Sequence[Row], batch: int) -> str:
+    header = ("model", "positions", "IPUs", "dense ms", "dense: IPUs, split; on chip")
+    header += ("SparQ ms", "SparQ: IPUs, split; on chip", "no row hot ms", "faster", "over dense")
+    header += ("over dense of 8 bits, bound", "over dense-streaming")
+
+    def times(ratios: Sequence[float]) -> str:
+        return f"{ratios[1]:.3g}x" if ratios else "-"
+
+    return markdown_table(
+        header,
+        (
+            (
+                row["model"],
+                f"{row['seq_len']:,}",
+                str(row["n_ipus"]),
+                milliseconds(row, "dense"),
+                how(row, "dense"),
+                milliseconds(row, "sparq"),
+                how(row, "sparq"),
+                milliseconds(row, "sparq_none_hot"),
+                verdict(row),
+                *(times(factors(row, over)) for over in ("dense", "dense_8_bits", "streaming")),
+            )
+            for row in rows
+            if row["batch"] == batch
+        ),
+    )
+
+
+def lines(rows: Sequence[Row]) -> dict[str, list[tuple[int, float]]]:
+    """What the plot shows: the factor over the best dense plan by length."""
+    found: dict[str, list[tuple[int, float]]] = {}
+    for row in rows:
+        if factors(row):
+            name = f"{row['model']}, {row['n_ipus']}, {row['batch']}"
+            found.setdefault(name, []).append((row["seq_len"], round(factors(row)[1], 4)))
+    return found
+
+
+def draw(rows: Sequence[Row], path: Path = PLOT) -> Path:
+    """The plot: a panel for each model, a line for each number of IPUs and batch."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    shown = lines(rows)
+    colours = dict(zip(IPUS, ("tab:red", "tab:blue", "tab:green")))
+    figure, axes = pyplot.subplots(1, len(MODELS), figsize=(12, 4.4), sharey=True)
+    for axis, model in zip(axes, MODELS):
+        axis.axhline(1, color="0.4", linewidth=1)
+        for n_ipus, batch in itertools.product(IPUS, BATCHES):
+            points = shown.get(f"{model}, {n_ipus}, {batch}", [])
+            if points:
+                style = dict(color=colours[n_ipus], linestyle="-" if batch == 1 else "--", marker="o")
+                label = f"{n_ipus} IPU{'s' if n_ipus > 1 else ''}, batch {batch}"
+                axis.plot(*zip(*points), markersize=4, label=label, **style)
+        axis.set(title=model, xscale="log", yscale="log", xlabel="positions")
+        axis.set_xticks(LENGTHS, [f"{n // 1024}K" for n in LENGTHS])
+        axis.minorticks_off()
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("time of the best dense plan / time of SparQ")
+    ticks = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200)
+    axes[0].set_yticks(ticks, [f"{t:g}x" for t in ticks])
+    axes[0].yaxis.set_minor_locator(matplotlib.ticker.NullLocator())
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="lower center", ncols=6, frameon=False)
+    figure.suptitle(
+        f"Attention of a token, modelled: above 1x SparQ is faster ({HIT_RATE:.0%} of the selected rows hot)",
+        fontsize=11,
+    )
+    figure.tight_layout(rect=(0, 0.07, 1, 1))
+    return pictures.save(figure, path, shown, dpi=120)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    to_write, rows = kept_rows(__doc__, arguments, RESULTS, planned, load_matplotlib)
+    for batch in BATCHES:
+        print(f"batch {batch}\n\n{table(rows, batch)}\n")
+    if to_write:
+        write({(DOCUMENT, f"batch_{batch}"): table(rows, batch) for batch in BATCHES})
+        draw(rows)
+    return 0
