@@ -30,6 +30,7 @@ from lib.common import (
     Progress,
     Row,
     Workload,
+    check_output,
     device_options,
     failure,
     guarded,
@@ -45,6 +46,7 @@ from lib.common import (
 from lib.inputs import Inputs, load_inputs, random_inputs
 from lib.passes import Passes
 from lib.steps import STEP_COLUMNS, print_steps, run_steps, shape_of, speedups
+from lib.timeline import Timeline
 
 from sparq_ipu import traces
 from sparq_ipu.device_options import SPLITS
@@ -68,6 +70,8 @@ _core: Any = importlib.import_module("sparq_ipu._core")
 
 #: how runs are timed there
 ON_IPU = ("reps", "warmup")
+#: what shows emulated runs
+TIMELINES = ("trace", "heat_map")
 
 
 def command_line() -> CommandLine:
@@ -153,6 +157,10 @@ def command_line() -> CommandLine:
         "bytes and time of each step, compared with the reference",
     )
     add("--stages", action="store_true", help="print the modelled time of each stage")
+    text = "write a timeline of the emulated runs, to open with ui.perfetto.dev or chrome://tracing"
+    add("--trace", metavar="FILE.json", help=text)
+    text = "draw the cycles and the memory of each tile (needs matplotlib)"
+    add("--heat-map", metavar="FILE.png", help=text)
     return cli
 
 
@@ -172,6 +180,9 @@ def parse(cli: CommandLine, argv: list[str] | None) -> argparse.Namespace:
     if a.layer is not None and not a.input:
         cli.error(f"--layer must be given together with --input, got {a.layer} alone")
     a.kernels = cli.chosen(a)
+    for flag in ("trace", "heat_map"):
+        path = getattr(a, flag)
+        check_output(cli.parser, f"--{flag.replace('_', '-')}", None if path is None else Path(path))
     a.takes_settings = not all(kernel.is_dense for kernel in a.kernels.values())
     refuse_unused(cli, a)
     of_pod = dict(n_ipus=a.ipus, split=a.split) if a.layers != 1 else {}
@@ -191,9 +202,9 @@ def refuse_unused(cli: CommandLine, a: argparse.Namespace) -> None:
             cli.error(f"--input must not be given with --plan-only, got {a.input}")
         if a.device == "ipu":
             cli.error("--device must be auto or emulator with --plan-only, got ipu")
-        cli.refuse(a, "with --plan-only", "stages", "check", "seed", *ON_IPU)
+        cli.refuse(a, "with --plan-only", "stages", *TIMELINES, "check", "seed", *ON_IPU)
     elif a.layers != 1:
-        cli.refuse(a, "with --layers and without --plan-only", "hit_rate")
+        cli.refuse(a, "with --layers and without --plan-only", "hit_rate", *TIMELINES)
     if a.layers == 1:
         cli.refuse(a, "without --layers", "split")
     if a.input:
@@ -201,7 +212,7 @@ def refuse_unused(cli: CommandLine, a: argparse.Namespace) -> None:
         cli.refuse(a, "with --input", *shape)
         cli.refuse(a, "with --input", "seed")
     if a.steps:
-        cli.refuse(a, "with --steps", "stages", "hit_rate", *ON_IPU)
+        cli.refuse(a, "with --steps", "stages", *TIMELINES, "hit_rate", *ON_IPU)
 
 
 def jobs(a: argparse.Namespace, workloads: list[Workload]) -> list[tuple[Kernel, Workload]]:
@@ -222,7 +233,7 @@ def choose_device(cli: CommandLine, a: argparse.Namespace) -> str:
     reason = _core.device_unavailable(device)
     if reason:
         cli.error(f"--device must be one that is available here, got {device} ({reason})")
-    cli.refuse(a, f"on device {device}", *(("tiles", "stages") if device == "ipu" else ON_IPU))
+    cli.refuse(a, f"on device {device}", *(("tiles", "stages", *TIMELINES) if device == "ipu" else ON_IPU))
     return device
 
 
@@ -301,6 +312,7 @@ def run_kernel(
     expected: Expected,
     a: argparse.Namespace,
     step: Callable[[str], None],
+    timeline: Timeline | None,
 ) -> list[tuple[str, int, float]]:
     """Compile, fill the cache, run, check, and only then time; results go into `row`. Returns the modelled
     time by stage: name, executions, seconds."""
@@ -326,7 +338,10 @@ def run_kernel(
     row["footprint_extrapolated"] = footprint_extrapolated(
         KERNELS[row["kernel"]], row["streaming_memory_bytes"]
     )
-    report = _core.emulator_last_run(session, {"tiles": a.tiles} if a.tiles else {})
+    model = {"tiles": a.tiles} if a.tiles else {}
+    report = _core.emulator_last_run(session, model)
+    if timeline is not None:
+        timeline.add(session, label(row), model)
     row["seconds_per_query"] = report["seconds"]["total"]
     row["seconds_by_category"] = report["seconds"]
     row.update(on_chip_range(report["seconds"]))
@@ -420,6 +435,7 @@ def runs(
     """Run each kernel, with a session for each key index, and print what came out."""
     expected = Expected(inputs)
     rows, stages = [], {}
+    timeline = Timeline() if a.trace or a.heat_map else None
     todo = jobs(a, workloads)
     for i, (kernel, workload) in enumerate(todo, 1):
         row = first_row(kernel, device, workload, a)
@@ -428,13 +444,17 @@ def runs(
             progress.step(f"{of} {text}")
 
         try:
-            stages[label(row)] = run_kernel(row, workload, inputs, expected, a, step)
+            stages[label(row)] = run_kernel(row, workload, inputs, expected, a, step, timeline)
         except (ValueError, RuntimeError, MemoryError) as error:  # a result too: its row says why
             row.update(failure(error))
         progress.step(None)
         if row["bit_exact"] is False:
             row.update(NO_TIMES, **NO_RANGE, seconds_by_category=None)  # no time for a wrong result
         rows.append(row)
+    if timeline is not None and a.trace:
+        timeline.write(Path(a.trace))
+    if timeline is not None and a.heat_map:
+        timeline.draw(Path(a.heat_map))
     dense = next((r for r in rows if r["kernel"] == BASELINE.name), None)
     for row in rows if dense else ():
         for speedup, seconds in SPEEDUPS.items():

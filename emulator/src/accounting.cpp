@@ -256,11 +256,15 @@ void Compiler::addComputeCost(const ComputeSetRecord &cs, StepCount &cost) {
     }
     collectMoves(g_, v, in, out, waiting);
   }
+  if (recordsTiles_)
+    cost.cyclesOfTiles.resize(tiles);
   for (unsigned t = 0; t < tiles; ++t) {
     std::uint64_t cycles = serial[t];
     if (!slots[t].empty())
       cycles += workers * *std::max_element(slots[t].begin(), slots[t].end());
     cost.tileCycles = std::max(cost.tileCycles, cycles);
+    if (recordsTiles_)
+      cost.cyclesOfTiles[t] = static_cast<unsigned>(cycles);
   }
   cost.syncs = 1;
   cost.localCopy = takeLocal();

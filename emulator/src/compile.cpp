@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Programs to steps; where everything lies in the block of device memory.
+#include <sparq_emulator/Trace.hpp>
+
 #include <cstring>
 
 #include "compiler.hpp"
@@ -47,6 +49,7 @@ Compiler::Compiler(const GraphImpl &graph, const OptionFlags &options)
       guardEdges_(isAskedFor("SPARQ_EMULATOR_GUARD")),
       checkWorkers_(isAskedFor("SPARQ_EMULATOR_CHECK_WORKERS")),
       checkAlignment_(isAskedFor("SPARQ_EMULATOR_CHECK_ALIGNMENT")),
+      recordsTiles_(sparq::emulator::recordsTiles() || !traceDirectory(options).empty()),
       code_(graph.target.getNumTiles()) {
   exe_->target = graph.device;
   exe_->replication = graph.replication;

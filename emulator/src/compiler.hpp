@@ -114,6 +114,7 @@ private:
   std::vector<std::pair<sparq::emulator::StepKind, std::vector<unsigned>>> copiesAtOnce_;
   std::vector<bool> remoteClaimed_; // by remote buffer: a copy has said whose it is
   const bool guardEdges_, checkWorkers_, checkAlignment_;
+  const bool recordsTiles_; // cycles of each tile, for a trace
   // Temporaries of the compute set or copy being compiled, and the most any one needed, per tile.
   std::vector<std::uint64_t> temporaries_, maxTemporaries_;
   std::map<unsigned, LocalCopy> local_; // of the step being compiled, by tile
@@ -122,6 +123,11 @@ private:
 };
 
 void checkEngineOptions(const OptionFlags &options);
+
+// trace.cpp
+constexpr const char *traceOption = "autoReport.directory";
+// What the option says, or the environment; empty: no trace is written.
+std::string traceDirectory(const OptionFlags &options);
 
 } // namespace core
 } // namespace poplar

@@ -43,6 +43,7 @@ struct StreamState {
 
 struct EngineImpl {
   EngineImpl(std::shared_ptr<const ExecutableImpl> e, OptionFlags o);
+  ~EngineImpl(); // writes a trace where an option asks for it
 
   void load(const Device &device);
   void run(unsigned program);

@@ -156,9 +156,10 @@ static constexpr const char *booleans[] = {"target.extendedMemory",
                                            "autoReport.outputDebugInfo",
                                            "autoReport.streamAtEachRun"};
 
+// Files that are not written here.
 static bool wantsFile(const std::string &option) {
-  return option.rfind("autoReport.", 0) == 0 || option == "debug.loweredVarDumpFile" ||
-         option == "target.saveArchive";
+  return (option.rfind("autoReport.", 0) == 0 && option != traceOption) ||
+         option == "debug.loweredVarDumpFile" || option == "target.saveArchive";
 }
 
 static void warnOnce(const std::string &text) {
@@ -216,9 +217,9 @@ void checkEngineOptions(const OptionFlags &options) {
       warnOnce("engine option '" + o.first + "' = '" + o.second +
                "' is not known here and has no effect");
     else if (wantsFile(o.first) && o.second != "false")
-      warnOnce(
-          "engine option '" + o.first + "' = '" + o.second +
-          "' has no effect here: no file is written. Engine::printProfileSummary prints a profile");
+      warnOnce("engine option '" + o.first + "' = '" + o.second +
+               "' has no effect here: the only file is the trace of " + traceOption +
+               ". Engine::printProfileSummary prints a profile");
   for (const char *name : booleans)
     if (const auto o = options.find(name);
         o != options.end() && o->second != "true" && o->second != "false")

@@ -202,10 +202,10 @@ public:
     all(n, most, exchanges, hops);
   }
   void operator()(StepCount &x) {
-    auto &[name, kind, executions, tileCycles, flops, n, without, firstWithout, exchanges, before,
-           after, local, syncs, links, ipus, buffer, rows, moved, packets, beside] = x;
-    all(name, kind, executions, tileCycles, flops, n, without, firstWithout, exchanges, before,
-        after, local, syncs, links, ipus, buffer, rows, moved, packets, beside);
+    auto &[name, kind, executions, tileCycles, ofTiles, flops, n, without, firstWithout, exchanges,
+           before, after, local, syncs, links, ipus, buffer, rows, moved, packets, beside] = x;
+    all(name, kind, executions, tileCycles, ofTiles, flops, n, without, firstWithout, exchanges,
+        before, after, local, syncs, links, ipus, buffer, rows, moved, packets, beside);
   }
   void operator()(MemoryUse &x) {
     auto &[name, n, ipu] = x;

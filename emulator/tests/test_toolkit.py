@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -47,7 +48,8 @@ def test_what_options_ask_for_in_vain_is_said_once(shell, relax):
         lines = shell("./relax relax.gp 5", relax, POPLAR_ENGINE_OPTIONS=options).stderr.splitlines()
         return [line for line in lines if "autoReport" in line]
 
-    text = "engine option 'autoReport.all' = 'true' has no effect here: no file is written."
+    text = "engine option 'autoReport.all' = 'true' has no effect here: "
+    text += "the only file is the trace of autoReport.directory."
     assert said('{"autoReport.all": true}') == [
         f"emulator: warning: {text} Engine::printProfileSummary prints a profile"
     ]
@@ -55,6 +57,20 @@ def test_what_options_ask_for_in_vain_is_said_once(shell, relax):
     for option in ("debug.instrumentCompute", "debug.trace", "opt.enableInlining", "target.extendedMemory"):
         with pytest.raises(AssertionError, match=rf"{option} must be true or false, got 'yes'"):
             said(f'{{"{option}": "yes"}}')
+
+
+def test_a_program_writes_its_timeline(shell, relax):
+    """A file for each engine, in a folder that is made; what cannot be written is a warning."""
+    shell("./relax relax.gp 5", relax, POPLAR_ENGINE_OPTIONS='{"autoReport.directory": "report/here"}')
+    trace = json.loads((relax / "report/here/trace.json").read_text())
+    spans = [e for e in trace["traceEvents"] if e["ph"] == "X"]
+    steps = [e for e in spans if e["tid"] == 1]
+    assert len(steps) > 1 and [e["ts"] for e in steps] == sorted(e["ts"] for e in steps)
+    assert any(e["args"]["executions"] == 5 for e in steps)
+    assert sum(e["dur"] for e in spans if 1 < e["tid"] < 10) == pytest.approx(sum(e["dur"] for e in steps))
+    assert any(e["tid"] == 10 and e["args"]["cycles"] > 0 for e in spans)
+    refused = shell("./relax relax.gp 5", relax, POPLAR_ENGINE_OPTIONS='{"autoReport.directory": "relax.gp"}')
+    assert "warning: autoReport.directory: cannot write" in refused.stderr
 
 
 def test_the_first_program_of_the_readme(shell, tmp_path):

@@ -4,6 +4,7 @@
 #include "core.hpp"
 #include "sparq_emulator/Counters.hpp"
 #include "sparq_emulator/DeviceModel.hpp"
+#include "sparq_emulator/Trace.hpp"
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -194,6 +195,18 @@ void bindEmulator(py::module_ &module) {
       "session"_a, "model"_a = py::dict(),
       "What the last run did and, by the device model, how long it would take: seconds by category "
       "and by step.");
+  module.def("emulator_record_tiles", &emulator::recordTiles, "on"_a,
+             "Whether sessions that are made from now on keep the cycles of each tile.");
+  module.def(
+      "emulator_trace",
+      [](EngineOwner &session, const std::string &name, unsigned process,
+         const NamedValues &model) {
+        const std::vector<emulator::StepCount> steps = emulator::lastRun(session.engine());
+        return py::make_tuple(emulator::traceEvents(steps, modelFrom(model), name, process),
+                              emulator::cyclesOfTiles(steps));
+      },
+      "session"_a, "name"_a, "process"_a = 1u, "model"_a = py::dict(),
+      "Events of the last run for Chrome's trace format, as text, and the cycles of each tile.");
   module.def(
       "emulator_host_calls",
       [](EngineOwner &session) -> NamedValues {

@@ -54,7 +54,7 @@ WORKLOAD = (
 EFFECTS = {
     "ipu_sparq": WORKLOAD
     + "--row-bits 8; --kernel all; --seed 1; --tiles 9; --no-check; --stages; --hot-rows 60; --device ipu; "
-    "--no-check --check; --hit-rate 0.5; --index-components 8",
+    "--trace {tmp}/y; --heat-map {tmp}/z; --no-check --check; --hit-rate 0.5; --index-components 8",
     "ipu_sparq plans": "--S 65; --ipus 2; --tiles 9; --hit-rate 0.5; --hot-rows 60; "
     "--row-bits 8; --local 3; --layers 2; --index-components 8",
     "ipu_sparq stack": "--ipus 2; --split heads; --tiles 9; --hit-rate 0.5; --hot-rows 60; "
@@ -75,7 +75,7 @@ EFFECTS = {
 REFUSED = {
     "ipu_sparq": "--split heads; --ipus 2; --reps 3; --warmup 1; --layer 2; --steps 3",
     "ipu_sparq plans": "--reps 3; --warmup 1; --seed 1; --stages; --no-check; --split heads; "
-    f"--device ipu; --input {REAL}",
+    f"--trace t; --heat-map t; --device ipu; --input {REAL}",
     "ipu_sparq stack": "--ipus 3; --layers 0",
     "ipu_sparq input": "--B 2; --heads 4; --kv-heads 1; --head-dim 16; --seed 1; --top-k 9; --row-bits 8",
     "ipu_sparq dense": "--rank 5; --top-k 9; --n-local 3; --no-mean-value; --index-bits 4; --row-bits 8; "

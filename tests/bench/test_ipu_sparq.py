@@ -426,3 +426,49 @@ def test_bad_steps_are_refused(words: list[str], message: str, capsys: pytest.Ca
     with pytest.raises(SystemExit) as stopped:
         ipu_sparq.main([*words, "--device", "emulator"])
     assert stopped.value.code == 2 and message in capsys.readouterr().err
+
+
+def test_a_timeline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Chrome's format: steps follow one another, lanes add up to the report, and tiles are beside them."""
+    path = tmp_path / "trace.json"
+    kernels = ["--kernel", BASELINE.name, TIERED.name, "--index-bits", "4"]
+    status, rows = run(*SMALL, *kernels, "--trace", str(path), tmp_path=tmp_path)
+    trace = json.loads(path.read_text())
+    assert status == 0 and set(trace) == {"displayTimeUnit", "traceEvents"}
+    names = {e["pid"]: e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "process_name"}
+    assert list(names.values()) == [f"{ipu_sparq.label(row)} (modelled)" for row in rows] and len(rows) == 2
+    for process, row in zip(names, rows):
+        events = [e for e in trace["traceEvents"] if e["pid"] == process]
+        lanes = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+        spans = [e for e in events if e["ph"] == "X"]
+        assert all(set(e) == {"ph", "name", "pid", "tid", "ts", "dur", "args"} for e in spans)
+        steps = [e for e in spans if lanes[e["tid"]] == "steps"]
+        end = 0.0
+        for step in steps:
+            assert step["ts"] == pytest.approx(end, abs=1e-9)
+            end = step["ts"] + step["dur"]
+        assert end == pytest.approx(row["seconds_per_query"] * 1e6)
+        assert any(step["args"]["executions"] >= 1 and step["args"]["vertices"] for step in steps)
+        for lane, category in (
+            *(("sync", "sync"), ("exchange", "exchange"), ("compute", "compute")),
+            ("streaming memory", "streaming"),
+        ):
+            total = sum(e["dur"] for e in spans if lanes[e["tid"]] == lane)
+            assert total == pytest.approx(row["seconds_by_category"][category] * 1e6) and total > 0
+        of_tiles = [lane for lane, name in lanes.items() if name.startswith("tile ")]
+        busiest = [sum(e["args"]["cycles"] for e in spans if e["tid"] == lane) for lane in of_tiles]
+        assert len(busiest) == 4 and busiest == sorted(busiest, reverse=True) and busiest[-1] > 0
+        of_step = {e["ts"]: e for e in spans if lanes[e["tid"]] == "compute"}
+        assert all(e["dur"] <= of_step[e["ts"]]["dur"] for e in spans if e["tid"] in of_tiles)
+    with pytest.raises(SystemExit):
+        ipu_sparq.main([*SMALL, "--trace", str(tmp_path / "no/such/folder.json")])
+    assert "--trace must be a file that can be written" in capsys.readouterr().err
+
+
+def test_a_heat_map(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "tiles.png"
+    status, _ = run(
+        *SMALL, "--kernel", DEFAULT.name, "--index-bits", "4", "--heat-map", str(path), tmp_path=tmp_path
+    )
+    assert status == 0 and path.read_bytes().startswith(b"\x89PNG")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where SparQ pays on an IPU, and where dense attention is faster: models, lengths, IPUs and batches.
+"""Where SparQ pays on an IPU, and where dense attention is faster: models, lengths and numbers of IPUs.
 
     python bench/plans.py crossover            # from the rows that are kept
     python bench/plans.py crossover --plan     # plan again: most of an hour
@@ -34,9 +34,10 @@ RESULTS = ROOT / "bench/results/crossover.json"
 DOCUMENT = ROOT / "docs/ipu_crossover.md"
 PLOT = ROOT / "docs/ipu_crossover.png"
 
-MODELS = ("Llama-3-8B", "Llama-2-7B", "Llama-3.2-1B")
 LENGTHS = (4096, 8192, 16384, 32768, 65536, 131072)
-BATCHES = (1, 8)
+#: lengths of each model; the caches of Llama-2-7B at 131,072 positions exceed an IPU's streaming memory
+MODELS = {"Llama-3-8B": LENGTHS, "Llama-2-7B": LENGTHS[:-1], "Llama-3.2-1B": LENGTHS}
+POINTS = tuple((model, n) for model, lengths in MODELS.items() for n in lengths)
 #: of the table, and those that are tried: heads of batch 1 split over at most 8
 IPUS, TRIED = (1, 4, 16), (1, 4, 8, 16)
 HIT_RATE = 0.9
@@ -70,7 +71,7 @@ def cell(plan: ModelPlan) -> Row:
     }
 
 
-def rows_of(model: str, seq_len: int, batch: int) -> list[Row]:
+def rows_of(model: str, seq_len: int, batch: int = 1) -> list[Row]:
     """A row for each number of IPUs; a plan that does not fit is None."""
     found: dict[str, dict[int, Row]] = {name: {} for name in (*PLANS, "sparq_none_hot")}
     for n_ipus, (name, options) in itertools.product(TRIED, PLANS.items()):
@@ -95,12 +96,11 @@ def rows_of(model: str, seq_len: int, batch: int) -> list[Row]:
 
 
 def planned() -> list[Row]:
-    points = list(itertools.product(MODELS, LENGTHS, BATCHES))
     rows: list[Row] = []
     with concurrent.futures.ProcessPoolExecutor(os.cpu_count()) as pool:
-        for i, made in enumerate(pool.map(rows_of, *zip(*points)), 1):
+        for i, made in enumerate(pool.map(rows_of, *zip(*POINTS)), 1):
             rows += made
-            print(f"\r{i}/{len(points)} planned", end="", file=sys.stderr, flush=True)
+            print(f"\r{i}/{len(POINTS)} planned", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
     return rows
 
@@ -123,7 +123,10 @@ def verdict(row: Row) -> str:
 
 def milliseconds(row: Row, name: str) -> str:
     of = row[name]
-    return "-" if of is None else f"{of['seconds'][1] * 1e3:.3g}"
+    if of is None:
+        return "-"
+    ms = of["seconds"][1] * 1e3
+    return f"{ms:,.0f}" if ms >= 100 else f"{ms:.3g}"
 
 
 def how(row: Row, name: str) -> str:
@@ -135,7 +138,7 @@ def how(row: Row, name: str) -> str:
     return f"{ipus}; {of['on_chip']:.0%}"
 
 
-def table(rows: Sequence[Row], batch: int) -> str:
+def table(rows: Sequence[Row]) -> str:
     header = ("model", "positions", "IPUs", "dense ms", "dense: IPUs, split; on chip")
     header += ("SparQ ms", "SparQ: IPUs, split; on chip", "no row hot ms", "faster", "over dense")
     header += ("over dense of 8 bits, bound", "over dense-streaming")
@@ -159,7 +162,6 @@ def table(rows: Sequence[Row], batch: int) -> str:
                 *(times(factors(row, over)) for over in ("dense", "dense_8_bits", "streaming")),
             )
             for row in rows
-            if row["batch"] == batch
         ),
     )
 
@@ -169,13 +171,13 @@ def lines(rows: Sequence[Row]) -> dict[str, list[tuple[int, float]]]:
     found: dict[str, list[tuple[int, float]]] = {}
     for row in rows:
         if factors(row):
-            name = f"{row['model']}, {row['n_ipus']}, {row['batch']}"
+            name = f"{row['model']}, {row['n_ipus']}"
             found.setdefault(name, []).append((row["seq_len"], round(factors(row)[1], 4)))
     return found
 
 
 def draw(rows: Sequence[Row], path: Path = PLOT) -> Path:
-    """The plot: a panel for each model, a line for each number of IPUs and batch."""
+    """The plot: a panel for each model, a line for each number of IPUs."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -186,12 +188,10 @@ def draw(rows: Sequence[Row], path: Path = PLOT) -> Path:
     figure, axes = pyplot.subplots(1, len(MODELS), figsize=(12, 4.4), sharey=True)
     for axis, model in zip(axes, MODELS):
         axis.axhline(1, color="0.4", linewidth=1)
-        for n_ipus, batch in itertools.product(IPUS, BATCHES):
-            points = shown.get(f"{model}, {n_ipus}, {batch}", [])
-            if points:
-                style = dict(color=colours[n_ipus], linestyle="-" if batch == 1 else "--", marker="o")
-                label = f"{n_ipus} IPU{'s' if n_ipus > 1 else ''}, batch {batch}"
-                axis.plot(*zip(*points), markersize=4, label=label, **style)
+        for n_ipus in IPUS:
+            points = shown.get(f"{model}, {n_ipus}", [])
+            label = f"{n_ipus} IPU{'s' if n_ipus > 1 else ''}"
+            axis.plot(*zip(*points), color=colours[n_ipus], marker="o", markersize=4, label=label)
         axis.set(title=model, xscale="log", yscale="log", xlabel="positions")
         axis.set_xticks(LENGTHS, [f"{n // 1024}K" for n in LENGTHS])
         axis.minorticks_off()
@@ -200,7 +200,7 @@ def draw(rows: Sequence[Row], path: Path = PLOT) -> Path:
     ticks = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200)
     axes[0].set_yticks(ticks, [f"{t:g}x" for t in ticks])
     axes[0].yaxis.set_minor_locator(matplotlib.ticker.NullLocator())
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="lower center", ncols=6, frameon=False)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="lower center", ncols=3, frameon=False)
     figure.suptitle(
         f"Attention of a token, modelled: above 1x SparQ is faster ({HIT_RATE:.0%} of the selected rows hot)",
         fontsize=11,
@@ -211,9 +211,8 @@ def draw(rows: Sequence[Row], path: Path = PLOT) -> Path:
 
 def main(arguments: list[str] | None = None) -> int:
     to_write, rows = kept_rows(__doc__, arguments, RESULTS, planned, load_matplotlib)
-    for batch in BATCHES:
-        print(f"batch {batch}\n\n{table(rows, batch)}\n")
+    print(table(rows))
     if to_write:
-        write({(DOCUMENT, f"batch_{batch}"): table(rows, batch) for batch in BATCHES})
+        write({(DOCUMENT, "crossover"): table(rows)})
         draw(rows)
     return 0

@@ -59,7 +59,8 @@ struct StepCount {
   // The estimate of a MultiVertex or SupervisorVertex is in tile cycles. They run one after
   // another.
   std::uint64_t tileCycles = 0;
-  std::uint64_t flops = 0; // over all tiles
+  std::vector<unsigned> cyclesOfTiles; // where they are recorded, see Trace.hpp
+  std::uint64_t flops = 0;             // over all tiles
   unsigned vertices = 0;
   unsigned verticesWithoutEstimate = 0;
   std::string vertexWithoutEstimate; // type of the first

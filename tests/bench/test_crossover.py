@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""bench/plans.py crossover: where SparQ is faster than the best dense plan."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
+
+from lib.plans import crossover
+
+from sparq_ipu.commands import pictures
+from sparq_ipu.planning import plan_model
+
+ROWS: list[dict[str, Any]] = json.loads(crossover.RESULTS.read_text())
+
+
+def test_the_rows_are_of_all_points() -> None:
+    points = [(row["model"], row["seq_len"]) for row in ROWS[:: len(crossover.IPUS)]]
+    assert tuple(points) == crossover.POINTS and [row["n_ipus"] for row in ROWS[:3]] == list(crossover.IPUS)
+    for row in ROWS:
+        for name in (*crossover.PLANS, "sparq_none_hot"):
+            if row[name] is not None:
+                assert row[name]["n_ipus"] <= row["n_ipus"] and row[name]["seconds"] == sorted(
+                    row[name]["seconds"]
+                )
+        assert row["sparq"]["seconds"][1] <= row["sparq_none_hot"]["seconds"][1]
+    for model in crossover.MODELS:  # more IPUs are never slower: fewer are among them
+        for name in crossover.PLANS:
+            times = [
+                row[name]["seconds"][1] for row in ROWS if row["model"] == model and row["seq_len"] == 4096
+            ]
+            assert times == sorted(times, reverse=True)
+
+
+def test_the_page_shows_the_rows() -> None:
+    text = crossover.DOCUMENT.read_text().partition("<!-- begin crossover")[2]
+    assert text.partition("-->\n")[2].partition("<!-- end")[0] == crossover.table(ROWS) + "\n"
+
+
+def test_the_picture_is_not_older_than_its_rows(tmp_path: Path) -> None:
+    """If this fails: python bench/plans.py crossover --write."""
+    assert pictures.digest_in(crossover.PLOT) == pictures.digest(crossover.lines(ROWS))
+    pytest.importorskip("matplotlib")
+    other = [{**row, "sparq": row["dense"]} for row in ROWS]
+    path = crossover.draw(other, tmp_path / "other.png")
+    assert pictures.digest_in(path) != pictures.digest_in(crossover.PLOT)
+
+
+def test_the_page_says_from_where_sparq_pays() -> None:
+    lines = [
+        line
+        for line in crossover.DOCUMENT.read_text().splitlines()
+        if line.startswith("| Llama") and "from" in line
+    ]
+    assert len(lines) == len(crossover.MODELS)
+    for model, line in zip(crossover.MODELS, lines):
+        for n_ipus, cell in zip(crossover.IPUS, line.strip("| ").split(" | ")[1:]):
+            faster = [
+                row["seq_len"]
+                for row in ROWS
+                if (row["model"], row["n_ipus"]) == (model, n_ipus) and crossover.verdict(row) == "SparQ"
+            ]
+            lengths = crossover.MODELS[model]
+            assert faster == [n for n in lengths if faster and n >= faster[0]]
+            assert (f"{faster[0]:,}" in cell) if faster else cell.startswith("not up to")
+    gains = [crossover.factors(row)[1] for row in ROWS if crossover.verdict(row) == "SparQ"]
+    losses = [1 / crossover.factors(row)[1] for row in ROWS if crossover.verdict(row) == "dense"]
+    assert (f"{min(gains):.0f}", f"{max(gains):.0f}") == ("2", "154")
+    assert (f"{min(losses):.1f}", f"{max(losses):.1f}") == ("1.2", "7.4")
+
+
+def test_a_row_is_a_plan() -> None:
+    rows = crossover.rows_of("SmolLM2-135M", 1024)
+    planned = plan_model("SmolLM2-135M", seq_len=1024, weights="none", attention="dense")
+    assert rows[0]["dense"]["seconds"][1] == planned.seconds_per_step
+    assert [row["n_ipus"] for row in rows] == list(crossover.IPUS)
+    assert rows[0]["sparq_none_hot"]["seconds"][1] >= rows[0]["sparq"]["seconds"][1]
