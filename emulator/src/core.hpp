@@ -52,6 +52,9 @@ bool attachIPUs(DeviceInfo &device); // false where another has one of them
 void detachIPUs(DeviceInfo &device);
 
 /// For the end of a switch over an enumeration: no enumerator is left, so the value is none.
+// A line on stderr, the first time.
+void warnOnce(const std::string &text);
+
 template <class Enumeration> [[noreturn]] void throwUnknown(const char *what, Enumeration value) {
   throw poplar_error(std::string(what) + " must be one that the emulator knows, got number " +
                      std::to_string(static_cast<int>(value)));

@@ -162,7 +162,7 @@ static bool wantsFile(const std::string &option) {
          option == "debug.loweredVarDumpFile" || option == "target.saveArchive";
 }
 
-static void warnOnce(const std::string &text) {
+void warnOnce(const std::string &text) {
   static std::mutex mutex;
   static std::set<std::string> said;
   const std::lock_guard<std::mutex> lock(mutex);

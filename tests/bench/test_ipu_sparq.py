@@ -431,12 +431,11 @@ def test_bad_steps_are_refused(words: list[str], message: str, capsys: pytest.Ca
 def test_a_timeline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Chrome's format: steps follow one another, lanes add up to the report, and tiles are beside them."""
     path = tmp_path / "trace.json"
-    kernels = ["--kernel", BASELINE.name, TIERED.name, "--index-bits", "4"]
-    status, rows = run(*SMALL, *kernels, "--trace", str(path), tmp_path=tmp_path)
+    status, rows = run(*SMALL, "--index-bits", "4", "--trace", str(path), tmp_path=tmp_path)
     trace = json.loads(path.read_text())
     assert status == 0 and set(trace) == {"displayTimeUnit", "traceEvents"}
     names = {e["pid"]: e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "process_name"}
-    assert list(names.values()) == [f"{ipu_sparq.label(row)} (modelled)" for row in rows] and len(rows) == 2
+    assert list(names.values()) == [f"{ipu_sparq.label(row)} (modelled)" for row in rows] and len(rows) == 4
     for process, row in zip(names, rows):
         events = [e for e in trace["traceEvents"] if e["pid"] == process]
         lanes = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
@@ -454,7 +453,8 @@ def test_a_timeline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
             ("streaming memory", "streaming"),
         ):
             total = sum(e["dur"] for e in spans if lanes[e["tid"]] == lane)
-            assert total == pytest.approx(row["seconds_by_category"][category] * 1e6) and total > 0
+            assert total == pytest.approx(row["seconds_by_category"][category] * 1e6)
+            assert total > 0 or (row["kernel"], category) == ("dense-sram", "streaming")
         of_tiles = [lane for lane, name in lanes.items() if name.startswith("tile ")]
         busiest = [sum(e["args"]["cycles"] for e in spans if e["tid"] == lane) for lane in of_tiles]
         assert len(busiest) == 4 and busiest == sorted(busiest, reverse=True) and busiest[-1] > 0

@@ -33,6 +33,24 @@ def test_attention_on_an_ipu_equals_reference() -> None:
         np.testing.assert_array_equal(output.view(np.uint16), expected.view(np.uint16))
 
 
+@pytest.mark.parametrize("group_size", [1, 3, 4])
+def test_dense_attention_in_sram(group_size: int) -> None:
+    """Accumulators of two heads and two positions, keys side by side, and tokens that the device keeps."""
+    rng, (batch, heads, dim, seq_len) = np.random.default_rng(group_size), (2, 2, 64, 330)
+    same: dict[str, Any] = dict(n_layers=2)
+    caches = [sparq_ipu.KVCache(batch, heads, dim, 400, device=DEVICE, memory="sram", **same)]
+    caches.append(sparq_ipu.KVCache(batch, heads, dim, 400, device="reference", **same))
+    for n in (317, *[1] * (seq_len - 317)):
+        for layer in (0, 1):
+            key, value = rng.standard_normal((2, batch, heads, n, dim)).astype(np.float16)
+            query = rng.standard_normal((batch, group_size * heads, dim)).astype(np.float16)
+            outputs = []
+            for cache in caches:
+                cache.layer(layer).append(key, value)
+                outputs.append(sparq_ipu.dense_attention(query, cache.layer(layer)))
+            np.testing.assert_array_equal(*(output.view(np.uint16) for output in outputs))
+
+
 @pytest.mark.parametrize("index_bits", [16, 8, 4, 2])
 def test_tokens_appended_by_the_device_and_a_key_index(index_bits: int) -> None:
     """Integer sums of codes, conversions between integers and fp32, rounding by adding 1.5 * 2^23, and

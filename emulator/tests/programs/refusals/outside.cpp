@@ -192,24 +192,6 @@ void streams(Cases &c) {
     engine.connectStream(bad ? "out" : "in", buffer.data());
     engine.run();
   });
-  // 128 MiB pass, an element more does not.
-  const std::size_t most = std::size_t(1) << 26; // halves
-  c.add("stream_to_device_too_large", [](bool bad) {
-    Bench b;
-    b.graph.addHostToDeviceFIFO("large", HALF, most + bad);
-  });
-  c.add("stream_to_host_too_large", [](bool bad) {
-    Bench b;
-    b.graph.addDeviceToHostFIFO("large", UNSIGNED_INT, most / 2 + bad);
-  });
-  c.add("host_write_too_large", [](bool bad) {
-    Bench b;
-    b.graph.createHostWrite("large", b.graph.addVariable(HALF, {most + bad}, "t"));
-  });
-  c.add("host_read_too_large", [](bool bad) {
-    Bench b;
-    b.graph.createHostRead("large", b.graph.addVariable(HALF, {most + bad}, "t"));
-  });
   c.add("stream_unknown", [](bool bad) {
     Bench b;
     Engine engine(b.graph, b.prog);
