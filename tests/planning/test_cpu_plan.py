@@ -15,6 +15,8 @@ from sparq_ipu.planning.cpu_plan import CpuPlan
 from sparq_ipu.planning.model_shape import MODELS, ModelShape, shape_of
 from sparq_ipu.transformers.settings.layers import complete
 
+ROOT = Path(__file__).resolve().parents[2]
+
 
 @dataclasses.dataclass
 class Timed:
@@ -25,6 +27,7 @@ class Timed:
     sparq: float
     n_layers: int = 2
     break_even: Any = 1234
+    spread: float = 1.2
 
     def step_seconds(self, method: str, seq_len: int) -> float:
         return (self.fixed + getattr(self, method) * seq_len / 1000) / 1e3
@@ -49,6 +52,8 @@ def test_the_verdict() -> None:
     assert plan_of(of_7b, 100).verdict == (
         "SparQ gains nothing at 100 positions: it reads less only from 263 on."
     )
+    busy = plan_of(of_7b, 8192, Timed(100, 1, 0.5, spread=1.4)).verdict
+    assert busy.startswith("Other programs were running, so repeat this on an idle machine. SparQ gains 4%")
     fast = plan_of(of_7b, 8192, Timed(1, 1, 0.1, break_even=None)).verdict
     assert fast.startswith("SparQ decodes 5.1 times as many tokens/s") and "not faster at any" in fast
 
@@ -120,3 +125,52 @@ def test_what_is_refused(
         plan_command.main(words.split())
     assert stopped.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def rows_of_smollm2() -> dict[tuple[str, str, int], dict[str, Any]]:
+    """Rows of the EPYC, by method, weights and length."""
+    rows = [json.loads(line) for line in (ROOT / "bench/results/peers.jsonl").read_text().splitlines()]
+    ours = [row for row in rows if "EPYC" in row["cpu"] and row["method"] in ("dense", "recommended")]
+    return {(row["method"], row["dtype"], row["seq_len"]): row for row in ours if row["error"] is None}
+
+
+@pytest.mark.parametrize("weights", ["int4", "bfloat16"])
+def test_two_lengths_predict_a_third_within_15_percent(weights: str) -> None:
+    """The form of the predictions, held to measured rows: 512 and 8,192 positions predict 2,048."""
+    pytest.importorskip("transformers")
+    pytest.importorskip("sparq_ipu._cpu")
+    from sparq_ipu.transformers.generation.probe import Probe
+
+    rows, low, high = rows_of_smollm2(), 512, 8192
+    steps = {
+        name: tuple(rows[method, weights, n]["seconds_per_step"] for n in (low, high))
+        for name, method in (("dense", "dense"), ("sparq", "recommended"))
+    }
+    first = {
+        n: [s for m in ("dense", "recommended") if (s := rows[m, weights, n]["first_token_seconds"])]
+        for n in (low, 2048, high)
+    }
+    short, long = (sum(first[n]) / len(first[n]) for n in (low, high))
+    pairs = [n * (n + 1) / 2 for n in (low, high)]
+    of_pair = (long - short * high / low) / (pairs[1] - pairs[0] * high / low)
+    of_token = (short - of_pair * pairs[0]) / low
+    probe = Probe((low, high), steps, 0, of_token, of_pair, 30)
+    for name, method in (("dense", "dense"), ("sparq", "recommended")):
+        measured = rows[method, weights, 2048]["seconds_per_step"]
+        assert probe.step_seconds(name, 2048) == pytest.approx(measured, rel=0.15)
+    for measured in first[2048]:
+        assert probe.first_token_seconds(2048) == pytest.approx(measured, rel=0.15)
+    assert probe.step_seconds("dense", high) == steps["dense"][1] and of_pair > 0
+
+
+def test_break_even_is_where_the_lines_cross() -> None:
+    pytest.importorskip("transformers")
+    pytest.importorskip("sparq_ipu._cpu")
+    from sparq_ipu.transformers.generation.probe import Probe
+
+    steps = {"dense": (0.010, 0.018), "sparq": (0.012, 0.016)}
+    probe = Probe((1000, 9000), steps, 0.0, 0.0, 0.0, 2)
+    assert probe.break_even == 5000
+    assert probe.step_seconds("dense", 5000) == pytest.approx(probe.step_seconds("sparq", 5000))
+    assert Probe((1000, 9000), {**steps, "sparq": (0.009, 0.016)}, 0.0, 0.0, 0.0, 2).break_even == 1000
+    assert Probe((1000, 9000), {**steps, "sparq": (0.012, 0.020)}, 0.0, 0.0, 0.0, 2).break_even is None

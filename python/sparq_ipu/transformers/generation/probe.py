@@ -47,6 +47,7 @@ class Probe:
         prompt_seconds, token_seconds, pair_seconds: of prefill: fixed, with the output layer; per token; per
             pair of a token and one before it.
         n_layers: layers that were timed.
+        spread: the third quartile of steps over the first, where it is largest: above 1.3 on a busy machine.
     """
 
     lengths: tuple[int, int]
@@ -55,6 +56,7 @@ class Probe:
     token_seconds: float
     pair_seconds: float
     n_layers: int
+    spread: float = 1.0
 
     def step_seconds(self, method: str, seq_len: int) -> float:
         """One decode step of `method` with `seq_len` positions."""
@@ -117,7 +119,9 @@ def probe(
 
     lengths = _lengths(config, seq_len, batch, settings)
     caches = {n: _filled(config, n, batch, settings) for n in lengths}
-    steps = _steps(model, caches, batch, turn_on)
+    took = _steps(model, caches, batch, turn_on)
+    steps = {which: statistics.median(some) for which, some in took.items()}
+    quartiles = [statistics.quantiles(some, n=4) for some in took.values()]
     of_pair = _pair_seconds(config, dtype, min(seq_len, lengths[1]), batch)
     n = max(4, min(seq_len, _PROMPT))
     short, long = (_prompt_seconds(model, m, batch) - of_pair * n_probed * _pairs(m) for m in (n // 4, n))
@@ -129,6 +133,7 @@ def probe(
         of_token * factor,
         of_pair * n_layers,
         n_probed,
+        max(last / first for first, _, last in quartiles),
     )
 
 
@@ -162,8 +167,8 @@ def _filled(config: Any, seq_len: int, batch: int, settings: LayerSettings) -> A
 
 def _steps(
     model: Any, caches: Mapping[int, Any], batch: int, turn_on: Mapping[str, Callable[[], None]]
-) -> dict[tuple[str, int], float]:
-    """Median seconds of a step, by method and length; methods are interleaved."""
+) -> dict[tuple[str, int], list[float]]:
+    """Seconds of steps, by method and length; methods are interleaved."""
     seconds: dict[tuple[str, int], list[float]] = {(m, n): [] for m in METHODS for n in caches}
     for turn in range(_ROUNDS):
         for method in METHODS:
@@ -175,7 +180,7 @@ def _steps(
                     took = _seconds(model, torch.randint(64, (batch, 1)), cache)
                     if turn > 0 and step > 1:
                         seconds[method, length].append(took)
-    return {which: statistics.median(some) for which, some in seconds.items()}
+    return seconds
 
 
 def _seconds(model: Any, tokens: torch.Tensor, cache: Any) -> float:
