@@ -182,7 +182,8 @@ class Checkpoint:
 
     def set_waiting(self, dtype: str | None, weights: str | None) -> None:
         """`wait_briefly`, unless weights have few bits: with so short a wait those decode half as fast beside
-        a busy process, where float32 decodes twice as fast. Call it before torch is imported."""
+        a busy process, where float32 decodes twice as fast (docs/models.md). Call it before torch is
+        imported."""
         few = weights or (self.file.stored_types[1] if self._is_file and dtype is None else None)
         if few is None:
             wait_briefly()
