@@ -12,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from lean_steps import skip_trials  # noqa: E402
 from tiny_models import enable, tiny_model, tokens_of  # noqa: E402
 
 from sparq_ipu import KVCache  # noqa: E402
@@ -69,6 +70,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
         return original(query, cache, *arguments)
 
     monkeypatch.setattr(of_tensors, "attend_cache", counted)
+    skip_trials(monkeypatch)
     return seen
 
 
