@@ -234,6 +234,12 @@ inline void columnProducts(const GroupProducts &a, unsigned vector) {
 
 template <unsigned bits> inline void allColumns(const GroupProducts &a) {
   const unsigned vectors = static_cast<unsigned>(a.blocks) * blockOutputs / width;
+  // Memory limits a single row: one block after the other is read, in the order of addresses.
+  if (width == blockOutputs && a.nRows == 1) {
+    for (unsigned vector = 0; vector < vectors; ++vector)
+      columnProducts<bits, 1>(a, vector);
+    return;
+  }
   for (unsigned vector = 0; vector + 1 < vectors; vector += 2)
     columnProducts<bits, 2>(a, vector);
   if (vectors % 2)
