@@ -119,7 +119,7 @@ def a_cache_that_the_model_makes(model: Any) -> None:
 
 def places(model: Any) -> None:
     enable_dense(model)
-    piece = Places([None] * 3, 2, 64, dict(device="cpu", n_threads=1)).tokens([1], 20, is_piece=True)
+    piece = Places([None] * 3, 2, 64, dict(device="cpu", n_threads=1)).tokens([1], [(0, 20)])
     with torch.no_grad():
         model(tokens_of(20), **with_cache(piece), position_ids=torch.arange(20)[None])
 

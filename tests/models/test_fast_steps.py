@@ -12,7 +12,7 @@ from typing import Any, Callable
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
+transformers = pytest.importorskip("transformers")
 pytest.importorskip("sparq_ipu._cpu")
 
 from families import FAMILIES  # noqa: E402
@@ -47,6 +47,8 @@ def test_fast_steps_have_the_bits_of_the_model(
 ) -> None:
     caplog.set_level(logging.INFO, "sparq_ipu")
     model = of_family(name, weights)
+    if name == "Gemma" and transformers.__version__ < "5":
+        pytest.skip("transformers 4 scales Gemma's embeddings otherwise; the model keeps its own pass")
     own, lean, n_steps = both(model, monkeypatch)
     assert n_steps == (6 if FAMILIES[name].layers == "all" else 0)  # 40 positions are beyond the window
     assert torch.equal(own, lean)
@@ -141,7 +143,7 @@ def test_steps_of_some_places(name: str) -> None:
         places = Places([None] * 3, 3, 64, dict(device="cpu", n_threads=1))
         with torch.no_grad():
             for place, n in ((0, 20), (2, 11), (1, 2)):
-                piece = places.tokens([place], n, is_piece=True)
+                piece = places.tokens([place], [(0, n)])
                 model(tokens_of(n, seed=place), **with_cache(piece), position_ids=torch.arange(n)[None])
             positions = torch.tensor([[11], [20]])
             passed = with_cache(places.tokens([2, 0]))

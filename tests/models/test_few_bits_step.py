@@ -224,7 +224,7 @@ def test_steps_of_some_places(calls: list[bool]) -> None:
         places = Places([None] * 3, 3, 64, dict(device="cpu", n_threads=1))
         with torch.no_grad():
             for place, n in ((0, 20), (2, 11), (1, 2)):
-                piece = places.tokens([place], n, is_piece=True)
+                piece = places.tokens([place], [(0, n)])
                 model(tokens_of(n, seed=place), **with_cache(piece), position_ids=torch.arange(n)[None])
             passed = places.tokens([2, 0])
             positions = torch.tensor([[11], [20]])
@@ -429,7 +429,8 @@ def test_any_vectors_of_pytorch(capability: str) -> None:
         "import torch, transformers; from sparq_ipu.transformers.decoder.few_bits_step import _lanes\n"
         "from transformers.models.llama.modeling_llama import LlamaRMSNorm\n"
         "norms = [LlamaRMSNorm(n).to(torch.bfloat16) for n in (96, 576, 896, 1536, 4096)]\n"
-        "print([_lanes(norm) for norm in norms])"
+        "from sparq_ipu.transformers.decoder.families import FAMILIES\n"
+        "print([_lanes(norm, FAMILIES['Llama']) for norm in norms])"
     )
     said = subprocess.run(
         [sys.executable, "-c", code],

@@ -139,7 +139,7 @@ def test_steps_of_some_places(monkeypatch: Any) -> None:
         places = Places([None] * 3, 3, 64, dict(device="cpu", n_threads=1))
         with counted(monkeypatch) as steps, torch.no_grad():
             for place, n in ((0, 20), (2, 11), (1, 2)):
-                piece = places.tokens([place], n, is_piece=True)
+                piece = places.tokens([place], [(0, n)])
                 positions = torch.arange(n)[None]
                 model(tokens_of(n, seed=place), **with_cache(piece), position_ids=positions)
             passed = places.tokens([2, 0])
