@@ -197,8 +197,8 @@ static void checkHandle(const Map &map, const std::string &handle, const char *o
                                   "' again");
 }
 
-// Each stream has a buffer on the host, and so has each tensor that the host writes or reads. The SDK
-// documents a limit, but a public program with a larger stream has run on four IPUs.
+// Each stream has a buffer on the host, and so has each tensor that the host writes or reads. The
+// SDK documents a limit, but a public program with a larger stream has run on four IPUs.
 static void checkStreamBytes(const GraphImpl &g, const std::string &what, const Type &type,
                              std::size_t n) {
   const std::uint64_t limit = Access::info(g.target).hostStreamBytes,
