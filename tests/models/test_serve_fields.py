@@ -54,6 +54,12 @@ def test_fields_reach_the_sampler(http: Any) -> None:
     assert words(http, **hot, top_k=1) == plain == words(http, **hot, min_p=1.0) != words(http, **hot)
 
 
+def test_an_answer_without_text_is_an_empty_text(http: Any) -> None:
+    said = dict(messages=[{"role": "user", "content": "w5"}], logit_bias={"7": 100}, stop=["w7"])
+    choice = http.post("/v1/chat/completions", json=said).json()["choices"][0]
+    assert choice["message"] == {"role": "assistant", "content": ""} and choice["finish_reason"] == "stop"
+
+
 MIXED = [
     Sampling(0.0, presence=1.0, frequency=0.5),
     Sampling(1.0, 0.9, 3, top_k=20, min_p=0.01),

@@ -86,6 +86,7 @@ def test_calls_of_tools(family: str) -> None:
             calls = [(call.function.name, call.function.arguments) for call in whole.message.tool_calls]
             streamed = joined(list(client.chat.completions.create(**how, stream=True)))
             assert streamed == (whole.message.content or "", calls, whole.finish_reason)
+            assert not any(call.model_extra for call in whole.message.tool_calls)  # "index" is of streams
             if whole.finish_reason == "length":
                 calls = calls[:-1]
             else:

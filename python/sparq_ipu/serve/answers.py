@@ -90,11 +90,7 @@ class Answer:
             text = texts[at]
             choice: dict[str, Any] = {"index": index}
             if self._is_chat:
-                choice["message"] = {
-                    "role": "assistant",
-                    "content": None,
-                    **self._delta(index, text.text, True),
-                }
+                choice["message"] = self._message(index, text.text)
             else:
                 choice["text"] = text.text
             choice["finish_reason"] = self._reason(index, ends[at])
@@ -137,6 +133,7 @@ class Answer:
         return self._calls[index].push(text, is_last)
 
     def _message(self, index: int, text: str) -> dict[str, Any]:
+        """A whole message; its calls have no `index`, which only parts of a stream need."""
         made = self._delta(index, text, True)
         for call in made.get("tool_calls", ()):
             del call["index"]
