@@ -133,6 +133,7 @@ def test_every_layer_and_every_weight_is_somewhere() -> None:
         norms = 2 * TINY.hidden_size
         assert (in_sram + in_streaming) * 8 / 8.5 == pytest.approx(TINY.parameters - norms / 2, abs=8)
     heads = planned(n_ipus=2, split="heads")
+    assert heads.layers_on_chip[1] == planned(n_ipus=2).layers_on_chip[1] == heads.request.shape.n_layers
     assert [ipu.n_layers for ipu in heads.ipus] == [6, 6]
     assert sum(ipu.weights_read for ipu in heads.ipus) == planned().ipus[0].weights_read
     there, back = (link_seconds(device_model(), {way: 2 * 128}, 2) for way in ((1, 0), (0, 1)))

@@ -63,11 +63,12 @@ def none_hot(plan: ModelPlan) -> ModelPlan:
 
 def cell(plan: ModelPlan) -> Row:
     """What a row keeps of a plan."""
+    n_on_chip, n_layers = plan.layers_on_chip
     return {
         "seconds": [plan.seconds_low, plan.seconds_per_step, plan.seconds_high],
         "n_ipus": plan.request.n_ipus,
         "split": plan.request.split,
-        "on_chip": sum(ipu.n_on_chip for ipu in plan.ipus) / sum(ipu.n_layers for ipu in plan.ipus),
+        "on_chip": n_on_chip / n_layers,
     }
 
 

@@ -204,6 +204,12 @@ class ModelPlan:
         return self.request.split == "layers"
 
     @property
+    def layers_on_chip(self) -> tuple[int, int]:
+        """Layers of the model on chip, and all. Split by heads, every IPU has its part of each layer."""
+        parts = self.ipus if self.in_turn else self.ipus[:1]
+        return sum(ipu.n_on_chip for ipu in parts), sum(ipu.n_layers for ipu in parts)
+
+    @property
     def seconds_per_step(self) -> float:
         """From a token of every element of one batch to the next."""
         seconds = [ipu.seconds for ipu in self.ipus]
@@ -264,7 +270,7 @@ class ModelPlan:
         fullest = max(self.ipus, key=lambda ipu: ipu.need.tile)
         most = max(self.ipus, key=lambda ipu: ipu.need.streaming).need
         need, kib = fullest.need, 1024
-        n_layers, n_on_chip = (sum(getattr(i, name) for i in self.ipus) for name in ("n_layers", "n_on_chip"))
+        n_on_chip, n_layers = self.layers_on_chip
         ipus = f"{r.n_ipus} IPU{'s' if r.n_ipus > 1 else ''} ({r.model.name})"
         each = max(i.n_layers for i in self.ipus)
         tiers = f", {n_on_chip} of {n_layers} layers {_ON_CHIP[r.attention == 'best']}" if n_on_chip else ""

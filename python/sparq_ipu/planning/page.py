@@ -37,7 +37,7 @@ def summary(plans: Sequence[ModelPlan]) -> tuple[tuple[str, ...], list[tuple[str
                 p.request.attention,
                 "yes" if p.fits else "no",
                 "SRAM" if p.weights_in == "sram" else "streaming",
-                f"{sum(ipu.n_on_chip for ipu in p.ipus)} of {sum(ipu.n_layers for ipu in p.ipus)}",
+                "{} of {}".format(*p.layers_on_chip),
                 f"{max(need.tile for need in needs) / KIB:.0f}",
                 f"{max(need.streaming for need in needs) / 1e9:.2f}",
                 *(times if p.fits else ("-",) * len(times)),
