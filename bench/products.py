@@ -18,20 +18,27 @@ from typing import Any
 import numpy as np
 import torch
 from lib.common import guarded
-from lib.processor import processor
-from prompt import rates_of
+from lib.rates import rows_of
 
-from sparq_ipu.transformers.decoder.few_bits import Int4Linear, Int8Linear
+from sparq_ipu.transformers.decoder.few_bits import Int4Linear, Int8Linear, round_to_groups
 from sparq_reference.few_bits import few_bits_product
 
 
 def check_bits(n_rows: int, n_inputs: int) -> None:
     """Raises AssertionError where ours is not the reference."""
-    layer = Int8Linear(torch.nn.Linear(n_inputs, 32, bias=False).bfloat16())
+    linear = torch.nn.Linear(n_inputs, 32, bias=False).bfloat16()
     rows = torch.randn(n_rows, n_inputs).bfloat16()
-    assert layer.scale is not None
-    expected = few_bits_product(rows.float().numpy(), layer.codes.numpy(), layer.scale.float().numpy())
-    assert np.array_equal(layer(rows).float().numpy(), expected), "other bits than the reference"
+    eight, groups = Int8Linear(linear), round_to_groups(linear.weight)
+    assert eight.scale is not None
+    weights = {
+        "int8": (eight, (eight.codes, eight.scale)),
+        "int4": (Int4Linear(linear), (groups[0], *(part.bfloat16() for part in groups[1:]))),
+    }
+    for name, (layer, (codes, *scales)) in weights.items():
+        expected = few_bits_product(
+            rows.float().numpy(), codes.numpy(), *(part.float().numpy() for part in scales)
+        )
+        assert np.array_equal(layer(rows).float().numpy(), expected), f"{name}: other bits than the reference"
 
 
 def layers(n_inputs: int, n_outputs: int) -> dict[str, torch.nn.Module]:
@@ -61,20 +68,8 @@ def run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
             return lambda: [layer(x) for _ in range(n)]
 
         timed = {name: (operations * n_calls, calls(layer)) for name, layer in of.items()}
-        for name, found in rates_of(timed, arguments.repeats).items():
-            rows.append(
-                dict(
-                    method=name,
-                    n_rows=n_rows,
-                    n_inputs=arguments.inputs,
-                    n_outputs=arguments.outputs,
-                    n_threads=torch.get_num_threads(),
-                    **found,
-                    repeats=arguments.repeats,
-                    processor=processor(),
-                    torch=torch.__version__,
-                )
-            )
+        shape = dict(n_rows=n_rows, n_inputs=arguments.inputs, n_outputs=arguments.outputs)
+        rows += rows_of(timed, arguments.repeats, **shape)
     return rows
 
 

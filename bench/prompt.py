@@ -13,15 +13,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
-import time
 from typing import Any, Callable
 
 import numpy as np
 import torch
 from lib.common import guarded
-from lib.processor import processor
+from lib.rates import rows_of
 
 from sparq_ipu.torch.prompt import prompt_attention
 from sparq_reference import prompt
@@ -59,42 +57,15 @@ def methods(seq_len: int, n_heads: int, n_kv_heads: int, head_dim: int) -> dict[
     }
 
 
-def rates_of(calls: dict[str, tuple[float, Any]], repeats: int) -> dict[str, dict[str, float]]:
-    """GFLOP/s of each call, interleaved: operations and what is called, by name."""
-    rates: dict[str, list[float]] = {name: [] for name in calls}
-    for turn in range(repeats + 1):
-        for name, (operations, call) in calls.items():
-            start = time.perf_counter()
-            call()
-            if turn:  # the first is a warm-up
-                rates[name].append(operations / (time.perf_counter() - start) / 1e9)
-    return {
-        name: dict(gflop_per_s=statistics.median(found), least=min(found), most=max(found))
-        for name, found in rates.items()
-    }
-
-
 def run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     rows = []
     for head_dim in arguments.head_dim:
         check_bits(head_dim)
         for seq_len in arguments.S:
             calls = methods(seq_len, arguments.heads, arguments.kv_heads, head_dim)
-            for name, found in rates_of(calls, arguments.repeats).items():
-                rows.append(
-                    dict(
-                        method=name,
-                        seq_len=seq_len,
-                        head_dim=head_dim,
-                        n_heads=arguments.heads,
-                        n_kv_heads=arguments.kv_heads,
-                        n_threads=torch.get_num_threads(),
-                        **found,
-                        repeats=arguments.repeats,
-                        processor=processor(),
-                        torch=torch.__version__,
-                    )
-                )
+            shape = dict(seq_len=seq_len, head_dim=head_dim)
+            heads = dict(n_heads=arguments.heads, n_kv_heads=arguments.kv_heads)
+            rows += rows_of(calls, arguments.repeats, **shape, **heads)
     return rows
 
 

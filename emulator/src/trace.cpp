@@ -2,6 +2,8 @@
 // A run as a timeline, in the JSON format of Chrome's trace viewer, which Perfetto reads too.
 #include <sparq_emulator/Trace.hpp>
 
+#include <poplar/ProfileValue.hpp>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -43,22 +45,11 @@ std::string number(double value) {
 }
 
 std::string quoted(const std::string &text) {
-  std::string r = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\')
-      r += '\\';
-    if (static_cast<unsigned char>(c) < 0x20) {
-      char code[8];
-      std::snprintf(code, sizeof(code), "\\u%04x", static_cast<unsigned>(c));
-      r += code;
-    } else {
-      r += c;
-    }
-  }
-  return r + '"';
+  std::ostringstream out;
+  poplar::serializeToJSON(out, poplar::ProfileValue(text));
+  return out.str();
 }
 
-// Events of one process of the timeline.
 class Events {
 public:
   explicit Events(unsigned processIn) : process(processIn) {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
@@ -20,8 +21,13 @@ def test_rows(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(0 < r["least"] <= r["gflop_per_s"] <= r["most"] for r in rows)
 
 
-def test_other_bits_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("name", "n_arguments"), [("int8", 3), ("int4", 4)])
+def test_other_bits_are_refused(name: str, n_arguments: int, monkeypatch: pytest.MonkeyPatch) -> None:
     original = program.few_bits_product
-    monkeypatch.setattr(program, "few_bits_product", lambda *a: original(*a) * 1.01)
-    with pytest.raises(AssertionError, match="other bits than the reference"):
+
+    def product(*a: np.ndarray) -> np.ndarray:
+        return original(*a) * (1.01 if len(a) == n_arguments else 1)
+
+    monkeypatch.setattr(program, "few_bits_product", product)
+    with pytest.raises(AssertionError, match=f"{name}: other bits than the reference"):
         program.main(["--rows", "1", "--inputs", "64", "--outputs", "32", "--repeats", "1"])

@@ -137,6 +137,10 @@ def probe(
     )
 
 
+def _n_kv_heads(config: Any) -> int:
+    return int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
+
+
 def _pairs(seq_len: int) -> float:
     return seq_len * (seq_len + 1) / 2
 
@@ -144,8 +148,7 @@ def _pairs(seq_len: int) -> float:
 def _lengths(config: Any, seq_len: int, batch: int, settings: LayerSettings) -> tuple[int, int]:
     """From where SparQ reads less, to `seq_len` or as far as memory reaches."""
     low = max(settings.min_seq_len, 64)
-    n_kv_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    of_position = 5 * n_kv_heads * head_dim_of(config) * batch * config.num_hidden_layers
+    of_position = 5 * _n_kv_heads(config) * head_dim_of(config) * batch * config.num_hidden_layers
     return low, max(2 * low, min(max(seq_len, 4 * low), _CACHE_BYTES // of_position))
 
 
@@ -155,8 +158,7 @@ def _filled(config: Any, seq_len: int, batch: int, settings: LayerSettings) -> A
     cache: Any = SparqCache(
         config, capacity=seq_len + room, check_finite=False, device="cpu", index_bits=settings.index_bits
     )
-    n_kv_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    some = torch.randn(2, batch, n_kv_heads, min(seq_len, 1024), head_dim_of(config))
+    some = torch.randn(2, batch, _n_kv_heads(config), min(seq_len, 1024), head_dim_of(config))
     key, value = some.repeat(1, 1, 1, -(-seq_len // some.shape[3]), 1)[:, :, :, :seq_len]
     for index, layer in enumerate(cache.layers):
         if hasattr(layer, "arm"):  # not a layer that the model attends in itself
@@ -200,10 +202,9 @@ def _prompt_seconds(model: Any, n_tokens: int, batch: int) -> float:
 def _pair_seconds(config: Any, dtype: torch.dtype, seq_len: int, batch: int) -> float:
     """Attention of one layer, for each pair of a token and one before it."""
     heads, head_dim = config.num_attention_heads, head_dim_of(config)
-    n_kv_heads = getattr(config, "num_key_value_heads", None) or heads
     n = min(seq_len, _QUERIES)
     query = torch.randn(batch, heads, n, head_dim).to(dtype)
-    key, value = torch.randn(2, batch, n_kv_heads, seq_len, head_dim).to(dtype)
+    key, value = torch.randn(2, batch, _n_kv_heads(config), seq_len, head_dim).to(dtype)
     seconds = []
     for _ in range(3):
         start = time.perf_counter()
