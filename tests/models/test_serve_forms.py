@@ -9,6 +9,7 @@ import sys
 import time
 from typing import Any
 
+import numpy as np
 import pytest
 from byte_tokenizer import byte_tokenizer
 from random_schemas import object_of, root_of
@@ -186,6 +187,25 @@ def test_what_is_wrong_is_named(client: Any, fields: dict, param: str) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
         client.chat.completions.create(**SOON, **fields)
     assert refused.value.param == param and param in str(refused.value)
+
+
+def test_answers_of_a_request_share_a_schema_and_no_state(monkeypatch: Any) -> None:
+    prompts = Prompts(byte_tokenizer(BODY, SPECIAL), 100, 300, [], [257])
+    compiled: list[Any] = []
+    checked = prompts.forms._checked
+    monkeypatch.setattr(prompts.forms, "_checked", lambda *a: compiled.append(a) or checked(*a))
+    said = ChatRequest(messages=[USER], response_format={"type": "json_object"}, n=3)
+    forms = [request.form for request in prompts.requests(said, [[1]], lambda index: print)]
+    assert len(forms) == 3 and len(compiled) == 1
+    first, *others = forms
+    assert first is not None
+    begin = first.allowed()
+    first.take(int(begin.argmax()))
+    assert not np.array_equal(first.allowed(), begin)
+    for other in others:
+        assert other is not None and np.array_equal(other.allowed(), begin)
+        other.take(int(begin.argmax()))  # which the grammar allows at the beginning alone
+        assert np.array_equal(other.allowed(), first.allowed())
 
 
 def test_a_template_without_tools_is_refused_by_name() -> None:

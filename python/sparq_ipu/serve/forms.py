@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import copy
 import json
 from typing import Any
 
@@ -59,6 +60,12 @@ class Form:
         if self._matcher.is_error():
             raise RuntimeError("the grammar has no next token")
         return np.unpackbits(bits, count=self._n_tokens, bitorder="little").view(bool)
+
+    def copy(self) -> Form:
+        """For another answer: schemas are compiled once for a request."""
+        made = copy.copy(self)
+        made._matcher = self._matcher.deep_copy()
+        return made
 
     def allowed(self) -> np.ndarray:
         """Of each token, whether it may come next: (vocabulary,) bool."""

@@ -172,6 +172,7 @@ class Prompts:
         else:
             limit = _USUAL_TOKENS if said.max_tokens is None else said.max_tokens
             stops, given = self.stops, said.prompts if said.echo else [None] * len(prompts)
+        form = self.forms.of(said) if isinstance(said, ChatRequest) else None
         made: list[Request] = []
         for prompt, text in zip(prompts, given):
             tokens = np.array(prompt, np.int64)
@@ -187,7 +188,7 @@ class Prompts:
                         said.stops,
                         stops,
                         echo,
-                        self.forms.of(said) if isinstance(said, ChatRequest) else None,
+                        None if form is None else form.copy(),
                     )
                 )
         return made
