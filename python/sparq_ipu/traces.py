@@ -18,7 +18,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import zipfile
-from pathlib import Path
 from typing import Any, Iterator, NoReturn
 
 import numpy as np
@@ -210,12 +209,3 @@ def _read(arrays: Any, name: str) -> np.ndarray:
     except (ValueError, OSError, zipfile.BadZipFile) as error:  # objects; or bytes that are none of NumPy's
         _fail(name, "be an array of numbers or a text", "objects" if "allow_pickle" in str(error) else error)
     return array
-
-
-def is_trace(path: str | os.PathLike[str]) -> bool:
-    """Whether a file is a trace; False for another .npz file, or none that can be read."""
-    try:
-        with np.load(Path(path)) as arrays:
-            return "format" in arrays.files and str(_read(arrays, "format")) == FORMAT
-    except (OSError, ValueError, zipfile.BadZipFile):
-        return False

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any, Sequence
 
 import numpy as np
@@ -19,7 +18,7 @@ pytest.importorskip("transformers")
 from sparq_ipu.kept_prefixes import BLOCK
 from sparq_ipu.serve.engine import Engine, Request
 from sparq_ipu.serve.guard import Guard
-from sparq_ipu.serve.prefixes import Place, beginning, choose, common, longest
+from sparq_ipu.serve.prefixes import Place, choose, common, longest
 from sparq_ipu.serve.sampling import Sampler, Sampling
 from sparq_ipu.serve.text import TextStream
 
@@ -258,25 +257,3 @@ def test_a_body_has_at_most_so_many_bytes() -> None:
     assert [guarded(n) for n in (0, 99, 100, 101, 1000)] == [200, 200, 200, 413, 413]
     assert [guarded(n, n) for n in (99, 100, 101)] == [200, 200, 413]
     assert guarded(101, 100) == 413  # whatever it says
-
-
-def test_texts_that_begin_alike_have_one_machine() -> None:
-    def of(**body: Any) -> str:
-        return beginning(json.dumps(body).encode())
-
-    long = "word " * 300
-    assert of(prompt=long + "one", max_tokens=1) == of(prompt=long + "two") == of(prompt=[long, "three"])
-    assert of(prompt=list(range(2000))) == of(prompt=list(range(1500)))
-    system, user = {"role": "system", "content": "be kind"}, {"role": "user", "content": "why?"}
-    later = [{"role": "assistant", "content": "because"}, {"role": "user", "content": "really?"}]
-    assert of(messages=[system, user]) == of(messages=[system, user, *later])
-    texts = [
-        of(prompt="a"),
-        of(prompt="b"),
-        of(prompt=[1]),
-        of(messages=[system]),
-        of(messages=[system, user]),
-    ]
-    assert len(set(texts)) == 5 and "" not in texts
-    for body in (b"", b"{", b"[]", b"null", b'{"prompt": 3}', b'{"messages": [{}]}', b"[" * 100000, b"\xff"):
-        assert beginning(body) == ""

@@ -69,11 +69,6 @@ class PodPlan:
         """Of attention alone, one batch at a time."""
         return self.request.cache.batch / self.seconds_per_token
 
-    @property
-    def tokens_per_second_in_flight(self) -> float:
-        """As many batches in flight as there are IPUs in turn: "layers" as a pipeline."""
-        return self.request.cache.batch / self.seconds_of_busiest_ipu
-
     def row(self) -> dict[str, Any]:
         """One flat record, for JSON lines."""
         return {

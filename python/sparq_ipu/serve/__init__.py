@@ -16,5 +16,4 @@ places          the KV cache of these texts, one place for each
 products        products of a fixed number of rows: the same bits whichever texts share them
 metrics         counters and times (Prometheus)
 process         the HTTP server in its process, and its end
-ray_deployment  an example: several servers behind Ray Serve
 """

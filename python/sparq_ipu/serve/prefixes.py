@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which place a request gets, and what of its prompt is held somewhere already; with many machines, which of
-them.
+"""Which place a request gets, and what of its prompt is held somewhere already.
 
 A place keeps the prompt of its last request. Of the answer it keeps nothing: its tokens came with SparQ
 attention, and in a later prompt they are read densely, as every prompt is. So an answer does not depend on
@@ -10,14 +9,9 @@ needed.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from typing import Sequence
 
 import numpy as np
-
-#: characters or tokens at the beginning of a request that choose its machine
-_BEGINNING = 1024
 
 
 class Place:
@@ -66,21 +60,3 @@ def choose(places: Sequence[Place], tokens: np.ndarray, multiple_of: int) -> Pla
     if best is not None and len(best.tokens) - most < multiple_of:  # nothing worth keeping is lost
         return best
     return min(free, key=lambda place: (place.used, place.index))
-
-
-def beginning(body: bytes) -> str:
-    """A name for what the text of a request over HTTP begins with: its prompt, or the messages up to the
-    first of a user, which later turns have too. "" where nothing can be read: any machine may say what is
-    wrong."""
-    try:
-        said = json.loads(body)
-        text = said.get("prompt", "")
-        for message in said.get("messages", []):
-            text += f"{message['content']}\0"
-            if message["role"] == "user":
-                break
-        if isinstance(text, list) and not isinstance(text[0], int):  # several prompts
-            text = text[0]
-        return hashlib.sha256(repr(text[:_BEGINNING]).encode()).hexdigest() if text else ""
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
-        return ""

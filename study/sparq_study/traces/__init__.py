@@ -16,7 +16,7 @@ hit rate of one's choice. Needs NumPy only.
 
 from __future__ import annotations
 
-from sparq_ipu.traces import FORMAT, KINDS, Trace, TraceLayer, is_trace, load
+from sparq_ipu.traces import FORMAT, KINDS, Trace, TraceLayer, load
 
 from .reuse import POLICIES, HotRows, Reuse, simulate
 from .selection import selected_positions
@@ -30,7 +30,6 @@ __all__ = [
     "Reuse",
     "Trace",
     "TraceLayer",
-    "is_trace",
     "load",
     "selected_positions",
     "simulate",
