@@ -549,64 +549,6 @@ def test_a_library_that_does_not_load(monkeypatch, tmp_path):
         library.load_library(broken)
 
 
-def mismatches(text, ops):
-    """What of the table the C++ sources do not say: operators, inputs with type and axes, attributes."""
-    found = [] if f'"{contract.DOMAIN}"' in text else [contract.DOMAIN]
-    for op in ops:
-        if not re.search(rf'"{op.name}",\s*{contract.VERSION}\b', text):
-            found.append(op.name)
-        rules = []
-        for tensor in op.inputs:
-            axes = r",\s*".join(f'"{axis}"' for axis in tensor.shape)
-            rules.append(rf'\{{"{tensor.name}",\s*popart::DataType::{tensor.dtype},\s*\{{{axes}\}}\}}')
-        if not re.search(r",\s*".join(rules), text):
-            found.append(f"{op.name}: inputs")
-        for tensor in op.outputs:
-            if f'{{"{tensor.name}", ' not in text:
-                found.append(f"{op.name}: {tensor.name}")
-        for attribute in op.attributes:
-            getter = "Int" if attribute.type == "int" else "String"
-            read = set(re.findall(rf'Attributes::(\w+)>\("{attribute.name}"\)', text))
-            option = re.search(
-                rf'Option\{{"{attribute.name}".*?\}}, all\.(spec|tiers|memory)(\.policy)?', text
-            )
-            if option:  # in the list of a cache's options: numbers, but for two
-                read = {"String" if option[2] or option[1] == "memory" else "Int"}
-            elif not read:  # read through a helper that takes the name
-                read = set(re.findall(r"Attributes::(\w+)>\(name\)", text))
-                read |= set() if f'("{attribute.name}")' in text else {"nowhere"}
-            if read != {getter}:
-                found.append(f"{op.name}: {attribute.name}")
-    return found
-
-
-def test_the_operators_in_cpp_follow_the_table():
-    """Names, inputs in their order with types and axes, attribute types: poplar_ops/popart, read as text."""
-    folder = ROOT / "poplar_ops" / "popart"
-    sources = [path.read_text() for suffix in ("*.cpp", "*.hpp") for path in sorted(folder.rglob(suffix))]
-    if not sources:
-        pytest.skip("poplar_ops/popart has no sources")
-    text = "\n".join(sources)
-    assert mismatches(text, contract.OPS) == []
-    # negative controls: a table that says something else
-    change = dataclasses.replace
-    op, (query, *others) = contract.SPARQ_DECODE, contract.SPARQ_DECODE.inputs
-    rank, *more = op.attributes
-    named = {attribute.name: attribute for attribute in more}
-    for wrong, where in (
-        (change(op, name="SparseDecode"), "SparseDecode"),
-        (change(op, inputs=(change(query, dtype="FLOAT"), *others)), "SparqDecode: inputs"),
-        (change(op, inputs=(change(query, shape=("batch", "head_dim")), *others)), "SparqDecode: inputs"),
-        (change(op, inputs=(*others, query)), "SparqDecode: inputs"),
-        (change(op, attributes=(change(rank, name="r"), *more)), "SparqDecode: r"),
-        (change(op, attributes=(change(rank, type="string"), *more)), "SparqDecode: rank"),
-        (change(op, attributes=(*op.attributes, change(rank, name="room"))), "SparqDecode: room"),
-        (change(op, attributes=(change(named["capacity"], type="string"),)), "SparqDecode: capacity"),
-        (change(op, attributes=(change(named["memory"], type="int"),)), "SparqDecode: memory"),
-    ):
-        assert mismatches(text, [wrong]) == [where]
-
-
 def example():
     path = ROOT / "examples" / "poptorch_decoder.py"
     spec = importlib.util.spec_from_file_location("poptorch_decoder", path)

@@ -130,8 +130,8 @@ def test_short_texts_are_dense_and_long_ones_are_not(model):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("prompt_tokens", [[], ["--prompt-tokens", "2000"]], ids=str)
-def test_the_documented_command_says_what_dense_attention_says(monkeypatch, tmp_path, capsys, prompt_tokens):
+def test_the_documented_command_says_what_dense_attention_says(monkeypatch, tmp_path, capsys):
+    """With the first 2,000 tokens of the play: the whole one takes a minute to read."""
     page = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
     (command,) = re.findall(r"^    sparq-ipu generate (.*--compare-dense)$", page, re.MULTILINE)
     monkeypatch.chdir(tmp_path)
@@ -139,12 +139,20 @@ def test_the_documented_command_says_what_dense_attention_says(monkeypatch, tmp_
     shutil.copy(ROOT / play, "play.txt")
 
     def run(*options):
-        words = [*shlex.split(command), "--new-tokens", "40", "--json", "rows", *prompt_tokens, *options]
+        words = [
+            *shlex.split(command),
+            "--new-tokens",
+            "40",
+            "--json",
+            "rows",
+            "--prompt-tokens",
+            "2000",
+            *options,
+        ]
         assert generate.main(words) == 0
         print(capsys.readouterr().out)
         return json.loads(Path("rows").read_text().splitlines()[-1])
 
     row = run()
     assert row["agreement"] >= 0.92 and row["bytes_dense"] / row["bytes_read"] > 3
-    if prompt_tokens:  # negative control; the whole play takes a minute to read
-        assert run("--published")["agreement"] < row["agreement"]
+    assert run("--published")["agreement"] < row["agreement"]  # negative control

@@ -38,7 +38,7 @@ from typing import Iterator, NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import by_hand
-from covering import LEFT_OUT, SNAPSHOT, Map, Recorder
+from covering import LEFT_OUT, UNKNOWN, Map, Recorder
 from generate import Generator, Mutant, files_below
 from native import DoesNotBuild, Native
 from tree import ROOT, Tree
@@ -162,7 +162,7 @@ class Runner:
         return [test for test in tests if test not in of_cpu] if target else tests
 
     def test(self, tests: list[str], environment: dict[str, str]) -> Run:
-        seconds = sum(self.map.seconds.get(test, 10.0) for test in tests)
+        seconds = sum(self.map.seconds.get(test, UNKNOWN) for test in tests)
         if any(test.startswith("tests/popart/") for test in tests):
             toolkit = self.tree.root / "python" / "sparq_ipu" / "toolkit"
             found = next(self.native().built.glob("install/*/sparq_ipu/toolkit"), None)
@@ -193,9 +193,6 @@ def record(runner: Runner, tests: list[str], with_cpp: bool) -> None:
     recorder.combine()
     if with_cpp:
         runner.native().mend()
-    snapshot = runner.tree.source / SNAPSHOT
-    if not tests and snapshot.exists():
-        Map(runner.folder / "map", root).write_snapshot(snapshot, files_below(root, FOLDERS))
 
 
 def drawn(runner: Runner, paths: list[str], seed: int, sample: bool) -> Iterator[tuple[Mutant, str]]:

@@ -2,8 +2,7 @@
 """Which tests run a line, by coverage: coverage.py for Python (each test), gcov for C++ (each test file).
 
 A map in a build folder knows lines. `--map` makes it: all tests run once, with modules built for coverage.
-Without a map covered.tsv serves, which the last map has left behind: for each source file the test files
-that run most of it soonest.
+Without a map the test files serve that name most of what a source file defines.
 """
 
 from __future__ import annotations
@@ -17,13 +16,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Callable, Iterable
+from typing import Callable
 
 from recording import SETTINGS
 from tree import Tree
 from warm import PACKAGES, Warm
 
-SNAPSHOT = "tests/mutation/covered.tsv"
 #: tests of C++, by folder, and the compiled units that they are about (a regular expression of paths)
 WITH_CPP = {
     "tests/codelets/": "popc-",
@@ -35,8 +33,22 @@ WITH_CPP = {
     "tests/popart/": "popart",
     "emulator/": "",
 }
+#: where the tests of C++ are, by the folder of the source
+OF_ROOMS = {
+    "poplar_ops/codelets/": "tests/codelets",
+    "poplar_ops/arith/": "tests/codelets",
+    "poplar_ops/cpu/": "tests/cpu",
+    "poplar_ops/popart/": "tests/popart",
+    "poplar_ops/": "tests/ops",
+    "emulator/": "emulator/tests",
+    "bench/": "tests/bench",
+    "reference/": "tests/reference",
+    "": "tests",
+}
+#: seconds of a test file that no map has
+UNKNOWN = 8.0
 #: what these test is no source file
-LEFT_OUT = ("tests/mutation/", "tests/packaging/", "tests/codelets/test_coverage.py")
+LEFT_OUT = ("tests/mutation/", "tests/packaging/")
 _COMPILER = """#!/bin/sh
 # GCC for coverage; keeps the notes of what popc compiles in a folder that it removes.
 g++ --coverage -fprofile-abs-path "$@" -O0 -Wno-error || exit
@@ -171,18 +183,17 @@ class Recorder:
 
 
 class Map:
-    """The map of a folder, or the snapshot."""
+    """The map of a folder."""
 
     def __init__(self, folder: Path, root: Path) -> None:
         self._root = root
         self.seconds: dict[str, float] = {}
         self._native: dict[str, dict[str, list[int]]] = {}
-        self._files: dict[str, list[str]] = {}
         self._python = None
         for path in sorted((folder / "tests").glob("*.json")):
             part = json.loads(path.read_text())
             if _digest(root / part["test"]) != part.get("digest"):
-                continue  # a test file that changed may have other tests: the snapshot serves
+                continue  # a test file that changed may have other tests
             self.seconds.update(part["seconds"])
             if part["seconds"]:
                 self._native[part["test"]] = part["native"]
@@ -192,20 +203,13 @@ class Map:
 
             self._python = coverage.CoverageData(str(folder / "parts" / "part"))
             self._python.read()
-        if (root / SNAPSHOT).exists():
-            for line in (root / SNAPSHOT).read_text(encoding="utf-8").splitlines()[1:]:
-                file, tests = line.split("\t")
-                for test in tests.split():
-                    name, seconds = test.rsplit("=", 1)
-                    self._files.setdefault(file, []).append(name)
-                    self.seconds.setdefault(name, float(seconds))
 
     def tests_of(self, file: str, line: int, budget: float) -> list[str]:
         """Tests that run this line, those that end soonest first, for so many seconds in all."""
         found = self._of_line(file, line) or self._of_file(file)
         chosen: list[str] = []
-        for test in sorted(found, key=lambda test: self.seconds.get(test, 1e9)):
-            budget -= self.seconds.get(test, 1e9)
+        for test in sorted(found, key=lambda test: self.seconds.get(test, UNKNOWN)):
+            budget -= self.seconds.get(test, UNKNOWN)
             if budget < 0 and chosen:
                 break
             chosen.append(test)
@@ -242,38 +246,15 @@ class Map:
         return set().union(*(known.get(n, set()) for n in users)) or set().union(*known.values())
 
     def _of_file(self, file: str) -> list[str]:
-        """By the snapshot; a file that moved keeps its name."""
-        same = [name for name in self._files if name.rsplit("/", 1)[1] == file.rsplit("/", 1)[1]]
-        tests = self._files.get(file) or (self._files[same[0]] if len(same) == 1 else [])
-        return [test for test in tests if (self._root / test).exists()]
-
-    def write_snapshot(self, path: Path, files: Iterable[str]) -> None:
-        """Of each file the test files, at most four, that soonest run lines which those before do not."""
-        rows = ["file\ttest files and their seconds"]
-        for file in sorted(files):
-            chosen = self._greedy(self._lines_of_tests(file))
-            if chosen:
-                rows.append(f"{file}\t" + " ".join(f"{test}={self.seconds[test]:.1f}" for test in chosen))
-        path.write_text("\n".join(rows) + "\n", encoding="utf-8")
-
-    def _lines_of_tests(self, file: str) -> dict[str, set[int]]:
-        lines: dict[str, set[int]] = collections.defaultdict(set)
-        if not file.endswith(".py"):
-            lines.update({test: set(part[file]) for test, part in self._native.items() if file in part})
-        elif self._python is not None:
-            for line, tests in self._python.contexts_by_lineno(str(self._root / file)).items():
-                for test in tests:
-                    if test in self.seconds:
-                        lines[test.split("::")[0]].add(line)
-        return lines
-
-    def _greedy(self, lines: dict[str, set[int]]) -> list[str]:
-        chosen: list[str] = []
-        covered: set[int] = set()
-        while len(chosen) < 4:
-            gain = {t: len(of - covered) / (1 + self.seconds[t]) for t, of in lines.items() if of - covered}
-            if not gain:
-                break
-            chosen.append(max(gain, key=lambda t: (gain[t], t)))
-            covered |= lines[chosen[-1]]
-        return chosen
+        """Test files of the room that name most of what the file defines, or all of them if none does."""
+        room = next(tests for start, tests in OF_ROOMS.items() if file.startswith(start))
+        text = (self._root / file).read_text(encoding="utf-8")
+        words = {Path(file).stem, *re.findall(r"^(?:class|def|struct) ([A-Za-z]\w+)", text, re.MULTILINE)}
+        found: dict[str, int] = {}
+        for test in sorted((self._root / room).rglob("test_*.py")):
+            name = test.relative_to(self._root).as_posix()
+            if not name.startswith(LEFT_OUT):
+                text = f"{test.stem[5:]} {test.read_text(encoding='utf-8')}"
+                found[name] = len(words & set(re.findall(r"\w+", text)))
+        most = sorted(found, key=lambda name: (-found[name], name))
+        return [name for name in most if found[name]] or most

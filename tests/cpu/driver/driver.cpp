@@ -12,7 +12,6 @@
 //                too, where that can be set
 //   weights      softmax weights, of a number in 257 of those that scores less their maximum can be
 //   allocations  a call that repeats another allocates nothing
-//   refusals     what the library refuses, and that a refusal changes nothing
 //   race         a data race, on purpose: ThreadSanitizer must report it
 //   overflow     a read past the end of a buffer, on purpose: AddressSanitizer must report it
 #include "arith/arith.hpp"
@@ -171,131 +170,111 @@ std::uint64_t digest(const std::vector<Half> &numbers, std::uint64_t hash) { // 
   return hash;
 }
 
-void levels(unsigned nCases) {
+// Compares the results of some cases with those of portable code on one thread. `caseOf(seed)`
+// returns a function of threads and instruction set.
+template <class CaseOf> void compare(const char *what, unsigned nCases, const CaseOf &caseOf) {
   std::uint64_t hash = 14695981039346656037u;
   for (unsigned seed = 0; seed < nCases; ++seed) {
-    const Case c(seed);
-    KVCache first(c.spec(), 1, "portable");
-    c.fillCache(first, false);
-    const std::vector<Half> expected = c.attend(first);
-    hash = digest(expected, hash);
-    for (const Kernels *kernels : availableKernels())
-      for (std::int64_t nThreads : {1, 2, 3, 8}) {
-        KVCache cache(c.spec(), nThreads, kernels->name);
-        c.fillCache(cache, nThreads != 1);
-        check(c.attend(cache) == expected, std::string("levels: case ") + std::to_string(seed) +
-                                               ", " + kernels->name + ", " +
-                                               std::to_string(nThreads) + " threads");
-      }
-  }
-  std::printf("levels: %u cases, %zu instruction sets, 1, 2, 3 and 8 threads\ndigest %016llx\n",
-              nCases, availableKernels().size(), static_cast<unsigned long long>(hash));
-}
-
-// Arrays have no number more than are read or written, so that a sanitizer sees a step beyond.
-void prompts(unsigned nCases) {
-  std::uint64_t hash = 14695981039346656037u;
-  for (unsigned seed = 0; seed < nCases; ++seed) {
-    Random random(seed);
-    const std::size_t dims[] = {8, 24, 64, 80, 96, 128, 256};
-    const std::size_t d = dims[seed % 7], batch = 1 + random.below(2),
-                      kvHeads = 1 + random.below(2);
-    const std::size_t heads = kvHeads * (1 + random.below(3)), keys = 1 + random.below(150);
-    const std::size_t queries = 1 + random.below(keys);
-    const auto numbers = [&](std::size_t nHeads, std::size_t n) {
-      std::vector<Half> all(batch * nHeads * n * d);
-      for (Half &x : all)
-        x = random.half(seed % 3);
-      return all;
-    };
-    const std::vector<Half> query = numbers(heads, queries), key = numbers(kvHeads, keys),
-                            value = numbers(kvHeads, keys);
-    // The rows of an element from one token on.
-    const auto rows = [&](const std::vector<Half> &x, std::size_t nHeads, std::size_t n,
-                          std::size_t element, std::size_t token) {
-      const auto row = static_cast<std::ptrdiff_t>(d * sizeof(Half));
-      const Half *const at = x.data() + (element * nHeads * n + token) * d;
-      return PromptRows{reinterpret_cast<const char *>(at), row * static_cast<std::ptrdiff_t>(n),
-                        row};
-    };
-    const Prompt prompt{Float::float16,
-                        Float::float16,
-                        heads,
-                        kvHeads,
-                        d,
-                        random.below(2) == 0,
-                        0.125f,
-                        random.below(2) ? random.below(100) : 0};
-    std::vector<std::size_t> starts; // of each text, whose queries are its last tokens
-    for (std::size_t element = 0; element < batch; ++element)
-      starts.push_back(random.below(2) ? random.below(keys + 1) : 0);
-    const auto attended = [&](unsigned nThreads, const char *isa) {
-      std::vector<Half> output(query.size());
-      std::vector<PromptText> texts;
-      for (std::size_t element = 0; element < batch; ++element) {
-        const std::size_t start = starts[element], n = std::min(queries, keys - start);
-        Half *const to = output.data() + (element * queries + queries - n) * heads * d;
-        texts.push_back({rows(query, heads, queries, element, queries - n),
-                         rows(key, kvHeads, keys, element, start),
-                         rows(value, kvHeads, keys, element, start), n, keys - start,
-                         reinterpret_cast<char *>(to)});
-      }
-      attendPrompt(prompt, texts, kernelsNamed("prompts", isa), nThreads);
-      return output;
-    };
-    const std::vector<Half> expected = attended(1, "portable");
+    const auto result = caseOf(seed);
+    const std::vector<Half> expected = result(1u, "portable");
     hash = digest(expected, hash);
     for (const Kernels *kernels : availableKernels())
       for (const unsigned nThreads : {1u, 2u, 3u, 8u})
-        check(attended(nThreads, kernels->name) == expected,
-              std::string("prompts: case ") + std::to_string(seed) + ", " + kernels->name + ", " +
+        check(result(nThreads, kernels->name) == expected,
+              std::string(what) + ": case " + std::to_string(seed) + ", " + kernels->name + ", " +
                   std::to_string(nThreads) + " threads");
   }
-  std::printf("prompts: %u cases, %zu instruction sets, 1, 2, 3 and 8 threads\ndigest %016llx\n",
+  std::printf("%s: %u cases, %zu instruction sets, 1, 2, 3 and 8 threads\ndigest %016llx\n", what,
               nCases, availableKernels().size(), static_cast<unsigned long long>(hash));
 }
 
-void products(unsigned nCases) {
-  std::uint64_t hash = 14695981039346656037u;
-  for (unsigned seed = 0; seed < nCases; ++seed) {
-    Random random(seed);
-    const bool isInt8 = seed % 2;
-    const std::size_t inputs = 32 * (1 + random.below(20)), outputs = 16 * (1 + random.below(5));
-    const std::size_t nRows = seed % 5 ? 1 + random.below(30) : 230 + random.below(30);
-    std::vector<unsigned char> weights(outputs / 16 * (inputs / 32) * (isInt8 ? 512 : 320));
-    for (unsigned char &byte : weights)
-      byte = static_cast<unsigned char>(random.next());
-    // Of magnitudes from 2^-16 to 2^15, as bfloat16.
-    const auto number = [&] {
-      const std::uint32_t x = random.next();
-      return static_cast<std::uint16_t>((x & 0x807f) | (112 + (x >> 16) % 31) << 7);
-    };
-    for (std::size_t at = 256; !isInt8 && at < weights.size(); at += at % 320 == 318 ? 258 : 2) {
-      const std::uint16_t scale = seed % 3 || at % 4 == 0 ? number() : 0; // or a zero
-      std::memcpy(&weights[at], &scale, sizeof(scale));
+auto levels(unsigned seed) {
+  return [c = Case(seed)](unsigned nThreads, const char *isa) {
+    KVCache cache(c.spec(), nThreads, isa);
+    c.fillCache(cache, nThreads != 1);
+    return c.attend(cache);
+  };
+}
+
+// Arrays have no number more than are read or written, so that a sanitizer sees a step beyond.
+auto prompts(unsigned seed) {
+  Random random(seed);
+  const std::size_t dims[] = {8, 24, 64, 80, 96, 128, 256};
+  const std::size_t d = dims[seed % 7], batch = 1 + random.below(2), kvHeads = 1 + random.below(2);
+  const std::size_t heads = kvHeads * (1 + random.below(3)), keys = 1 + random.below(150);
+  const std::size_t queries = 1 + random.below(keys);
+  const auto numbers = [&](std::size_t nHeads, std::size_t n) {
+    std::vector<Half> all(batch * nHeads * n * d);
+    for (Half &x : all)
+      x = random.half(seed % 3);
+    return all;
+  };
+  const std::vector<Half> query = numbers(heads, queries), key = numbers(kvHeads, keys),
+                          value = numbers(kvHeads, keys);
+  // The rows of an element from one token on.
+  const auto rows = [d](const std::vector<Half> &x, std::size_t nHeads, std::size_t n,
+                        std::size_t element, std::size_t token) {
+    const auto row = static_cast<std::ptrdiff_t>(d * sizeof(Half));
+    const Half *const at = x.data() + (element * nHeads * n + token) * d;
+    return PromptRows{reinterpret_cast<const char *>(at), row * static_cast<std::ptrdiff_t>(n),
+                      row};
+  };
+  const Prompt prompt{Float::float16,
+                      Float::float16,
+                      heads,
+                      kvHeads,
+                      d,
+                      random.below(2) == 0,
+                      0.125f,
+                      random.below(2) ? random.below(100) : 0};
+  std::vector<std::size_t> starts; // of each text, whose queries are its last tokens
+  for (std::size_t element = 0; element < batch; ++element)
+    starts.push_back(random.below(2) ? random.below(keys + 1) : 0);
+  return [=](unsigned nThreads, const char *isa) {
+    std::vector<Half> output(query.size());
+    std::vector<PromptText> texts;
+    for (std::size_t element = 0; element < batch; ++element) {
+      const std::size_t start = starts[element], n = std::min(queries, keys - start);
+      Half *const to = output.data() + (element * queries + queries - n) * heads * d;
+      texts.push_back({rows(query, heads, queries, element, queries - n),
+                       rows(key, kvHeads, keys, element, start),
+                       rows(value, kvHeads, keys, element, start), n, keys - start,
+                       reinterpret_cast<char *>(to)});
     }
-    std::vector<std::uint16_t> rows(nRows * inputs), scales(outputs);
-    for (std::uint16_t &x : rows)
-      x = number();
-    for (std::uint16_t &x : scales)
-      x = number();
-    const auto multiplied = [&](std::int64_t nThreads, const char *isa) {
-      std::vector<std::uint16_t> output(nRows * outputs);
-      multiplyFewBits({rows.data(), weights.data(), isInt8 ? scales.data() : nullptr, output.data(),
-                       nRows, inputs, outputs},
-                      nThreads, isa);
-      return output;
-    };
-    const std::vector<std::uint16_t> expected = multiplied(1, "portable");
-    hash = digest(expected, hash);
-    for (const Kernels *kernels : availableKernels())
-      for (const std::int64_t nThreads : {1, 2, 3, 8})
-        check(multiplied(nThreads, kernels->name) == expected,
-              std::string("products: case ") + std::to_string(seed) + ", " + kernels->name + ", " +
-                  std::to_string(nThreads) + " threads");
+    attendPrompt(prompt, texts, kernelsNamed("prompts", isa), nThreads);
+    return output;
+  };
+}
+
+auto products(unsigned seed) {
+  Random random(seed);
+  const bool isInt8 = seed % 2;
+  const std::size_t inputs = 32 * (1 + random.below(20)), outputs = 16 * (1 + random.below(5));
+  const std::size_t nRows = seed % 5 ? 1 + random.below(30) : 230 + random.below(30);
+  std::vector<unsigned char> weights(outputs / 16 * (inputs / 32) * (isInt8 ? 512 : 320));
+  for (unsigned char &byte : weights)
+    byte = static_cast<unsigned char>(random.next());
+  // Of magnitudes from 2^-16 to 2^15, as bfloat16.
+  const auto number = [&] {
+    const std::uint32_t x = random.next();
+    return static_cast<std::uint16_t>((x & 0x807f) | (112 + (x >> 16) % 31) << 7);
+  };
+  for (std::size_t at = 256; !isInt8 && at < weights.size(); at += at % 320 == 318 ? 258 : 2) {
+    const std::uint16_t scale = seed % 3 || at % 4 == 0 ? number() : 0; // or a zero
+    std::memcpy(&weights[at], &scale, sizeof(scale));
   }
-  std::printf("products: %u cases, %zu instruction sets, 1, 2, 3 and 8 threads\ndigest %016llx\n",
-              nCases, availableKernels().size(), static_cast<unsigned long long>(hash));
+  std::vector<std::uint16_t> rows(nRows * inputs), scales(outputs);
+  for (std::uint16_t &x : rows)
+    x = number();
+  for (std::uint16_t &x : scales)
+    x = number();
+  return [=](unsigned nThreads, const char *isa) {
+    std::vector<std::uint16_t> output(nRows * outputs);
+    multiplyFewBits({rows.data(), weights.data(), isInt8 ? scales.data() : nullptr, output.data(),
+                     nRows, inputs, outputs},
+                    nThreads, isa);
+    return output;
+  };
 }
 
 void threads(unsigned nCallers) {
@@ -474,86 +453,6 @@ void weights() {
   std::printf("weights: %zu arguments\n", arguments.size());
 }
 
-template <class Error> void refused(const std::string &message, const std::function<void()> &call) {
-  try {
-    call();
-  } catch (const Error &error) {
-    check(message.empty() || message == error.what(),
-          "refusals: expected '" + message + "', got '" + error.what() + "'");
-    return;
-  }
-  fail("refusals: nothing was thrown for '" + message + "'");
-}
-
-void refusals() {
-  using Bad = std::invalid_argument;
-  const auto cache = [](const CacheSpec &spec, std::int64_t nThreads, const char *isa) {
-    return [=] { KVCache(spec, nThreads, isa); };
-  };
-  constexpr unsigned most = sparq::maxCapacity;
-  refused<Bad>("KVCache: batch must be in [1, 16777216], got 0", cache({0, 1, 8, 1}, 1, "auto"));
-  refused<Bad>("KVCache: n_kv_heads must be in [1, 16777216], got 16777217",
-               cache({1, most + 1, 8, 1}, 1, "auto"));
-  refused<Bad>("KVCache: batch * n_kv_heads must be at most 16777216, got 33554432",
-               cache({2, most, 8, 1}, 1, "auto"));
-  refused<Bad>("KVCache: head_dim must be a multiple of 8, got 12",
-               cache({1, 1, 12, 1}, 1, "auto"));
-  refused<Bad>("KVCache: capacity must be in [1, 16777216], got 16777217",
-               cache({1, 1, 8, most + 1}, 1, "auto"));
-  refused<Bad>("KVCache: n_threads must be in [1, 1024], got -1", cache({1, 1, 8, 1}, -1, "auto"));
-  refused<Bad>("", cache({1, 1, 8, 1}, 1, "mmx"));
-  refused<std::bad_alloc>("", cache({1 << 12, 1 << 12, most, most}, 1, "auto"));
-  for (const std::int64_t value : {std::int64_t(-1), std::int64_t(1) << 32})
-    refused<Bad>("KVCache: n_kv_heads must be in [0, 4294967295], got " + std::to_string(value),
-                 [=] { sparq::toUnsigned("KVCache", "n_kv_heads", value); });
-
-  const Case c(1);
-  KVCache full(c.spec(), 1, "auto");
-  std::vector<Half> output(c.query.size());
-  refused<Bad>("dense_attention: cache must hold at least one position of every batch element, got "
-               "none of element 0",
-               [&] { full.attention({nullptr, {}}, c.nKvHeads, nullptr, output.data()); });
-  c.fillCache(full, false);
-  const std::vector<Half> expected = c.attend(full);
-  refused<Bad>("", [&] { c.fillCache(full, false); });
-  const std::string limit = std::to_string(c.capacity), element = std::to_string(c.longest);
-  refused<Bad>("append: length must be at most capacity=" + limit + " (element " + element +
-                   " holds " + limit + ", 1 more), got " + std::to_string(c.capacity + 1),
-               [&] {
-                 std::vector<std::int64_t> counts(static_cast<std::size_t>(c.batch), 0);
-                 counts[c.longest] = 1;
-                 full.append(c.tokens(c.key, 0), c.tokens(c.value, 0), 1, counts.data());
-               });
-  std::vector<std::int64_t> index(static_cast<std::size_t>(c.batch), c.batch);
-  refused<Bad>("reorder: index must be in [0, batch=" + std::to_string(c.batch) + "), got " +
-                   std::to_string(c.batch),
-               [&] { full.reorder(index.data()); });
-  const auto sparq = [&](std::int64_t nHeads, SparqSettings settings) {
-    return [&full, &output, nHeads, settings] {
-      full.attention({nullptr, {}}, nHeads, &settings, output.data());
-    };
-  };
-  const std::string dim = std::to_string(c.headDim);
-  refused<Bad>("sparq_attention: rank must be in [1, head_dim=" + dim + "], got 0",
-               sparq(c.nKvHeads, {0, 1, 0, true}));
-  refused<Bad>("sparq_attention: top_k must be in [1, 16777216], got 0",
-               sparq(c.nKvHeads, {1, 0, 0, true}));
-  refused<Bad>("sparq_attention: n_local must be in [0, top_k=2], got 3",
-               sparq(c.nKvHeads, {1, 2, 3, true}));
-  refused<Bad>("sparq_attention: n_heads must be a multiple of n_kv_heads=" +
-                   std::to_string(c.nKvHeads) + ", got 0",
-               sparq(0, {1, 1, 0, true}));
-  check(c.attend(full) == expected, "refusals: a refused call changed the cache");
-  refused<Bad>("StreamSum: n_bytes must be in [1, 2^40], got 0", [] { StreamSum(0, 1, "auto"); });
-  const StreamSum sum(10000, 1, "auto");
-  refused<Bad>("StreamSum: offset must be a multiple of 4096 in [0, 12288], got 1",
-               [&] { sum.run(1, 4096); });
-  refused<Bad>("StreamSum: n_bytes must be a multiple of 4096 in [0, 8192], got 12288",
-               [&] { sum.run(4096, 12288); });
-  check(sum.run(0, 12288) == 3072, "refusals: sum");
-  std::printf("refusals: as expected\n");
-}
-
 void race() {
   const Case c(3);
   KVCache cache(c.spec(), 1, "auto");
@@ -578,11 +477,11 @@ int main(int argc, char **argv) {
   const std::string what = argc > 1 ? argv[1] : "";
   const unsigned n = argc > 2 ? static_cast<unsigned>(std::atoi(argv[2])) : 0;
   if (what == "levels")
-    levels(n ? n : 24);
+    compare("levels", n ? n : 24, levels);
   else if (what == "prompts")
-    prompts(n ? n : 21);
+    compare("prompts", n ? n : 21, prompts);
   else if (what == "products")
-    products(n ? n : 20);
+    compare("products", n ? n : 20, products);
   else if (what == "threads")
     threads(n ? n : 4);
   else if (what == "conversions")
@@ -591,8 +490,6 @@ int main(int argc, char **argv) {
     weights();
   else if (what == "allocations")
     allocations();
-  else if (what == "refusals")
-    refusals();
   else if (what == "race")
     race();
   else if (what == "overflow")
@@ -600,7 +497,7 @@ int main(int argc, char **argv) {
   else {
     std::fprintf(stderr,
                  "usage: %s levels|prompts|products|threads|conversions|weights|allocations|"
-                 "refusals|race|overflow [count]\n",
+                 "race|overflow [count]\n",
                  argv[0]);
     return 2;
   }
