@@ -45,8 +45,7 @@ from lib.processor import processor
 from sparq_ipu import KVCache
 from sparq_ipu.attention import attention
 from sparq_ipu.backends import cpu
-from sparq_ipu.kernels import exact_attention
-from sparq_reference import CacheSpec, transfers
+from sparq_reference import CacheSpec, exact, transfers
 from sparq_reference.checks import INDEX_BITS
 
 _cpu: Any = importlib.import_module("sparq_ipu._cpu")
@@ -200,7 +199,7 @@ def our_kernels(
             if a.check:
                 progress.step(f"S={workload.seq_len}: check {name} against the reference")
                 held = inputs.key, inputs.value
-                expected = exact_attention(queries[0], *held, workload.settings, workload.spec)
+                expected = exact.attention(queries[0], *held, workload.settings, workload.spec)
                 progress.step(None)
                 if not np.array_equal(run(0).view(np.uint16), expected.view(np.uint16)):
                     raise WrongResult(f"{name}: the result differs from the reference")

@@ -56,13 +56,12 @@ from sparq_ipu.kernels import (
     KERNELS,
     TIERED,
     Kernel,
-    exact_attention,
-    ideal_attention,
 )
 from sparq_ipu.planning.device_model import device_model
 from sparq_ipu.planning.measured_range import footprint_extrapolated
 from sparq_ipu.planning.on_chip import on_chip_range
 from sparq_ipu.planning.record import TILE_KINDS, tile_bytes_by_kind
+from sparq_reference import exact, ideal
 from sparq_reference.checks import INDEX_BITS
 
 _core: Any = importlib.import_module("sparq_ipu._core")
@@ -262,7 +261,7 @@ class Expected:
         if workload not in self._known:
             qkv = self._inputs.query, self._inputs.key, self._inputs.value
             how = workload.settings, workload.spec
-            self._known[workload] = exact_attention(*qkv, *how), ideal_attention(*qkv, *how)
+            self._known[workload] = exact.attention(*qkv, *how), ideal.attention(*qkv, *how)
         return self._known[workload]
 
 

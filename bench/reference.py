@@ -32,7 +32,6 @@ from lib.common import (
 )
 from lib.inputs import Inputs, random_inputs
 
-from sparq_ipu.kernels import exact_attention
 from sparq_reference import exact, ideal
 
 FUNCTIONS = attention_functions()
@@ -85,7 +84,7 @@ def measure(name: str, workload: Workload, inputs: Inputs, a: argparse.Namespace
     row.update(numpy=np.__version__, input_bytes=sum(x.nbytes for x in inputs), max_abs_error_vs_float64=None)
 
     def run() -> np.ndarray:
-        return exact_attention(*inputs, workload.settings, workload.spec)
+        return exact.attention(*inputs, workload.settings, workload.spec)
 
     if a.check:
         progress.step(f"{name}: check against float64")

@@ -373,7 +373,7 @@ def work(args: argparse.Namespace, plan: Plan, out: Path, part: int, n_parts: in
     """One process: load the model, do every n_parts-th item. The first also does the decode check."""
     import torch
 
-    from sparq_ipu.models import load_model, load_smollm2
+    from sparq_ipu.models import load_model
     from sparq_study.accuracy import runner, statistics
     from sparq_study.accuracy.engine import Evaluator
     from sparq_study.accuracy.tasks import TASKS
@@ -386,9 +386,7 @@ def work(args: argparse.Namespace, plan: Plan, out: Path, part: int, n_parts: in
 
     results = runner.Results(out)
     say(f"loading {model_name(args)}")
-    model, tokenizer = (
-        load_smollm2("float32") if args.model == "smollm2" else load_model(args.model, "float32")
-    )
+    model, tokenizer = load_model(args.model, "float32")
     if tokenizer is None:
         raise ValueError(f"accuracy: model must come with a tokenizer, got none in {args.model}")
     evaluator = Evaluator(model, plan.prefill_bits, plan.kernels)

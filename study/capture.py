@@ -225,14 +225,12 @@ def main(argv: list[str] | None = None) -> int:
         parser.error("--kind and --kv-heads must come with --steps, got none")
     name, text = _text(parser, arguments)
 
-    from sparq_ipu.models import load_model, load_smollm2
+    from sparq_ipu.models import load_model
 
     progress = Progress()
     try:
         progress.step("loading the model")
-        model, tokenizer = (
-            load_smollm2("float32") if arguments.model is None else load_model(arguments.model, "float32")
-        )
+        model, tokenizer = load_model(arguments.model or "smollm2", "float32")
     except (ImportError, OSError, ValueError) as error:
         progress.step(None)
         parser.error(str(error))

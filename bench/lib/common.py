@@ -35,9 +35,8 @@ from sparq_ipu.commands.tables import kernel_label  # noqa: E402
 from sparq_ipu.device_options import DeviceOptions  # noqa: E402
 from sparq_ipu.kernels import KERNELS, TIERED, Kernel  # noqa: E402
 from sparq_ipu.planning import Plan, plan  # noqa: E402
-from sparq_ipu.planning.defaults import with_recommended  # noqa: E402
 from sparq_ipu.planning.on_chip import ON_CHIP_COLUMNS  # noqa: E402
-from sparq_ipu.transformers import RECOMMENDED  # noqa: E402
+from sparq_ipu.transformers.settings.layers import RECOMMENDED, recommended  # noqa: E402
 from sparq_reference import CacheSpec, DoesNotFit, SparqSettings, checks  # noqa: E402
 from sparq_reference.settings import settings_columns  # noqa: E402
 
@@ -81,7 +80,7 @@ SETTINGS_FLAGS = (
     _setting("top_k", f"positions whose keys and values are read [{RECOMMENDED['top_k']}]"),
     _setting(
         "n_local",
-        f"of these, the most recent positions [{RECOMMENDED['n_local']}; 0 with another --top-k]",
+        "of these, the most recent positions [a quarter of --top-k]",
     ),
     Flag(
         "--no-mean-value",
@@ -383,7 +382,7 @@ class CommandLine:
         if all(kernel.is_dense for kernel in those.values()):
             self.refuse(a, "where only dense attention runs", *(f.argument for f in SETTINGS_FLAGS))
         if all(kernel.memory != "tiered" for kernel in those.values()):
-            of_tiers = ("row_bits", "index_components", *DeviceOptions.OF_TIERS, "hit_rate")
+            of_tiers = ("row_bits", "index_components", "hot_rows", "hit_rate")
             self.refuse(a, "where no kernel has hot rows", *of_tiers)
         return those
 
@@ -400,9 +399,10 @@ class CommandLine:
             if arguments["n_kv_heads"] is None:
                 arguments["n_kv_heads"] = arguments["n_heads"]
             given = {name: value for name, value in arguments.items() if value is not None}
-            arguments = with_recommended(given, arguments["head_dim"]) if takes_settings else given
             try:
-                made.append(Workload.of(self.bench, arguments, takes_settings))
+                if takes_settings:
+                    given = recommended(self.bench, given, arguments["head_dim"])
+                made.append(Workload.of(self.bench, given, takes_settings))
             except ValueError as error:
                 self.error(in_flags(error))
         return made
@@ -410,12 +410,12 @@ class CommandLine:
 
 #: flags of benches by the names of what they stand for, beside those of workloads
 _MORE_FLAGS = {"n_tiles": "--tiles", "n_ipus": "--ipus", "n_layers": "--layers"}
-_MORE_FLAGS.update({name: f"--{name.replace('_', '-')}" for name in (*DeviceOptions.OF_TIERS, "split")})
+_MORE_FLAGS.update({name: f"--{name.replace('_', '-')}" for name in ("hot_rows", "split")})
 
 
 def tiers_of(a: argparse.Namespace, kernel: Kernel) -> dict[str, Any]:
     """What the flags say of hot rows, for a kernel that has some."""
-    return {name: getattr(a, name) for name in DeviceOptions.OF_TIERS} if kernel.memory == "tiered" else {}
+    return {"hot_rows": a.hot_rows} if kernel.memory == "tiered" else {}
 
 
 def device_options(a: argparse.Namespace, kernel: Kernel, **more: Any) -> DeviceOptions:

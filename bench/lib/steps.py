@@ -12,9 +12,10 @@ from typing import Any, Callable
 
 import numpy as np
 
-from sparq_ipu.kernels import BASELINE, Attention, Kernel, exact_attention
+from sparq_ipu.kernels import BASELINE, Attention, Kernel
 from sparq_ipu.planning import plan
 from sparq_ipu.traces import Trace
+from sparq_reference import exact
 
 from .common import Column, Row, Workload, device_options, label, number, text_table
 
@@ -88,7 +89,7 @@ def run_steps(
             misses.append(sum(session.misses()))
         if a.check:
             held = slice(None, trace.start + i + 1)
-            expected = exact_attention(
+            expected = exact.attention(
                 query[None],
                 layer.key[None, :, held],
                 layer.value[None, :, held],

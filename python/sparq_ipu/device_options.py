@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, ClassVar, Sequence
+from typing import Any, Sequence
 
 from sparq_ipu.kernels import Settings, attention_over
 from sparq_reference import CacheSpec, checks
@@ -56,9 +56,6 @@ class DeviceOptions:
     split: str = SPLITS[0]
     hot_rows: int = 0
     op: dataclasses.InitVar[str] = "KVCache"
-
-    #: those of a cache in three tiers alone
-    OF_TIERS: ClassVar[Sequence[str]] = ("hot_rows",)
 
     def __post_init__(self, op: str) -> None:
         for name, least, most in (

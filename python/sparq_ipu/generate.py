@@ -352,7 +352,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.generat
         gc.disable()  # looking for garbage in what PyTorch makes when it is imported takes 0.6 s
         torch, _ = import_torch("generate")
         from sparq_ipu.transformers import enable_dense
-        from sparq_ipu.transformers.cache.storage import host_device, is_stacked
+        from sparq_ipu.transformers.cache.options import host_device, is_stacked
         from sparq_ipu.transformers.integration import steps_of
 
         if arguments.threads:
@@ -491,7 +491,6 @@ def _asked(
         "draft_tokens": arguments.lossless,
         **columns(layers or []),
         "published": arguments.published,
-        "layer_settings": arguments.layer_settings,
         "settings": None if arguments.settings is None else str(arguments.settings),
         "temperature": arguments.temperature,
         "top_p": arguments.top_p,

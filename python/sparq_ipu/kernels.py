@@ -12,13 +12,10 @@ from __future__ import annotations
 import dataclasses
 from typing import NamedTuple
 
-import numpy as np
-
-from sparq_reference import checks, exact, ideal, row_codes, transfers
+from sparq_reference import checks, transfers
 from sparq_reference.numerics import BLOCK
 from sparq_reference.settings import OPS, CacheSpec, SparqSettings, kind_of, op_of
 from sparq_reference.settings import Settings as Settings  # for who calls attention
-from sparq_reference.twin import Twin
 
 
 class Buffer(NamedTuple):
@@ -190,45 +187,3 @@ def attention_over(memory: str, settings: Settings, op: str | None = None) -> At
             return Attention(kernel.name, settings)
     others = [repr(kernel.memory) for kernel in those]
     return checks.fail(op or op_of(settings), "memory", f"be {' or '.join(others)}", repr(memory))
-
-
-def exact_attention(
-    query: np.ndarray,
-    key: np.ndarray,
-    value: np.ndarray,
-    settings: SparqSettings | None,
-    cache: CacheSpec | None = None,
-) -> np.ndarray:
-    """What any kernel must compute, to the bit: the reference; arguments as `sparq_reference.exact`. `cache`:
-    the bits of the key index and of the rows, which are rounded first, as a cache rounds them; None: 16."""
-    return _attention(exact, query, key, value, settings, cache)
-
-
-def ideal_attention(
-    query: np.ndarray,
-    key: np.ndarray,
-    value: np.ndarray,
-    settings: SparqSettings | None,
-    cache: CacheSpec | None = None,
-) -> np.ndarray:
-    """The same in float64; arguments as `sparq_reference.ideal`."""
-    return _attention(ideal, query, key, value, settings, cache)
-
-
-def _attention(
-    twin: Twin,
-    query: np.ndarray,
-    key: np.ndarray,
-    value: np.ndarray,
-    settings: SparqSettings | None,
-    cache: CacheSpec | None,
-) -> np.ndarray:
-    bits = {} if cache is None else cache.option_values
-    row_bits = bits.pop("row_bits", 16)
-    key, value = (row_codes.round_rows(rows, row_bits) for rows in (key, value))
-    output: np.ndarray
-    if settings is None:
-        output = twin.dense_attention(query, key, value)
-    else:
-        output = twin.sparq_attention(query, key, value, **bits, **settings.arguments())
-    return output

@@ -6,7 +6,6 @@ from sparq_ipu.transformers.loading.checkpoints import (
     check_path,
     import_torch,
     load_model,
-    load_smollm2,
     smollm2_path,
 )
 from sparq_ipu.transformers.settings.layers import RECOMMENDED
@@ -17,6 +16,5 @@ __all__ = [
     "check_path",
     "import_torch",
     "load_model",
-    "load_smollm2",
     "smollm2_path",
 ]

@@ -119,13 +119,6 @@ def _check(arguments: argparse.Namespace) -> None:
     candidates(None, arguments.ranks or [1], arguments.top_ks, arguments.index_bits, arguments.n_local)
 
 
-def _warn_of_cuts(arguments: argparse.Namespace) -> None:
-    cut = [str(top_k) for top_k in arguments.top_ks if top_k < (arguments.n_local or 0)]
-    if cut:
-        where = ", ".join(cut)
-        print(f"tune: n_local is cut to top_k where top_k is {where}", file=sys.stderr)
-
-
 def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.tune") -> int:
     """The command; returns the exit status: 0; 1 if no settings hold the bound; 2 for bad usage.
 
@@ -145,7 +138,6 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.tune") 
         if arguments.threads:
             torch.set_num_threads(arguments.threads)
         _, head_dim = checkpoint.shape
-        _warn_of_cuts(arguments)
         ranks = arguments.ranks or [head_dim // 4, head_dim // 2]
         grid = candidates(head_dim, ranks, arguments.top_ks, arguments.index_bits, arguments.n_local)
         tokens = checkpoint.tokenizer(text, return_tensors="pt").input_ids

@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from sparq_reference import checks, window
+from sparq_reference import checks, row_codes, window
 from sparq_reference.layout import Steps, all_lengths, each_kv_head
-from sparq_reference.settings import SparqSettings, WindowSettings
+from sparq_reference.settings import CacheSpec, SparqSettings, WindowSettings
 
 
 class Twin(ABC):
@@ -238,6 +238,22 @@ class Twin(ABC):
             attended = self._attend(query[b, heads], key[b, kv, :n], value[b, kv, :n])[0]
             output[b, heads] = self._narrow(attended)
         return output
+
+    def attention(
+        self,
+        query: np.ndarray,
+        key: np.ndarray,
+        value: np.ndarray,
+        settings: SparqSettings | None = None,
+        cache: CacheSpec | None = None,
+    ) -> np.ndarray:
+        """`sparq_attention`, or `dense_attention` without settings, over rows as such a cache stores them."""
+        options = {} if cache is None else cache.option_values
+        row_bits = options.pop("row_bits", 16)
+        key, value = (row_codes.round_rows(rows, row_bits) for rows in (key, value))
+        if settings is None:
+            return self.dense_attention(query, key, value)
+        return self.sparq_attention(query, key, value, **options, **settings.arguments())
 
     def sparq_attention(
         self,

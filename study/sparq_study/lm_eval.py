@@ -27,17 +27,29 @@ from lm_eval.api.registry import register_model
 from lm_eval.models.huggingface import HFLM
 from tqdm import tqdm
 
-from sparq_ipu.models import load_smollm2
+from sparq_ipu.models import load_model
 from sparq_ipu.transformers import LayerSettings, enable, enable_dense, quantise_weights
 from sparq_ipu.transformers.cache_name import cache_of, with_cache
 from sparq_ipu.transformers.decoder.weights import check_weights
-from sparq_ipu.transformers.settings.command import parse_layer_settings
 from sparq_reference import checks
 
 #: how a model may attend: SparQ, dense over the same cache, or as it is without this package
 ATTENTION = ("sparq", "dense", "own")
 #: the key of a request in lm_eval, its context's tokens, its continuation's tokens
 Request = Tuple[Any, List[int], List[int]]
+#: settings that may differ by layer, in text
+_LAYER_WORDS = {"dense": None, "no-mean-value": {"mean_value": False}}
+
+
+def _layers(text: str) -> dict[int, Any]:
+    """`"0:dense 1:no-mean-value"` -> the `layers` argument of `sparq_ipu.transformers.enable`."""
+    layers = {}
+    for part in text.replace(",", " ").split():
+        index, _, word = part.partition(":")
+        if not index.isdigit() or word not in _LAYER_WORDS:
+            checks.fail("SparqLM", "layers", f"be LAYER:{' or '.join(_LAYER_WORDS)}", repr(part))
+        layers[int(index)] = _LAYER_WORDS[word]
+    return layers
 
 
 @register_model("sparq")
@@ -83,14 +95,14 @@ class SparqLM(HFLM):  # type: ignore[misc]
         self._attention, self._tokens_per_step = attention, tokens_per_step
         given = LayerSettings.take(options)
         if isinstance(layers, str):
-            layers = parse_layer_settings(layers.replace(" ", ","))
+            layers = _layers(layers)
         if attention != "sparq" and (given or settings or layers or published):
             checks.fail("SparqLM", "attention", "be sparq where it has settings", repr(attention))
         if weights is not None:
             check_weights("SparqLM", weights)
             options.setdefault("dtype", "bfloat16")
         if pretrained == "smollm2":
-            pretrained, options["tokenizer"] = load_smollm2(options.pop("dtype", "float32"))
+            pretrained, options["tokenizer"] = load_model(pretrained, options.pop("dtype", "float32"))
         super().__init__(pretrained, **{"device": "cpu", **options})
         if weights is not None:
             quantise_weights(self.model, weights, op="SparqLM")

@@ -89,12 +89,12 @@ def test_flags_describe_a_workload() -> None:
 
 
 def test_defaults_are_the_recommended_settings() -> None:
-    """Of a smaller head the rank is half; another top_k has no local rows unless they are asked for."""
+    """Of a smaller head the rank is half; another top_k has a quarter of local rows."""
     cli = command_line()
     spec = CacheSpec(1, 32, 128, 16384, 2)
     for words, settings in (
         ("", SparqSettings(RECOMMENDED["rank"], RECOMMENDED["top_k"], RECOMMENDED["n_local"])),
-        ("--k 128", SparqSettings(32, 128, 0)),
+        ("--k 128", SparqSettings(32, 128, 32)),
         ("--k 128 --local 5", SparqSettings(32, 128, 5)),
         ("--rank 16", SparqSettings(16, 256, 64)),
     ):

@@ -16,7 +16,7 @@ from flag_tables import cases, untried
 from lib import common
 
 from sparq_ipu.kernels import BASELINE, DEFAULT, TIERED
-from sparq_reference import DoesNotFit
+from sparq_reference import DoesNotFit, exact
 
 core = pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
 if not core.has_emulator:
@@ -128,13 +128,14 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
     """Calls a bench; what takes long is written down in place of being done."""
     calls: list[str] = []
 
-    def instead(module: str, name: str, does: Callable[..., Any]) -> None:
+    def instead(holder: Any, name: str, does: Callable[..., Any]) -> None:
         def called(*arguments: Any, **options: Any) -> Any:
             shown = [a if isinstance(a, (str, int)) else f"{type(a).__name__} {a}"[:500] for a in arguments]
             calls.append(f"{name} {shown} {sorted(options.items(), key=str)}")
             return does(*arguments, **options)
 
-        monkeypatch.setattr(importlib.import_module(module), name, called)
+        holder = importlib.import_module(holder) if isinstance(holder, str) else holder
+        monkeypatch.setattr(holder, name, called)
 
     def refuses(*arguments: Any, **options: Any) -> None:
         raise DoesNotFit("plan: tile memory", "tile memory", 2, 1)
@@ -154,8 +155,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
     instead("lib.plans.tiers", "rates", str)
     instead("sweep", "plan_into", lambda *a, **options: None)
     instead("sweep", "emulate", lambda *a: None)
-    reference = importlib.import_module("reference")
-    instead("reference", "exact_attention", reference.exact_attention)
+    instead(exact, "attention", exact.attention)
     monkeypatch.setattr(importlib.import_module("cpu_sparq"), "STREAM_BYTES", 1 << 16)
 
     class Here:

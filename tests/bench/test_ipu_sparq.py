@@ -91,7 +91,7 @@ def test_wrong_results_get_no_time(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reference that differs in one bit of one output."""
-    right = ipu_sparq.exact_attention
+    right = ipu_sparq.exact.attention
 
     def wrong(query: Any, key: Any, value: Any, settings: Any, cache: Any) -> np.ndarray:
         output = right(query, key, value, settings, cache)
@@ -99,7 +99,7 @@ def test_wrong_results_get_no_time(
             output.view(np.uint16)[0, 1, 2] ^= 1
         return output
 
-    monkeypatch.setattr(ipu_sparq, "exact_attention", wrong)
+    monkeypatch.setattr(ipu_sparq.exact, "attention", wrong)
     status, rows = run(*SMALL, tmp_path=tmp_path)
     assert status == 1
     for row in (*rows[:2], rows[4]):
@@ -265,7 +265,7 @@ def test_no_more_than_all_positions_are_read() -> None:
     cli = ipu_sparq.command_line()
     a = ipu_sparq.parse(cli, "--S 64 --r 32 --k 128".split())
     wide, *fewer = (
-        Workload(CacheSpec(1, 32, 128, 64, bits), 32, SparqSettings(32, 128)) for bits in (16, 8, 4, 2)
+        Workload(CacheSpec(1, 32, 128, 64, bits), 32, SparqSettings(32, 128, 32)) for bits in (16, 8, 4, 2)
     )
     assert a.workloads == [wide, *fewer]
     row = ipu_sparq.first_row(DEFAULT, "emulator", wide, a)
@@ -393,7 +393,7 @@ def test_steps_of_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_steps_see_a_wrong_result(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = steps.exact_attention
+    right = steps.exact.attention
 
     def wrong(query: Any, key: Any, *rest: Any) -> np.ndarray:
         output = right(query, key, *rest)
@@ -401,7 +401,7 @@ def test_steps_see_a_wrong_result(
             output.view(np.uint16)[0, 1, 2] ^= 1
         return output
 
-    monkeypatch.setattr(steps, "exact_attention", wrong)
+    monkeypatch.setattr(steps.exact, "attention", wrong)
     status, (row,) = run(*STEPS, "--index-bits", "8", "--kernel", TIERED.name, tmp_path=tmp_path)
     assert status == 1 and row["bit_exact"] is False
     assert row["error"] == "outputs of 1 of 5 steps differ from the reference"

@@ -40,9 +40,9 @@ def test_rows(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
 def test_a_wrong_result_is_reported(
     more: list, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = reference.exact_attention
+    right = reference.exact.attention
     assert reference.main([*SMALL, "--kernel", "sparq", *more]) == 0
-    monkeypatch.setattr(reference, "exact_attention", lambda *a: right(*a) * np.float16(1.01))
+    monkeypatch.setattr(reference.exact, "attention", lambda *a: right(*a) * np.float16(1.01))
     assert reference.main([*SMALL, "--kernel", "sparq", *more]) == 1
     good, bad = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert good["error"] is None and "differs from float64" in bad["error"]
@@ -59,8 +59,8 @@ def test_index_bits(
     assert (dense["index_bits"], sparq["index_bits"]) == (16, index_bits)
     assert f"--index-bits {index_bits}" in sparq["command"]
     # Negative control: with other positions than those of the twin, results differ.
-    right = reference.exact_attention
-    monkeypatch.setattr(reference, "exact_attention", lambda *a: right(*a[:4]))
+    right = reference.exact.attention
+    monkeypatch.setattr(reference.exact, "attention", lambda *a: right(*a[:4]))
     assert reference.main([*words, "--kernel", "sparq"]) == 1
 
 

@@ -37,7 +37,7 @@ EFFECTS = {
     "--weights int8; --weights int4; "
     "--device reference; --threads 3; --rank 4; --top-k 8; --n-local 1; --index-bits 8; "
     "--min-seq-len 99; "
-    "--no-mean-value; --layer-settings 1:dense; --published; --lossless 3; --temperature 3; --compare-dense; "
+    "--published; --lossless 3; --temperature 3; --compare-dense; "
     "--json {folder}/elsewhere",
     "generate sampled": "--top-p 0.1; --seed 3; --dense",
     "generate lossless": "--dtype bfloat16; --weights int4; "
@@ -52,7 +52,7 @@ REFUSED = {
     "generate lossless": "--temperature 1; --dense; --compare-dense; --seed 3; --top-p 0.5",
     "generate from file": "--rank 3; --top-k 9; --n-local 1; --index-bits 8; "
     "--min-seq-len 0; "
-    "--no-mean-value; --published; --layer-settings 1:dense; --dense",
+    "--published; --dense",
     "tune": "--min-agreement 0.5",
 }
 #: what a call of its own tries

@@ -21,7 +21,7 @@ from gguf_files import a_gguf  # noqa: E402
 from tiny_models import tiny_model, tiny_tokenizer  # noqa: E402
 
 from sparq_ipu.transformers.loading.checkpoints import load_model  # noqa: E402
-from sparq_ipu.transformers.settings.file import read_settings, write_settings  # noqa: E402
+from sparq_ipu.transformers.settings import file  # noqa: E402
 from sparq_ipu.transformers.settings.layers import LayerSettings  # noqa: E402
 
 #: flips of each file; more by hand
@@ -101,13 +101,13 @@ def test_checkpoint_folders(tmp_path: Path, name: str) -> None:
 def test_settings_files(tmp_path: Path) -> None:
     path = tmp_path / "settings.json"
     layer = LayerSettings.of("test", None, dict(rank=4, top_k=8, n_local=2, index_bits=4))
-    write_settings(path, [None, layer, layer], {})
+    path.write_text(file.settings_text([None, layer, layer], {}))
     data = path.read_bytes()
     for seed in range(FLIPS):
         path.write_bytes(flipped(data, random.Random(seed), len(data)))
         with time_limit(SECONDS):
             try:
-                read_settings("test", path)
+                file.read_settings("test", path)
             except ValueError as error:
                 assert re.match(f"test: .*{path}", str(error)) and "\n" not in str(error)
 
@@ -194,6 +194,6 @@ def test_settings_that_no_model_has(tmp_path: Path, text: str, field: str) -> No
     path = tmp_path / "settings.json"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ValueError) as caught:
-        read_settings("test", path)
+        file.read_settings("test", path)
     message = str(caught.value)
     assert message.startswith("test: ") and str(path) in message and field in message and len(message) < 400

@@ -28,7 +28,7 @@ from sparq_ipu.transformers import enable_dense  # noqa: E402
 from sparq_ipu.transformers.generation import runs  # noqa: E402
 from sparq_ipu.transformers.loading import checkpoints  # noqa: E402
 from sparq_ipu.transformers.settings import layers as settings_module  # noqa: E402
-from sparq_ipu.transformers.settings.file import write_settings  # noqa: E402
+from sparq_ipu.transformers.settings.file import settings_text  # noqa: E402
 from sparq_ipu.transformers.settings.layers import LayerSettings  # noqa: E402
 
 
@@ -202,20 +202,6 @@ def test_options(checkpoint, capsys):
     dense = capsys.readouterr().out.splitlines()[0]
     call(checkpoint, "--rank", "3", "--top-k", "4", "--min-seq-len", "999")
     assert capsys.readouterr().out.splitlines()[0] == dense
-    call(checkpoint, "--rank", "3", "--top-k", "4", "--layer-settings", "0:dense,1:dense,2:dense")
-    assert capsys.readouterr().out.splitlines()[0] == dense
-    call(checkpoint, "--rank", "3", "--top-k", "4", "--no-mean-value")
-    without = capsys.readouterr().out.splitlines()[0]
-    call(
-        checkpoint,
-        "--rank",
-        "3",
-        "--top-k",
-        "4",
-        "--layer-settings",
-        ",".join(f"{i}:no-mean-value" for i in range(3)),
-    )
-    assert capsys.readouterr().out.splitlines()[0] == without != dense
     sampled = []
     for seed in ("1", "1", "2"):
         call(checkpoint, "--dense", "--temperature", "2", "--top-p", "0.9", "--seed", seed)
@@ -227,10 +213,6 @@ def test_options(checkpoint, capsys):
     "options, message",
     [
         (("--rank", "0"), "generate: rank must be in [1, 16777216], got 0"),
-        (
-            ("--rank", "4", "--layer-settings", "0:sparse"),
-            "--layer-settings must be LAYER:dense or no-mean-value",
-        ),
         (("--rank", "4", "--device", "gpu"), "generate: device must be one of"),
         (("--rank", "4", "--index-bits", "5"), "generate: index_bits must be one of 16, 8, 4, 2, got 5"),
         (("--rank", "4", "--n-local", "-1"), "generate: n_local must be in [0, top_k=256], got -1"),
@@ -240,9 +222,8 @@ def test_options(checkpoint, capsys):
             "generate: settings must be a file of 'sparq-ipu settings 1', got nowhere",
         ),
         (
-            ("--settings", "nowhere", "--rank", "3", "--no-mean-value", "--layer-settings", "0:dense"),
-            "generate: --settings must be in place of the other settings, "
-            "got --rank, --no-mean-value, --layer-settings too",
+            ("--settings", "nowhere", "--rank", "3", "--published"),
+            "generate: --settings must be in place of the other settings, got --rank, --published too",
         ),
         (
             ("--dense", "--rank", "3", "--index-bits", "4"),
@@ -267,17 +248,13 @@ def test_bad_usage(checkpoint, capsys, monkeypatch, options, message):
     "options, message",
     [
         (("--rank", "17"), "generate: rank must be in [1, head_dim=16], got 17"),
-        (
-            ("--rank", "4", "--layer-settings", "9:dense"),
-            "generate: layers must be in [0, n_layers=3), got 9",
-        ),
         (("--settings", "four"), "generate: settings must be of a model with 3 layers, got "),
     ],
 )
 def test_what_the_model_can_not_have(checkpoint, capsys, monkeypatch, tmp_path, options, message):
     """Said by its config, before the weights are read."""
     monkeypatch.chdir(tmp_path)
-    write_settings("four", [LayerSettings(4, 12)] * 4, {})
+    Path("four").write_text(settings_text([LayerSettings(4, 12)] * 4, {}))
     monkeypatch.setattr(generate.Checkpoint, "model", None)
     assert call(checkpoint, *options) == 2
     error = capsys.readouterr().err
@@ -294,7 +271,8 @@ def test_a_config_without_heads(checkpoint, capsys, monkeypatch, tmp_path):
 
 def test_the_settings_that_were_used(checkpoint, capsys, tmp_path):
     """In the output and in the line of JSON, wherever they came from."""
-    write_settings(tmp_path / "file", [None, LayerSettings(3, 9), LayerSettings(3, 9)], {})
+    text = settings_text([None, LayerSettings(3, 9), LayerSettings(3, 9)], {})
+    (tmp_path / "file").write_text(text)
     same = "rank=3 top_k=256 n_local=64 mean_value=True min_seq_len="
     first = "layer 0: mean_value=False"
     rows = tmp_path / "rows"
@@ -302,10 +280,6 @@ def test_the_settings_that_were_used(checkpoint, capsys, tmp_path):
         ((), f"rank=8 {same[7:]}271 index_bits=2; {first}"),
         (("--rank", "3"), f"{same}262 index_bits=2; {first}"),
         (("--rank", "3", "--lossless", "2"), f"{same}262 index_bits=2; {first}"),
-        (
-            ("--rank", "3", "--layer-settings", "2:dense,1:no-mean-value"),
-            "rank=3 top_k=256 n_local=64 mean_value=False min_seq_len=262 index_bits=2; layer 2: dense",
-        ),
         (
             ("--settings", str(tmp_path / "file")),
             "rank=3 top_k=9 n_local=0 mean_value=True min_seq_len=0 index_bits=16; layer 0: dense",
@@ -315,7 +289,7 @@ def test_the_settings_that_were_used(checkpoint, capsys, tmp_path):
     ]:
         assert call(checkpoint, *options, "--json", str(rows)) == 0
         assert f"\nsettings  {said}\n" in capsys.readouterr().out
-    assert json.loads(rows.read_text().splitlines()[4])["top_k"] == 9
+    assert json.loads(rows.read_text().splitlines()[3])["top_k"] == 9
 
 
 def test_help_says_the_defaults(capsys):
@@ -430,11 +404,6 @@ def test_help_teaches(capsys):
 )
 def test_first_difference(one, other, expected):
     assert generate.first_difference(one, other) == expected
-
-
-def test_no_mean_value_says_so():
-    arguments = generate._parser("generate").parse_args(["--prompt", "a", "--no-mean-value"])
-    assert generate.SaidSettings.of(arguments).said == {"mean_value": False}
 
 
 def test_longer_texts_have_more_rows(checkpoint, capsys, monkeypatch):

@@ -21,10 +21,11 @@ from vertex import assert_bits  # noqa: E402
 
 from sparq_ipu import transformers as sparq  # noqa: E402
 from sparq_ipu.device_options import DeviceOptions  # noqa: E402
-from sparq_ipu.kernels import attention_over, exact_attention  # noqa: E402
+from sparq_ipu.kernels import attention_over  # noqa: E402
 from sparq_ipu.poptorch import attention as poptorch_attention  # noqa: E402
 from sparq_ipu.transformers import SparqCache  # noqa: E402
 from sparq_ipu.transformers.cache_name import with_cache  # noqa: E402
+from sparq_reference import exact  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS: dict[str, Any] = dict(rank=6, top_k=8, n_local=2)
@@ -182,7 +183,7 @@ class Emulated(types.ModuleType):
                 self.rows[cache][b] = [np.concatenate([held, new[b]], axis=1) for held, new in pairs]
             k, v = self.rows[cache][b]
             alone = query[b : b + 1], k[None], v[None]
-            assert_bits(output[b : b + 1], exact_attention(*alone, self.settings, self.spec))
+            assert_bits(output[b : b + 1], exact.attention(*alone, self.settings, self.spec))
         return [torch.from_numpy(output), torch.tensor(session.lengths(layer), dtype=torch.int32)]
 
 

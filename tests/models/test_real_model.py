@@ -18,7 +18,7 @@ from sparq_ipu import generate  # noqa: E402
 from sparq_ipu.generate import forced_predictions, prefill  # noqa: E402
 from sparq_ipu.transformers import cache_traffic, disable, enable_dense, is_enabled  # noqa: E402
 from sparq_ipu.transformers.cache_name import with_cache  # noqa: E402
-from sparq_ipu.transformers.loading.checkpoints import load_smollm2  # noqa: E402
+from sparq_ipu.transformers.loading.checkpoints import load_model  # noqa: E402
 from sparq_study.accuracy.text import excerpts  # noqa: E402
 
 pytestmark = pytest.mark.slow
@@ -29,7 +29,7 @@ SETTINGS = dict(rank=32, top_k=128, n_local=32)
 @pytest.fixture(scope="module")
 def smollm2():
     try:
-        return load_smollm2("float32")
+        return load_model("smollm2", "float32")
     except FileNotFoundError as error:
         pytest.skip(str(error))
 

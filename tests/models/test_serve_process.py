@@ -140,7 +140,6 @@ def test_forwarded_addresses_are_believed_only_of_proxies_that_are_named(monkeyp
         (["--dense", "--rank", "8"], "serve: --dense must be without settings of SparQ"),
         (["--settings", "a.json", "--top-k", "8"], "serve: --settings must be in place of"),
         (["--api-key-file", "nowhere"], "serve: --api-key-file must be a file"),
-        (["--layer-settings", "x"], "serve: --layer-settings must be"),
         (["--places", "1000", "--context", "16000000"], "memory"),
     ],
 )

@@ -17,7 +17,7 @@ from tiny_models import greedy, tiny_model, tokens_of  # noqa: E402
 from sparq_ipu import transformers as sparq  # noqa: E402
 from sparq_ipu.transformers import SparqCache  # noqa: E402
 from sparq_ipu.transformers.cache import storage  # noqa: E402
-from sparq_ipu.transformers.cache.stack import LayerStack  # noqa: E402
+from sparq_ipu.transformers.cache.storage import LayerStack  # noqa: E402
 from sparq_ipu.transformers.cache_name import with_cache  # noqa: E402
 
 SETTINGS: dict[str, Any] = dict(rank=8, top_k=8, n_local=2)
@@ -58,7 +58,7 @@ def test_tokens_are_those_of_the_reference_and_layers_share(options: dict[str, A
 
 
 def test_growth_selection_and_copies_keep_layers_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sparq_ipu.transformers.cache.stack.FIRST_ROOM", 1)  # so that it soon grows
+    monkeypatch.setattr("sparq_ipu.transformers.cache.storage.FIRST_ROOM", 1)  # so that it soon grows
     model, tokens = tiny_model(), tokens_of(12, batch=3)
     sparq.enable(model, published=True, **SETTINGS)
 
@@ -128,11 +128,8 @@ def test_a_layer_that_has_forgotten_begins_anew_and_another_shape_is_alone() -> 
     assert first.cache.lengths.tolist() == [0] and second.cache.lengths.tolist() == [3]
     wide = torch.ones(1, 2, 3, 8, dtype=torch.float16)
     other = stack.storage(2, wide, 16, options)
-    assert (
-        type(other) is storage.Storage
-        and other.cache.n_kv_heads == 2
-        and first.stack is second.stack is stack
-    )
+    assert other.stack is not stack and other.cache.n_kv_heads == 2
+    assert first.stack is second.stack is stack
 
 
 def test_a_layer_of_another_shape_is_on_one_ipu() -> None:

@@ -22,7 +22,7 @@ from sparq_ipu.transformers import (  # noqa: E402
     enable_window,
     generate_lossless,
 )
-from sparq_ipu.transformers.cache import stack, storage  # noqa: E402
+from sparq_ipu.transformers.cache import storage  # noqa: E402
 from sparq_ipu.transformers.cache_name import cache_of, with_cache  # noqa: E402
 from sparq_reference import WindowSettings, exact, window  # noqa: E402
 
@@ -99,8 +99,7 @@ def on(device):
 @pytest.mark.parametrize("device", sparq_ipu.available_devices())
 def test_a_growing_cache_and_rows_keep_the_history(model, monkeypatch, device):
     """The cache grows twice; beams reorder and repeat its rows."""
-    for module in (storage, stack):
-        monkeypatch.setattr(module, "FIRST_ROOM", 4)
+    monkeypatch.setattr(storage, "FIRST_ROOM", 4)
     tokens = tokens_of(12)
     enable_window(model, capacity=300, device="reference", **SETTINGS)
     expected = step_logits(model, tokens, 24)

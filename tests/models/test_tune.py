@@ -21,7 +21,7 @@ from sparq_ipu.transformers.cache_name import cache_of, with_cache  # noqa: E402
 from sparq_ipu.transformers.generation import tuning  # noqa: E402
 from sparq_ipu.transformers.generation.tuning import Choice, Distance, Probe  # noqa: E402
 from sparq_ipu.transformers.integration import decoding  # noqa: E402
-from sparq_ipu.transformers.settings.file import read_settings, write_settings  # noqa: E402
+from sparq_ipu.transformers.settings.file import read_settings, settings_text  # noqa: E402
 from sparq_ipu.transformers.settings.layers import LayerSettings, candidates  # noqa: E402
 
 GRID = candidates(16, [4, 8], [8, 16], [8, 4], 2)
@@ -137,7 +137,7 @@ def test_a_file_says_what_enable_does(model, tmp_path, index):
     settings = [LayerSettings(4, 12, 3, index_bits=4)] * 3
     settings[index] = None
     settings[1] = LayerSettings(2, 12, mean_value=False, index_bits=8)
-    write_settings(tmp_path / "s.json", settings, {"model": "tiny"})
+    (tmp_path / "s.json").write_text(settings_text(settings, {"model": "tiny"}))
     layers = {index: None, 1: settings[1].arguments()}
     enable(model, **settings[2 - index].arguments(), layers=layers)
     expected = step_logits(model, tokens_of(40), 3)
@@ -148,7 +148,7 @@ def test_a_file_says_what_enable_does(model, tmp_path, index):
 
 
 def edited(tmp_path, **changes):
-    write_settings(tmp_path / "s.json", [LayerSettings(4, 12)] * 3, {})
+    (tmp_path / "s.json").write_text(settings_text([LayerSettings(4, 12)] * 3, {}))
     content = json.loads((tmp_path / "s.json").read_text())
     content.update(changes)
     (tmp_path / "s.json").write_text(json.dumps(content))
@@ -244,6 +244,7 @@ def test_settings_that_can_not_be_written_are_printed(tmp_path, capsys, monkeypa
         (("--index-bits", "8,5"), "tune: index_bits must be one of 16, 8, 4, 2, got 5", False),
         (("--top-ks", "0"), "tune: top_k must be in [1, 16777216], got 0", False),
         (("--n-local", "-1"), "tune: n_local must be in [0, top_k=128], got -1", False),
+        (("--n-local", "200"), "tune: n_local must be in [0, top_k=128], got 200", False),
         (
             ("--text", "nofile"),
             "tune: --text must be a file of UTF-8 text that can be read, got nofile (No such file",
@@ -274,25 +275,14 @@ def test_checkpoint_without_a_tokenizer(tmp_path, capsys, monkeypatch):
     assert f"tune: MODEL must have a tokenizer, got none in {tmp_path}" in capsys.readouterr().err
 
 
-def test_a_cut_n_local_is_said(tmp_path, capsys, monkeypatch):
-    folder = save_checkpoint(tmp_path)
-    monkeypatch.setattr(tune.Checkpoint, "model", None)
-    command = [str(folder), "--text", str(folder / "prompt.txt"), "--output", str(folder / "x")]
-    command += ["--max-kl", "1", "--top-ks", "8,16,32", "--n-local"]
-    assert tune.main([*command, "32"]) == 2  # the text is too short
-    assert "tune: n_local is cut to top_k where top_k is 8, 16\n" in capsys.readouterr().err
-    assert tune.main([*command, "8"]) == 2
-    assert "n_local" not in capsys.readouterr().err
-
-
 @pytest.mark.slow
 def test_the_mean_value_harms_the_first_layer_of_smollm2():
     """The first layer attends diffusely: see docs/study.md. Found on a text, not known beforehand."""
     pytest.importorskip("gguf")
-    from sparq_ipu.models import load_smollm2
+    from sparq_ipu.models import load_model
     from sparq_study.accuracy.text import excerpts
 
-    model, tokenizer = load_smollm2("float32")
+    model, tokenizer = load_model("smollm2", "float32")
     tokens = tokenizer(excerpts()[0][1], return_tensors="pt").input_ids
     probe = Probe(model, tuning.cut(tokens, 512, 32, 1))
 

@@ -11,8 +11,7 @@ from strategies import KINDS, Attention, lengths_of_batch, make_attention
 
 import sparq_ipu
 from sparq_ipu.attention import attention as attend
-from sparq_ipu.kernels import exact_attention, ideal_attention
-from sparq_reference import SparqSettings, exact
+from sparq_reference import SparqSettings, exact, ideal
 
 pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
 
@@ -84,10 +83,10 @@ def test_one_function_for_all_kernels(device: str) -> None:
     results = []
     for settings in (None, SparqSettings(4, 9, 2), SparqSettings(4, 9, 2, mean_value=False)):
         results.append(attend(a.query, cache, settings))
-        np.testing.assert_array_equal(bits(results[-1]), bits(exact_attention(*a.qkv, settings)))
-        ideal = ideal_attention(*a.qkv, settings)
-        assert abs(ideal).max() < 2  # so the last rounding, to fp16, is at most 2**-11
-        np.testing.assert_allclose(results[-1], ideal, rtol=0, atol=2.0**-10)
+        np.testing.assert_array_equal(bits(results[-1]), bits(exact.attention(*a.qkv, settings)))
+        in_float64 = ideal.attention(*a.qkv, settings)
+        assert abs(in_float64).max() < 2  # so the last rounding, to fp16, is at most 2**-11
+        np.testing.assert_allclose(results[-1], in_float64, rtol=0, atol=2.0**-10)
     assert len({result.tobytes() for result in results}) == 3  # so one in place of another is seen
     np.testing.assert_array_equal(bits(results[0]), bits(sparq_ipu.dense_attention(a.query, cache)))
     named = SparqSettings(4, 9, 2).arguments()

@@ -10,7 +10,6 @@ whole_model   `plan_model`: a whole model with its weights; `sparq-ipu plan`
 model_plan    what `plan_model` gives: the record, its row and text
 device_model  from counts to seconds
 page          the plans of a model as a page of tables and pictures
-defaults      settings where none are given
 """
 
 from sparq_ipu.planning.model_plan import ModelPlan

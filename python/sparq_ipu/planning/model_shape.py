@@ -24,7 +24,6 @@ class ModelShape:
     Args:
         gated: the feed-forward layer has three matrices (gate, up, down); else two.
         tied: input and output embedding are one matrix.
-        source: where the numbers are from.
 
     Raises:
         ValueError: an argument out of range.
@@ -40,7 +39,6 @@ class ModelShape:
     vocab_size: int
     gated: bool = True
     tied: bool = False
-    source: str = ""
 
     def __post_init__(self) -> None:
         op = f"model {self.name}"
@@ -69,22 +67,21 @@ class ModelShape:
         return self.n_layers * self.layer_weights + embeddings + self.hidden_size
 
 
-_SOURCE = "the model's published config.json"
-
-#: models by name: layers, heads, KV heads, head_dim, hidden, intermediate, vocabulary; gated, tied
+#: models by name, from their published config.json: layers, heads, KV heads, head_dim, hidden, intermediate,
+#: vocabulary; gated, tied
 MODELS: Mapping[str, ModelShape] = {
     shape.name: shape
     for shape in (
-        ModelShape("SmolLM2-135M", 30, 9, 3, 64, 576, 1536, 49152, True, True, _SOURCE),
-        ModelShape("Qwen2.5-0.5B", 24, 14, 2, 64, 896, 4864, 151936, True, True, _SOURCE),
-        ModelShape("Qwen2.5-1.5B", 28, 12, 2, 128, 1536, 8960, 151936, True, True, _SOURCE),
-        ModelShape("Llama-2-7B", 32, 32, 32, 128, 4096, 11008, 32000, True, False, _SOURCE),
-        ModelShape("Llama-3.2-1B", 16, 32, 8, 64, 2048, 8192, 128256, True, True, _SOURCE),
-        ModelShape("Llama-3.2-3B", 28, 24, 8, 128, 3072, 8192, 128256, True, True, _SOURCE),
-        ModelShape("Mistral-7B-v0.3", 32, 32, 8, 128, 4096, 14336, 32768, True, False, _SOURCE),
-        ModelShape("Llama-3-8B", 32, 32, 8, 128, 4096, 14336, 128256, True, False, _SOURCE),
-        ModelShape("Llama-2-13B", 40, 40, 40, 128, 5120, 13824, 32000, True, False, _SOURCE),
-        ModelShape("Llama-3-70B", 80, 64, 8, 128, 8192, 28672, 128256, True, False, _SOURCE),
+        ModelShape("SmolLM2-135M", 30, 9, 3, 64, 576, 1536, 49152, True, True),
+        ModelShape("Qwen2.5-0.5B", 24, 14, 2, 64, 896, 4864, 151936, True, True),
+        ModelShape("Qwen2.5-1.5B", 28, 12, 2, 128, 1536, 8960, 151936, True, True),
+        ModelShape("Llama-2-7B", 32, 32, 32, 128, 4096, 11008, 32000, True, False),
+        ModelShape("Llama-3.2-1B", 16, 32, 8, 64, 2048, 8192, 128256, True, True),
+        ModelShape("Llama-3.2-3B", 28, 24, 8, 128, 3072, 8192, 128256, True, True),
+        ModelShape("Mistral-7B-v0.3", 32, 32, 8, 128, 4096, 14336, 32768, True, False),
+        ModelShape("Llama-3-8B", 32, 32, 8, 128, 4096, 14336, 128256, True, False),
+        ModelShape("Llama-2-13B", 40, 40, 40, 128, 5120, 13824, 32000, True, False),
+        ModelShape("Llama-3-70B", 80, 64, 8, 128, 8192, 28672, 128256, True, False),
     )
 }
 
@@ -160,5 +157,4 @@ def from_config(op: str, config: Mapping[str, Any], source: str) -> ModelShape:
         size("vocab_size"),
         gated=config.get("model_type") not in _NOT_GATED,
         tied=bool(config.get("tie_word_embeddings", False)),
-        source=source,
     )

@@ -56,7 +56,7 @@ from sparq_reference.checks import INDEX_BITS, ROW_BITS
 _SETTINGS = {
     "rank": f"components of each key read to score positions [{RECOMMENDED['rank']}, or half of head_dim]",
     "top_k": f"positions that SparQ attends to [{RECOMMENDED['top_k']}]",
-    "n_local": f"of these, the most recent positions [{RECOMMENDED['n_local']}; 0 with another --top-k]",
+    "n_local": "of these, the most recent positions [a quarter of --top-k]",
 }
 _DEVICE = f"cpu, an IPU ({', '.join(NAMES)}), or a file of bench/calibrate.py --day [bow]"
 #: arguments of plans for IPUs alone

@@ -59,7 +59,7 @@ def plan(
             [0, top_k]. With one IPU.
         options: rank, top_k, n_local and mean_value of SparQ attention; top_k, n_local (half of top_k) and
             n_recent (32) of window attention. Settings that are not given are the recommended ones
-            (`sparq_ipu.transformers.RECOMMENDED`); n_local is 0 with another top_k. Options of the cache, see
+            (`sparq_ipu.transformers.RECOMMENDED`; n_local a quarter of top_k). Options of the cache, see
             `sparq_reference.CacheSpec`: index_bits (16, 8, 4 or 2; 2 unless given), row_bits (16; in three
             tiers also 8). Options of the device, see `sparq_ipu.device_options.DeviceOptions`: n_tiles, and
             for a cache in three tiers hot_rows.

@@ -17,7 +17,7 @@ from sparq_ipu.device_options import Share
 from sparq_ipu.kernels import DEFAULT
 from sparq_ipu.planning.counting import counted, counted_between, seconds_beyond, streamed_bytes
 from sparq_ipu.planning.device_model import DeviceModel
-from sparq_ipu.planning.links import busiest_link_bytes, gateways, link_seconds
+from sparq_ipu.planning.links import gateways, link_seconds
 from sparq_ipu.planning.on_chip import seconds_high, seconds_low
 from sparq_ipu.planning.record import NOT_IN_A_PLAN
 from sparq_ipu.planning.request import Request, check_request
@@ -178,30 +178,18 @@ def plan_pod(
     )
 
 
-class _Between:
-    """What passes between IPUs: an exchange on the chips, a sync and the links, by category."""
-
-    def __init__(self, request: Request, mapping_slots: int):
-        self._request = request
-        group = request.n_heads // request.cache.n_kv_heads
-        self._task_bytes = group * request.cache.head_dim * 2
-        self._slots = mapping_slots
-
-    def home_bytes(self, n_tasks: int) -> int:
-        """Of a tile that holds the queries of its tasks."""
-        return -(-n_tasks // self._slots) * self._task_bytes
-
-    def exchange(self, tile_bytes: int) -> dict[str, float]:
-        model = self._request.model
-        cycles = model.exchange_fixed_cycles + -(-tile_bytes // int(model.exchange_bytes_per_cycle))
-        return {"exchange": cycles / model.clock_hz, "sync": model.sync_cycles / model.clock_hz}
-
-    def hand_over(self, source: int) -> dict[str, float]:
-        """The output of an IPU's last layer goes to the next IPU."""
-        request = self._request
-        flows = {(source, source + 1): request.cache.n_tasks * self._task_bytes}
-        links = link_seconds(request.model, flows, request.n_ipus)
-        return {**self.exchange(self.home_bytes(request.cache.n_tasks)), "links": links}
+def _hand_over(request: Request, slots: int, source: int) -> dict[str, float]:
+    """The output of the last layer of IPU `source` goes to the next IPU: an exchange on the chips, a sync and
+    the links, by category. `slots` share the tasks."""
+    model, n_tasks = request.model, request.cache.n_tasks
+    of_task = 2 * request.cache.head_dim * (request.n_heads // request.cache.n_kv_heads)
+    of_tile = -(-n_tasks // slots) * of_task
+    cycles = model.exchange_fixed_cycles + -(-of_tile // int(model.exchange_bytes_per_cycle))
+    return {
+        "exchange": cycles / model.clock_hz,
+        "sync": model.sync_cycles / model.clock_hz,
+        "links": link_seconds(model, {(source, source + 1): n_tasks * of_task}, request.n_ipus),
+    }
 
 
 def _together(of_ipu: Sequence[dict[str, Any]], between: Sequence[dict[str, Any]]) -> dict[str, float]:
@@ -248,13 +236,12 @@ def _planned(request: Request) -> PodPlan:
             counts[share.n_layers] = counted(request, share.spec, full, share.n_layers, ipu)
     names = ("compute", "exchange", "sync", "streaming", "links")
     fullest = max(counts.values(), key=lambda c: c["memory"]["bytes"])
-    between = _Between(request, fullest["mapping"]["slots"])
     model, n_ipus = request.model, request.n_ipus
     total = dict.fromkeys(names, 0.0)
 
-    def add(seconds: dict[str, float], times: int = 1) -> None:
+    def add(seconds: dict[str, float]) -> None:
         for name in names:
-            total[name] += times * seconds.get(name, 0.0)
+            total[name] += seconds.get(name, 0.0)
 
     alone = [counts[share.n_layers]["seconds"] for share in shares]
     steps = [counts[share.n_layers]["steps"] for share in shares]
@@ -262,12 +249,12 @@ def _planned(request: Request) -> PodPlan:
     if request.device_options.split == "layers":
         for seconds in alone:
             add(seconds)
-        for ipu in range(n_ipus - 1):
-            add(between.hand_over(ipu))
+        between = [_hand_over(request, fullest["mapping"]["slots"], ipu) for ipu in range(n_ipus - 1)]
+        for seconds in between:
+            add(seconds)
         beyond = 0.0
         in_turn = sum(total.values())
-        last = between.hand_over(0) if n_ipus > 1 else {}
-        busiest = alone[longest]["total"] + 2 * sum(last.values())
+        busiest = alone[longest]["total"] + 2 * sum(between[0].values() if between else ())
     else:
         add(alone[0] if n_ipus == 1 else _together(steps[0], counted_between(request)))
         beyond = seconds_beyond(model, n_ipus, steps[0])
@@ -285,6 +272,3 @@ def _planned(request: Request) -> PodPlan:
         seconds_of_busiest_ipu=busiest,
         seconds_of_busiest_ipu_if_gateway_shared=busiest + seconds_beyond(model, n_ipus, steps[longest]),
     )
-
-
-__all__ = ["PodPlan", "busiest_link_bytes", "plan_pod"]

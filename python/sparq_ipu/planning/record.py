@@ -115,11 +115,11 @@ class Plan:
         streaming = self.seconds_by_category["streaming"] - copies * self.request.model.remote_copy_seconds
         return self.seconds_by_category["total"] - streaming
 
-    def stages_by_name(self, depth: int = 2) -> dict[str, float]:
-        """Seconds by the first components of the steps' debug paths, in program order."""
+    def stages_by_name(self) -> dict[str, float]:
+        """Seconds by the first two components of the steps' debug paths, in program order."""
         result: dict[str, float] = {}
         for stage in self.stages:
-            name = "/".join(stage.name.split("/")[:depth])
+            name = "/".join(stage.name.split("/")[:2])
             result[name] = result.get(name, 0.0) + stage.seconds
         return result
 

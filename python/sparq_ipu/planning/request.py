@@ -13,14 +13,13 @@ import numpy as np
 
 from sparq_ipu.device_options import DeviceOptions, Share
 from sparq_ipu.kernels import Kernel, Settings, kernel_named
-from sparq_ipu.planning.defaults import INDEX_BITS, with_recommended
 from sparq_ipu.planning.device_model import DeviceModel, device_model
-from sparq_ipu.transformers import RECOMMENDED
+from sparq_ipu.transformers.settings.layers import RECOMMENDED, recommended
 from sparq_reference import CacheSpec, SparqSettings, WindowSettings, checks
 from sparq_reference.settings import settings_columns
 
 #: the fields of `DeviceOptions` that a caller gives by name; its memory is the kernel's
-OF_DEVICE = ("n_tiles", *DeviceOptions.OF_TIERS)
+OF_DEVICE = ("n_tiles", "hot_rows")
 #: options of a plan: settings, of the device, of the cache
 OPTIONS = list(
     dict.fromkeys(
@@ -167,11 +166,9 @@ def check_request(
         if name not in OPTIONS:
             own = [p.name for p in inspect.signature(of).parameters.values() if p.kind is p.KEYWORD_ONLY]
             checks.fail(op, "options", f"be among {[*own, *OPTIONS]}", repr(name))
-    usual = {**{name: getattr(DeviceOptions, name) for name in DeviceOptions.OF_TIERS}, "hit_rate": 0}
-    for name, value in {} if is_tiered else {**given, "hit_rate": hit_rate}.items():
-        if name in usual and value != usual[name]:
-            rule = f"be {usual[name]} for kernel {kernel!r}, which has no hot rows"
-            checks.fail(op, name, rule, repr(value))
+    for name, value in {"hot_rows": given.get("hot_rows", 0), "hit_rate": hit_rate}.items():
+        if not is_tiered and value != 0:
+            checks.fail(op, name, f"be 0 for kernel {kernel!r}, which has no hot rows", repr(value))
     as_heads = {
         **sizes,
         "n_kv_heads": sizes["n_heads"] if sizes["n_kv_heads"] is None else sizes["n_kv_heads"],
@@ -182,7 +179,7 @@ def check_request(
     )
     of_cache = CacheSpec.take(given)
     if is_tiered or chosen.takes == "sparq":
-        of_cache = {"index_bits": INDEX_BITS, **of_cache}
+        of_cache = {"index_bits": RECOMMENDED["index_bits"], **of_cache}
     cache = CacheSpec(batch, n_kv_heads, head_dim, seq_len, op=op, **of_cache)
     of_device = {name: given.pop(name) for name in OF_DEVICE if name in given}
     model = device if isinstance(device, DeviceModel) else device_model(device)
@@ -226,7 +223,7 @@ def _settings(op: str, kernel: Kernel, head_dim: int, options: dict[str, Any]) -
     if kernel.is_dense:
         return None
     given = {name: value for name, value in SparqSettings.take(options).items() if value is not None}
-    return SparqSettings(**with_recommended(given, head_dim), op=op, head_dim=head_dim)
+    return SparqSettings(**recommended(op, given, head_dim), op=op, head_dim=head_dim)
 
 
 def _with_misses(op: str, request: Request, misses: object) -> Request:

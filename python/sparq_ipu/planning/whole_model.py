@@ -16,12 +16,12 @@ import dataclasses
 import math
 from typing import Any, Callable, Sequence
 
-from sparq_ipu.planning.defaults import INDEX_BITS, with_recommended
 from sparq_ipu.planning.device_model import DeviceModel, device_model
 from sparq_ipu.planning.links import link_seconds
 from sparq_ipu.planning.model_plan import ATTENTION, SPLITS, IpuPlan, ModelPlan, ModelRequest, Need
 from sparq_ipu.planning.model_shape import NO_WEIGHTS, WEIGHT_BITS, ModelShape, shape_of
 from sparq_ipu.planning.record import Plan
+from sparq_ipu.transformers.settings.layers import RECOMMENDED, recommended
 from sparq_reference import CacheSpec, DoesNotFit, SparqSettings, checks
 
 #: where weights can lie; "auto": in SRAM if they fit beside the caches' share of it
@@ -90,11 +90,11 @@ def plan_model(
         if value not in among:
             checks.fail(op, name, f"be one of {', '.join(among)}", repr(value))
     given = dict(options)
-    of_cache = {"index_bits": INDEX_BITS, **CacheSpec.take(given)}
+    of_cache = {"index_bits": RECOMMENDED["index_bits"], **CacheSpec.take(given)}
     checks.check_index_bits(op, of_cache["index_bits"], shape.head_dim)
     if attention != "best":
         of_cache["index_bits"] = checks.INDEX_BITS[0]
-    settings = with_recommended(SparqSettings.take(given), shape.head_dim)
+    settings = recommended(op, SparqSettings.take(given), shape.head_dim)
     hot_rows, hit_rate = given.pop("hot_rows", 0), given.pop("hit_rate", 0.0)
     for name in given:
         checks.fail(op, "options", "be those of sparq_ipu.plan", repr(name))

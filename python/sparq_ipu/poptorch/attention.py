@@ -225,8 +225,7 @@ class _Attention(HasSpec, torch.nn.Module):
         settings = {} if self.settings is None else self.settings.arguments()
         values = {**dataclasses.asdict(self.spec), "cache_name": self.cache_name, **settings}
         if self.options.memory == "tiered":
-            for name in ("memory", *DeviceOptions.OF_TIERS):
-                values[name] = getattr(self.options, name)
+            values.update(memory="tiered", hot_rows=self.options.hot_rows)
         return ", ".join(f"{name}={value!r}" for name, value in values.items())
 
 

@@ -94,7 +94,7 @@ def _with_defaults(described_by: type, *names: str) -> tuple[AttributeContract, 
 
 #: of the cache
 _OF_SPEC = _with_defaults(CacheSpec, *CacheSpec.options())
-_OF_DEVICE = _with_defaults(DeviceOptions, "memory", *DeviceOptions.OF_TIERS)
+_OF_DEVICE = _with_defaults(DeviceOptions, "memory", "hot_rows")
 _OPTIONS = (*_OF_SPEC, *_OF_DEVICE)
 #: of the cache: batch and head_dim come with the shapes of the inputs
 _CACHE_OF_DECODE = (*_attributes(CacheSpec, "capacity", "n_kv_heads"), *_OPTIONS)

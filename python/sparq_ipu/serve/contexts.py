@@ -12,9 +12,10 @@ import torch
 from transformers import PreTrainedModel
 
 from sparq_ipu.kept_prefixes import Rows
-from sparq_ipu.serve.places import Places, PlacesPass
+from sparq_ipu.serve.places import Places
 from sparq_ipu.serve.products import FixedRows
 from sparq_ipu.tokens import MAX_TOKENS
+from sparq_ipu.transformers.cache.prepared import PreparedCache
 from sparq_ipu.transformers.cache_name import with_cache
 from sparq_ipu.transformers.decoder.piece_rows import piece_rows
 from sparq_ipu.transformers.integration import decoding
@@ -157,7 +158,7 @@ class Contexts:
             self._products.n_rows = before
 
     def _forward(
-        self, tokens: Any, positions: torch.Tensor, cache: PlacesPass, only: list[int] | None = None
+        self, tokens: Any, positions: torch.Tensor, cache: PreparedCache, only: list[int] | None = None
     ) -> torch.Tensor:
         """Logits (n texts, n_tokens, vocabulary) of each token, or `only` of some of each text."""
         kept = torch.arange(positions.shape[1]) if only is None else torch.tensor(only)

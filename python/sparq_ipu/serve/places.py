@@ -15,17 +15,16 @@ import numpy as np
 import torch
 
 from sparq_ipu import KVCache
-from sparq_ipu.attention import attention
 from sparq_ipu.kept_prefixes import Rows
 from sparq_ipu.tokens import append_and_attend
 from sparq_ipu.torch.graphs import outside_graphs
 from sparq_ipu.torch.prompt import attend_cache
-from sparq_ipu.transformers.cache.attend import half_of
+from sparq_ipu.transformers.cache.attend import attend, half_of
 from sparq_ipu.transformers.cache.autograd import without_backward
 from sparq_ipu.transformers.cache.prepared import PreparedCache
 from sparq_ipu.transformers.decoder.rotary import Rotary
 from sparq_ipu.transformers.decoder.step_layer import StepLayer, attention_of_step
-from sparq_ipu.transformers.settings.layers import AnyLayerSettings, ModelSettings, dense_rows
+from sparq_ipu.transformers.settings.layers import AnyLayerSettings, ModelSettings
 
 if TYPE_CHECKING:
     from sparq_ipu.backends.cpu import AttentionOfStep, CPUBackend
@@ -162,7 +161,7 @@ class _LayerPass(StepLayer):
             output = np.swapaxes(append_and_attend(half, *new, rows), 1, 2)
         else:
             rows.append(*new)
-            output = self._attend_one(half[:, :, 0], rows)[:, None]
+            output = attend(half[:, :, 0], rows, self._settings)[:, None]
         return without_backward(torch.from_numpy(output).to(query.dtype), query, key, value)
 
     def takes_step(self, position_ids: Any, attention_mask: Any) -> bool:
@@ -176,7 +175,7 @@ class _LayerPass(StepLayer):
         self.lazy_initialization(key)
         rows = self._of.rows(self._places)
         rows.append(key.numpy(), value.numpy())
-        half = self._attend_one(query.numpy()[:, :, 0], rows)
+        half = attend(query.numpy()[:, :, 0], rows, self._settings)
         return torch.from_numpy(half).view(len(products), -1).to(products.dtype)
 
     def attention_of_step(self) -> AttentionOfStep | None:
@@ -184,19 +183,6 @@ class _LayerPass(StepLayer):
 
     def has_attended(self, lengths: Sequence[int]) -> None:
         """The places know their lengths."""
-
-    def _attend_one(self, query: np.ndarray, rows: KVCache) -> np.ndarray:
-        """One token of each place; short texts attend densely."""
-        is_dense = dense_rows(self._settings, rows.lengths.tolist())
-        sparq = None if self._settings is None else self._settings.attention
-        if all(is_dense) or not any(is_dense):
-            return attention(query, rows, None if is_dense[0] else sparq)
-        output = np.empty_like(query)
-        for settings in (None, sparq):
-            chosen = [dense == (settings is None) for dense in is_dense]
-            places = [place for place, yes in zip(self._places, chosen) if yes]
-            output[chosen] = attention(np.ascontiguousarray(query[chosen]), self._of.rows(places), settings)
-        return output
 
     def get_seq_length(self, *args: Any) -> int:
         """0: the model is told the positions of all tokens."""
@@ -213,10 +199,6 @@ class _LayerPass(StepLayer):
         return self._of.capacity
 
     get_max_cache_shape = get_max_length  # its older name
-
-
-class PlacesPass(PreparedCache):
-    """The cache of one forward pass: see `Places.tokens`."""
 
 
 class Places:
@@ -239,7 +221,7 @@ class Places:
         pieces: Sequence[tuple[int, int]] = (),
         is_dense: bool = False,
         between: Callable[[], None] | None = None,
-    ) -> PlacesPass:
+    ) -> PreparedCache:
         """The cache for one forward pass with tokens of these places.
 
         Args:
@@ -253,7 +235,7 @@ class Places:
             _LayerPass(layer, None if is_dense else settings, tuple(places), pieces, between)
             for layer, settings in zip(self._layers, self._settings)
         ]
-        return PlacesPass(layers=layers)
+        return PreparedCache(layers=layers)
 
     @property
     def bytes(self) -> int:

@@ -11,12 +11,10 @@ import torch
 from sparq_reference import checks
 
 
-def check_tensor(op: str, argument: str, tensor: Any, dtype: torch.dtype | None = None) -> None:
-    """`tensor` is a tensor, of `dtype` if one is given (NumPy has no bfloat16 to look at)."""
+def check_tensor(op: str, argument: str, tensor: Any) -> None:
+    """`tensor` is a tensor."""
     if not isinstance(tensor, torch.Tensor):
         checks.fail(op, argument, "be a tensor", type(tensor).__name__)
-    if dtype is not None and tensor.dtype != dtype:
-        checks.fail(op, argument, f"be {_dtype_name(dtype)}", _dtype_name(tensor.dtype))
 
 
 def check_floating_tensor(op: str, argument: str, tensor: Any) -> None:

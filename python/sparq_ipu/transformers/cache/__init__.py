@@ -5,8 +5,8 @@ sparq_cache       `SparqCache`, one layer for each layer of the model
 layer             one layer: what transformers, the hooks and the attention function ask of it
 handover          tokens between the hook that announces them and the attention that reads them
 columns           which columns of a padded batch are real tokens
-storage           the `sparq_ipu.KVCache` of a layer, which grows
-stack             one `sparq_ipu.KVCache` for all layers, on an IPU or the emulator
+options           options of these caches
+storage           the `sparq_ipu.KVCache` of a layer, or of all layers on an IPU or the emulator; it grows
 prepared          caches that know their tokens before the forward pass, such as the server's
 attend            decode steps over a `sparq_ipu.KVCache`
 traffic           the bytes that decode steps move

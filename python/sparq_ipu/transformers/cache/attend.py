@@ -15,7 +15,7 @@ from sparq_reference import checks
 
 
 def attend(
-    query: np.ndarray, cache: KVCache, settings: AnyLayerSettings | None, traffic: Traffic
+    query: np.ndarray, cache: KVCache, settings: AnyLayerSettings | None, traffic: Traffic | None = None
 ) -> np.ndarray:
     """Attention of query (batch, n_heads, head_dim); rows below min_seq_len are dense.
 
@@ -29,11 +29,19 @@ def attend(
             f"got lengths {lengths.tolist()}"
         )
     sparq = None if settings is None else settings.attention
-    dense = dense_rows(settings, lengths.tolist())
-    output = attention(query, cache, None if all(dense) else sparq)
-    if any(dense) and not all(dense):  # a call is for all rows, so both are made
-        output = np.where(np.array(dense)[:, None, None], attention(query, cache), output)
-    traffic.count(cache, lengths.tolist(), dense, sparq)
+    is_dense = dense_rows(settings, lengths.tolist())
+    if len(set(is_dense)) == 1:
+        output = attention(query, cache, None if is_dense[0] else sparq)
+    else:
+        output = np.empty_like(query)
+        for each in (None, sparq):
+            rows = [row for row, dense in enumerate(is_dense) if dense == (each is None)]
+            if cache.device == "cpu":
+                output[rows] = attention(query[rows], cache.rows(rows), each)
+            else:  # its program attends in all rows
+                output[rows] = attention(query, cache, each)[rows]
+    if traffic is not None:
+        traffic.count(cache, lengths.tolist(), is_dense, sparq)
     return output
 
 

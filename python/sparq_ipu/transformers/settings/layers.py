@@ -132,6 +132,20 @@ def recommended_top_k(positions: int) -> int:
     return next(top_k for most, top_k in TOP_K_BY_LENGTH if positions <= most)
 
 
+def recommended(
+    op: str, said: Mapping[str, Any], head_dim: int | None, top_k: int = RECOMMENDED["top_k"]
+) -> dict[str, Any]:
+    """Settings of attention by name: the given ones, and in place of the others those of RECOMMENDED, with a
+    quarter of another top_k as n_local, and as rank half of a smaller head_dim.
+
+    Raises:
+        ValueError: a top_k out of range.
+    """
+    top_k = checks.check_integer(op, "top_k", said.get("top_k", top_k), 1, checks.MAX_CAPACITY)
+    rank = RECOMMENDED["rank"] if head_dim is None else max(1, min(RECOMMENDED["rank"], head_dim // 2))
+    return {"rank": rank, "n_local": top_k // 4, **said, "top_k": top_k}
+
+
 def complete(
     op: str,
     head_dim: int | None,
@@ -141,10 +155,8 @@ def complete(
     published: bool = False,
     can_be_dense: bool = True,
 ) -> LayerSettings:
-    """Settings of a layer: the given ones, and the recommended ones in place of the others.
-
-    Recommended are those of RECOMMENDED, with a quarter of another top_k as n_local, and as rank half of a
-    smaller head_dim; and dense attention of texts so short that SparQ would read more.
+    """Settings of a layer: the given ones, those of `recommended`, and dense attention of texts so short that
+    SparQ would read more.
 
     Args:
         head_dim: of the model; None: not known yet.
@@ -157,10 +169,7 @@ def complete(
         ValueError: as `LayerSettings`.
     """
     usual = PUBLISHED_TOP_K if published else RECOMMENDED["top_k"]
-    top_k = checks.check_integer(op, "top_k", said.get("top_k", usual), 1, checks.MAX_CAPACITY)
-    default: dict[str, Any] = dict(top_k=top_k, n_local=top_k // 4, rank=RECOMMENDED["rank"])
-    if head_dim is not None:
-        default["rank"] = min(default["rank"], head_dim // 2)
+    default = recommended(op, {}, head_dim, said.get("top_k", usual))
     if not published:
         default["index_bits"] = RECOMMENDED["index_bits"]
         default.update(RECOMMENDED["layers"].get(layer, {}))
@@ -218,15 +227,16 @@ def candidates(
 
     Args:
         head_dim: of the model; None: not known yet.
-        n_local: at most top_k is used; None: a quarter of top_k.
+        n_local: None: as `recommended`.
 
     Raises:
         ValueError: a setting out of range.
     """
 
     def settings(rank: int, top_k: int, index_bits: int) -> LayerSettings:
-        most_recent = top_k // 4 if n_local is None else min(n_local, top_k)
-        given = dict(rank=rank, top_k=top_k, n_local=most_recent, index_bits=index_bits)
-        return LayerSettings.of("tune", head_dim, given)
+        given = dict(rank=rank, top_k=top_k, index_bits=index_bits)
+        if n_local is not None:
+            given["n_local"] = n_local
+        return LayerSettings.of("tune", head_dim, recommended("tune", given, head_dim))
 
     return [settings(*each) for each in itertools.product(ranks, top_ks, bits)]
