@@ -4,7 +4,7 @@ hot."""
 
 from __future__ import annotations
 
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,8 @@ from popart_models import (
     contract,
     halves,
 )
+
+from sparq_reference import CacheSpec, SparqSettings
 
 TIERED = dict(memory="tiered", index_bits=4)
 INDEX = ("index_bits", "index_components")
@@ -322,15 +324,15 @@ def test_messages_are_those_of_python(lowering: ModuleType, op: str, change: dic
     model, about = lowering.Model(), next(each for each in contract.OPS if each.name == op)
     names = list(add_inputs(model, n_tokens=7 if op == "CacheFill" else 0))
     attributes = attributes_of(about, **{**TIERED, **change})
-    tensors = []
-    for tensor in about.inputs[: len(names)]:
-        shape = SHAPES[tensor.name] if len(tensor.shape) != 4 else (BATCH, N_KV_HEADS, 7, HEAD_DIM)
-        tensors.append(SimpleNamespace(dtype=tensor.dtype.lower(), shape=shape))
-    outputs = [SimpleNamespace(dtype=about.outputs[0].dtype.lower(), shape=tensors[0].shape)]
-    if op == "CacheFill":
-        outputs[0].shape = (BATCH,)
     with pytest.raises(ValueError) as theirs:
-        contract.arguments(about, tensors, outputs, attributes)
+        given = dict(attributes)
+        spec = CacheSpec(1, 1, HEAD_DIM, given.pop("capacity"), op=op, **CacheSpec.take(given))
+        settings = None
+        if op == "SparqDecode":
+            of_settings = {**SparqSettings.take(given), "mean_value": True}  # a number here
+            settings = SparqSettings(**of_settings, op=op)
+        of_device = contract.take_options(op, given)
+        contract.check_cache(op, spec, of_device, settings, dense=op == "DenseDecode")
     with pytest.raises(ValueError) as ours:
         model.add_op(op, names, ["out"], attributes)
     assert str(ours.value) == str(theirs.value) == f"{op}: {message}"

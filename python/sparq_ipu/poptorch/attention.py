@@ -10,13 +10,12 @@ import numpy as np
 import torch
 
 import sparq_ipu.torch
-from sparq_ipu.device_options import DeviceOptions
 from sparq_ipu.devices import available_devices
 from sparq_ipu.poptorch import contract
 from sparq_ipu.poptorch.library import load_library
 from sparq_ipu.torch.tensors import check_integer_tensor, check_tensor, halves
 from sparq_reference import checks
-from sparq_reference.settings import CacheSpec, HasSpec, SparqSettings
+from sparq_reference.settings import CacheSpec, HasSpec
 
 try:
     import poptorch
@@ -65,14 +64,8 @@ def begin(held: torch.Tensor) -> torch.Tensor:
 
 
 class _Attention(HasSpec, torch.nn.Module):
-    """Decode attention whose KV cache belongs to the PopART operators and is found by its name.
-
-    Args:
-        spec: shape of the cache.
-        settings: SparQ settings; None: dense attention.
-        cache_name: the name of the cache, as in `DenseAttention`.
-        options: the memory of the cache.
-    """
+    """Decode attention whose KV cache belongs to the PopART operators and is found by its name. Arguments: as
+    `DenseAttention`."""
 
     #: the operator of a decode step
     decode_op: contract.OpContract
@@ -80,17 +73,17 @@ class _Attention(HasSpec, torch.nn.Module):
     module_elsewhere: type[sparq_ipu.torch.DenseAttention] | type[sparq_ipu.torch.SparqAttention]
 
     def __init__(
-        self, spec: CacheSpec, settings: SparqSettings | None, cache_name: str, options: DeviceOptions
+        self, batch: int, n_kv_heads: int, head_dim: int, capacity: int, *, cache_name: str, **options: Any
     ):
         super().__init__()
         op = type(self).__name__
+        self.spec = CacheSpec(batch, n_kv_heads, head_dim, capacity, op=op, **CacheSpec.take(options))
+        self.options = contract.take_options(op, options)
+        self.settings = self.module_elsewhere.settings_of(op, self.spec, options)
         if not isinstance(cache_name, str) or not (cache_name and cache_name.isascii()):
             rule = "be a string of ASCII characters, not empty"
             checks.fail(op, "cache_name", rule, repr(cache_name))
-        contract.check_cache(op, spec, options, settings, dense=settings is None)
-        self.spec = spec
-        self.settings = settings
-        self.options = options
+        contract.check_cache(op, self.spec, self.options, self.settings, dense=self.settings is None)
         self.cache_name = cache_name
         # In a list, which hides it from PopTorch: it is no part of the model on the IPU.
         self._elsewhere: list[sparq_ipu.torch.DenseAttention | sparq_ipu.torch.SparqAttention] = []
@@ -246,14 +239,6 @@ class DenseAttention(_Attention):
     decode_op = contract.DENSE_DECODE
     module_elsewhere = sparq_ipu.torch.DenseAttention
 
-    def __init__(
-        self, batch: int, n_kv_heads: int, head_dim: int, capacity: int, *, cache_name: str, **options: Any
-    ):
-        op = type(self).__name__
-        of_device = contract.take_options(op, options)
-        spec = CacheSpec(batch, n_kv_heads, head_dim, capacity, op=op, **options)
-        super().__init__(spec, None, cache_name, of_device)
-
 
 class SparqAttention(_Attention):
     """SparQ decode attention: operator SparqDecode on the IPU, `sparq_ipu.torch.SparqAttention` elsewhere.
@@ -272,18 +257,3 @@ class SparqAttention(_Attention):
 
     decode_op = contract.SPARQ_DECODE
     module_elsewhere = sparq_ipu.torch.SparqAttention
-
-    def __init__(
-        self,
-        batch: int,
-        n_kv_heads: int,
-        head_dim: int,
-        capacity: int,
-        *,
-        cache_name: str,
-        **settings: Any,
-    ):
-        op = type(self).__name__
-        spec = CacheSpec(batch, n_kv_heads, head_dim, capacity, op=op, **CacheSpec.take(settings))
-        of_device = contract.take_options(op, settings)
-        super().__init__(spec, SparqSettings.of(op, spec.head_dim, settings), cache_name, of_device)

@@ -24,8 +24,6 @@ VERSION = 1
 #: memories of an operator's cache, the default first: those of `sparq_ipu.KVCache` without "sram"
 MEMORIES = ("streaming", "tiered")
 
-#: attribute type -> the Python type that PopTorch takes
-ATTRIBUTE_TYPES: dict[str, type[Any]] = {"int": int, "string": str}
 #: type of a field -> attribute type; PopTorch has no boolean attribute, so flags are int 0 or 1
 _FIELD_TYPES = {"int": "int", "bool": "int", "str": "string"}
 
@@ -45,7 +43,7 @@ class TensorContract:
 class AttributeContract:
     """An attribute of an operator: its name and its type, "int" or "string".
 
-    An option of the cache has a default, for those who leave it out. A call always passes it on.
+    An option of the cache has a default. A call always passes it on.
     """
 
     name: str
@@ -179,11 +177,13 @@ def attributes_of(
     settings: SparqSettings | None,
     options: DeviceOptions,
 ) -> dict[str, Any]:
-    """The attributes of an operator on that cache, by name; settings are None where it takes none."""
+    """The attributes of an operator on that cache, by name; settings are None where it takes none. They were
+    checked when the objects were made."""
     known = {**dataclasses.asdict(spec), **dataclasses.asdict(options), "cache_name": cache_name}
     if settings is not None:
         known.update(settings.arguments())
-    return {attribute.name: known[attribute.name] for attribute in op.attributes}
+    named = ((attribute.name, known[attribute.name]) for attribute in op.attributes)
+    return {name: int(value) if isinstance(value, bool) else value for name, value in named}
 
 
 def arguments(
@@ -194,8 +194,7 @@ def arguments(
     Args:
         inputs, example_outputs: tensors in the order of the table, with `dtype` and `shape`; optional ones
             may be left out.
-        attributes: by name; a bool counts as int, and travels as 0 or 1. Those with a default may be left
-            out, and travel nevertheless.
+        attributes: by name, as of `attributes_of`.
 
     Returns:
         inputs, name, domain, domain_version, example_outputs, attributes.
@@ -221,7 +220,7 @@ def arguments(
         "domain": DOMAIN,
         "domain_version": VERSION,
         "example_outputs": list(example_outputs),
-        "attributes": _checked_attributes(op, attributes, sizes.get("head_dim", 0)),
+        "attributes": dict(attributes),
     }
 
 
@@ -236,40 +235,3 @@ def _check_tensor(op: OpContract, contract: TensorContract, tensor: Any, sizes: 
     if not matches:
         axes = ", ".join(f"{axis}={sizes[axis]}" if axis in sizes else axis for axis in contract.shape)
         checks.fail(op.name, contract.name, f"have shape ({axes})", shape)
-
-
-def _checked_attributes(op: OpContract, attributes: Mapping[str, Any], head_dim: int) -> dict[str, Any]:
-    names = [attribute.name for attribute in op.attributes]
-    defaults = {a.name: a.default for a in op.attributes if a.default is not None}
-    if set(names) != {*attributes, *defaults}:
-        checks.fail(op.name, "attributes", f"be {', '.join(names) or 'none'}", ", ".join(attributes))
-    attributes = {**defaults, **attributes}
-    checked = {}
-    for attribute in op.attributes:
-        value = attributes[attribute.name]
-        if isinstance(value, bool):
-            value = int(value)
-        if not isinstance(value, ATTRIBUTE_TYPES[attribute.type]):
-            checks.fail(op.name, attribute.name, f"be of type {attribute.type}", repr(value))
-        if attribute.type == "string" and not (value and value.isascii()):
-            # PopART takes an empty string for a missing attribute, PopTorch takes ASCII only
-            checks.fail(op.name, attribute.name, "be a string of ASCII characters, not empty", repr(value))
-        checked[attribute.name] = value
-    if op.attributes:
-        _check_ranges(op, checked, head_dim)
-    return checked
-
-
-def _check_ranges(op: OpContract, attributes: Mapping[str, Any], head_dim: int) -> None:
-    """Check the attributes by constructing what they describe."""
-
-    def named(contracts: Sequence[AttributeContract]) -> dict[str, Any]:
-        return {attribute.name: attributes[attribute.name] for attribute in contracts}
-
-    spec = CacheSpec(1, 1, head_dim, attributes["capacity"], op=op.name, **named(_OF_SPEC))
-    settings = None
-    if "top_k" in attributes:
-        of_settings = {**named(_SETTINGS), "mean_value": True}  # a number here
-        settings = SparqSettings(**of_settings, op=op.name, head_dim=head_dim)
-    options = take_options(op.name, named(_OF_DEVICE))
-    check_cache(op.name, spec, options, settings, dense=op is DENSE_DECODE)

@@ -44,7 +44,7 @@ class _StreamingAttention(HasSpec, torch.nn.Module):
         of_backend = {name: options[name] for name in options if name != "check_finite"}
         check_option_names(op, resolve_device(op, device), of_backend, names)
         self.spec = spec
-        self.settings = self._settings_of(op, spec, of_settings)
+        self.settings = self.settings_of(op, spec, of_settings)
         #: the name of the attention in messages
         self._op = op_of(self.settings)
         # A plain tuple, because torch.compile may not be able to trace the methods of dataclasses.
@@ -57,7 +57,7 @@ class _StreamingAttention(HasSpec, torch.nn.Module):
     _settings_names: ClassVar[Sequence[str]] = ()
 
     @classmethod
-    def _settings_of(cls, op: str, spec: CacheSpec, arguments: dict[str, Any]) -> SparqSettings | None:
+    def settings_of(cls, op: str, spec: CacheSpec, arguments: dict[str, Any]) -> SparqSettings | None:
         """The settings, from keyword arguments of these names."""
         raise NotImplementedError
 
@@ -148,8 +148,10 @@ class DenseAttention(_StreamingAttention):
     """
 
     @classmethod
-    def _settings_of(cls, op: str, spec: CacheSpec, arguments: dict[str, Any]) -> None:
+    def settings_of(cls, op: str, spec: CacheSpec, arguments: dict[str, Any]) -> None:
         """Dense attention has none."""
+        for name in arguments:
+            checks.fail(op, "settings", "be none", repr(name))
 
 
 class SparqAttention(_StreamingAttention):
@@ -171,7 +173,7 @@ class SparqAttention(_StreamingAttention):
     _settings_names = tuple(field.name for field in dataclasses.fields(SparqSettings))
 
     @classmethod
-    def _settings_of(cls, op: str, spec: CacheSpec, arguments: dict[str, Any]) -> SparqSettings:
+    def settings_of(cls, op: str, spec: CacheSpec, arguments: dict[str, Any]) -> SparqSettings:
         return SparqSettings.of(op, spec.head_dim, arguments)
 
 
