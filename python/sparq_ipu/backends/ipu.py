@@ -112,9 +112,10 @@ class IpuBackend:
         if check:
             check(query, settings)
         op = op_of(settings)
-        self._options.check_attention(op, self._spec, settings)
         with self._lock:
-            self._check_history(op, query.shape[1], settings)
+            if settings is not None:
+                settings.check_heads(op, query.shape[1])
+            self.check_settings(op, settings)
             wanted = attention_over(self._options.memory, settings, op)
             session, index = self._program.session_with(op, query.shape[1], wanted)
             output = session.attention(index, np.ascontiguousarray(query), layer=self._layer)
@@ -122,17 +123,9 @@ class IpuBackend:
                 self._n_recent = wanted.n_recent
             return output
 
-    def _check_history(self, op: str, n_heads: int, settings: Settings) -> None:
-        """Raise ValueError unless `n_heads` can be counted and the steps so far have the same n_recent."""
-        if settings is None or settings.kind != "window" or not settings.remembers:
-            return
-        settings.check_heads(op, n_heads)
-        window.check_recent(op, self._n_recent, settings)
-
     def observe(self, query: np.ndarray, settings: WindowSettings) -> None:
         """On the host: a program attends to listed positions, these tokens to all."""
         with self._lock:
-            self._check_history("observe", query.shape[1], settings)
             if not settings.remembers:
                 return
             key, value = self.contents()  # already rounded, if rows have 8 bits: 16 bits hold them
@@ -163,14 +156,10 @@ class IpuBackend:
     def truncate(self, lengths: np.ndarray) -> None:
         with self._lock:
             history = self.history()
-            key, value = self.contents()
-            longest = int(lengths.max())
-            self.reset()
-            if longest:
-                self.append(key[:, :, :longest], value[:, :, :longest], lengths)
             if history is not None:
                 kept = [[s for s in of if len(s) <= n] for of, n in zip(history.steps, lengths)]
-                self.set_history(History(history.n_recent, kept))
+                history = History(history.n_recent, kept)
+            self._replace(*self.contents(), lengths, history)
 
     def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
         with self._lock:
@@ -188,14 +177,21 @@ class IpuBackend:
     def reorder(self, index: np.ndarray) -> None:
         with self._lock:
             history = self.history()
-            key, value = self.contents()
-            self._lengths = self._lengths[index]
-            self._pending = [(key[index], value[index], self._lengths)]
-            if self.session is not None:
-                self.session.reset(self._layer)
-                self._flush(self.session)
             if history is not None:
-                self.set_history(History(history.n_recent, [history.steps[b] for b in index]))
+                history = History(history.n_recent, [history.steps[b] for b in index])
+            key, value = self.contents()
+            self._replace(key[index], value[index], self._lengths[index], history)
+
+    def _replace(
+        self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray, history: History | None
+    ) -> None:
+        """Hold the first lengths[b] of these positions, which it held, and no others."""
+        self.reset()
+        longest = int(lengths.max())
+        if longest:
+            self.append(key[:, :, :longest], value[:, :, :longest], lengths)
+        if history is not None:
+            self.set_history(history)
 
     def contents(self) -> tuple[np.ndarray, np.ndarray]:
         """Keys and values held, (batch, n_kv_heads, longest length, head_dim)."""
