@@ -58,9 +58,8 @@ from sparq_ipu.kernels import (
     Kernel,
 )
 from sparq_ipu.planning.device_model import device_model
-from sparq_ipu.planning.measured_range import footprint_extrapolated
 from sparq_ipu.planning.on_chip import on_chip_range
-from sparq_ipu.planning.record import TILE_KINDS, tile_bytes_by_kind
+from sparq_ipu.planning.record import TILE_KINDS, footprint_extrapolated, tile_bytes_by_kind
 from sparq_reference import exact, ideal
 from sparq_reference.checks import INDEX_BITS
 

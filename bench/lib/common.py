@@ -30,12 +30,12 @@ from sparq_ipu.commands.command_line import Parser as Parser  # noqa: E402
 from sparq_ipu.commands.command_line import check_output as check_output  # noqa: E402
 from sparq_ipu.commands.command_line import guarded as guarded  # noqa: E402
 from sparq_ipu.commands.progress import Progress as Progress  # noqa: E402
-from sparq_ipu.commands.settings_flags import SETTINGS_FLAGS as SPELLED  # noqa: E402
 from sparq_ipu.commands.tables import kernel_label  # noqa: E402
 from sparq_ipu.device_options import DeviceOptions  # noqa: E402
 from sparq_ipu.kernels import KERNELS, TIERED, Kernel  # noqa: E402
 from sparq_ipu.planning import Plan, plan  # noqa: E402
 from sparq_ipu.planning.on_chip import ON_CHIP_COLUMNS  # noqa: E402
+from sparq_ipu.transformers.settings.command import SETTINGS_FLAGS as SPELLED  # noqa: E402
 from sparq_ipu.transformers.settings.layers import RECOMMENDED, recommended  # noqa: E402
 from sparq_reference import CacheSpec, DoesNotFit, SparqSettings, checks  # noqa: E402
 from sparq_reference.settings import settings_columns  # noqa: E402

@@ -10,7 +10,7 @@ from sparq_ipu.commands.tables import kernel_label, markdown_table
 from sparq_ipu.kernels import BASELINE, DEFAULT, KERNELS, TIERED, Kernel
 from sparq_ipu.planning import plan
 from sparq_ipu.planning.device_model import NAMES
-from sparq_ipu.planning.measured_range import footprint_extrapolated
+from sparq_ipu.planning.record import footprint_extrapolated
 from sparq_reference.checks import ROW_BITS
 from sparq_reference.settings import CacheSpec, SparqSettings, settings_columns
 

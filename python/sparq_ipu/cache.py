@@ -99,7 +99,7 @@ class KVCache(HasSpec):
             ValueError: an index out of range.
         """
         index = checks.check_integer("layer", "index", index, 0, self.n_layers - 1)
-        return self if self.n_layers == 1 else _Layer(self, index)
+        return self if self.n_layers == 1 else _Part(self, self.spec, [self._backends[index]])
 
     def rows(self, index: Sequence[int]) -> KVCache:
         """The batch elements `index`, in that order, as a cache: not a copy, what happens to one happens
@@ -113,7 +113,9 @@ class KVCache(HasSpec):
         """
         if self.device != "cpu":
             checks.fail("rows", "device", "be 'cpu'", repr(self.device))
-        return _Rows(self, [int(b) for b in index])
+        index = [int(b) for b in index]
+        backends = [cast("CPUBackend", backend).rows(index) for backend in self._backends]
+        return _Part(self, dataclasses.replace(self.spec, batch=len(index)), backends)
 
     def one_layer(self, op: str) -> Backend:
         """The backend of a cache of one layer.
@@ -290,29 +292,14 @@ class KVCache(HasSpec):
         )
 
 
-class _Shares(KVCache):
+class _Part(KVCache):
     """A part of a cache: all that it has, it shares with that."""
 
-    def __init__(self, whole: KVCache, spec: CacheSpec, backends: list[Backend]):
+    def __init__(self, whole: KVCache, spec: CacheSpec, backends: Sequence[Backend]):
         self.spec, self.device, self.check_finite = spec, whole.device, whole.check_finite
         self._options = whole._options
-        self._backends = backends
+        self._backends = list(backends)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy shares nothing: it is a cache of its own."""
         return copyreg.__newobj__, (KVCache,), self.__getstate__()  # type: ignore[attr-defined]
-
-
-class _Rows(_Shares):
-    """Some batch elements."""
-
-    def __init__(self, whole: KVCache, index: list[int]):
-        backends = [cast("CPUBackend", backend).rows(index) for backend in whole._backends]
-        super().__init__(whole, dataclasses.replace(whole.spec, batch=len(index)), [*backends])
-
-
-class _Layer(_Shares):
-    """One layer of a cache of several."""
-
-    def __init__(self, whole: KVCache, index: int):
-        super().__init__(whole, whole.spec, [whole._backends[index]])

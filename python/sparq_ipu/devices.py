@@ -25,17 +25,13 @@ def backend_module(device: str) -> Any:
 
 
 @lru_cache(maxsize=None)  # what is installed, and plugged in, is asked once
-def _reason_unavailable(device: str) -> str | None:
+def why_unavailable(device: str) -> str | None:
+    """Why a device of `BACKENDS` can not run here; None if it can."""
     try:
         reason: str | None = backend_module(device).unavailable(device)
     except ImportError as error:
         return str(error)
     return reason
-
-
-def why_unavailable(device: str) -> str | None:
-    """Why a device of `BACKENDS` can not run here; None if it can."""
-    return _reason_unavailable(device)
 
 
 def options_of(device: str) -> list[str]:
@@ -64,7 +60,7 @@ def check_option_names(op: str, device: str, options: Mapping[str, Any], more: S
 
 def available_devices() -> list[str]:
     """Names of the devices that can run here, best first: what `device="auto"` picks is the first."""
-    return [device for device in BACKENDS if _reason_unavailable(device) is None]
+    return [device for device in BACKENDS if why_unavailable(device) is None]
 
 
 def resolve_device(op: str, device: str) -> str:
@@ -78,7 +74,7 @@ def resolve_device(op: str, device: str) -> str:
         return available_devices()[0]
     if not isinstance(device, str) or device not in BACKENDS:
         raise ValueError(f"{op}: device must be one of {['auto', *BACKENDS]}, got {device!r}")
-    reason = _reason_unavailable(device)
+    reason = why_unavailable(device)
     if reason is not None:
         raise RuntimeError(f"{op}: device {device!r} is not available here: {reason}")
     return device

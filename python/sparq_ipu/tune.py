@@ -27,8 +27,8 @@ from sparq_ipu.commands.command_line import (
     read_text,
     thread_count,
 )
-from sparq_ipu.commands.settings_flags import SETTINGS_FLAGS
 from sparq_ipu.transformers.loading.checkpoints import Checkpoint, import_torch
+from sparq_ipu.transformers.settings.command import SETTINGS_FLAGS
 from sparq_ipu.transformers.settings.layers import candidates, recommended_top_k
 
 

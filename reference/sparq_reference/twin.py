@@ -261,30 +261,21 @@ class Twin(ABC):
         key: np.ndarray,
         value: np.ndarray,
         *,
-        rank: int,
-        top_k: int,
-        n_local: int = 0,
-        mean_value: bool = True,
         index_bits: int = 16,
         index_components: int = 0,
         lengths: np.ndarray | None = None,
         value_sum: np.ndarray | None = None,
         check_finite: bool = True,
+        **settings: Any,
     ) -> np.ndarray:
         """SparQ attention of one decode step, Algorithm 1.
 
         Args:
             query, key, value, lengths, check_finite: see `dense_attention`.
-            rank: components of the query used for approximate scores, in [1, head_dim] (the paper's r).
-            top_k: positions attended to, at least 1 (the paper's k); from the length on, the result is that
-                of dense attention, bit for bit.
-            n_local: how many of them are the last positions, in [0, top_k] (the paper's l).
-            mean_value: add (1 - alpha) times the mean value row for the positions not selected.
-            index_bits: 16, or 8, 4 or 2: positions are scored from a key index of that many bits (E9), for
-                which keys must be float16.
-            index_components: above 0, the query chooses among the first index_components components, a
-                multiple of 8 and at least `rank` (E13); `component_order.by_prompt` tells which should come
-                first.
+            settings: see `SparqSettings`. With a top_k of the length or more, the result is that of dense
+                attention, bit for bit.
+            index_bits, index_components: see `CacheSpec`. With fewer than 16 bits, keys must be float16.
+                `component_order.by_prompt` tells which components should come first.
             value_sum: (batch, n_kv_heads, head_dim) float32, the running sum of value rows (`sum_values`), if
                 the caller keeps it.
 
@@ -310,13 +301,13 @@ class Twin(ABC):
         if index_bits != 16 and key.dtype != np.float16:
             checks.fail(op, "key", f"be float16 with index_bits={index_bits}", key.dtype)
         index_components = checks.check_index_components(op, index_components, head_dim)
-        settings = SparqSettings(rank, top_k, n_local, mean_value, op=op, head_dim=head_dim)
-        settings.check(op, head_dim, index_components)
+        checked = SparqSettings.of(op, head_dim, settings)
+        checked.check(op, head_dim, index_components)
         return self.sparq_steps(
             query,
             key,
             value,
-            settings,
+            checked,
             index_bits=index_bits,
             index_components=index_components,
             lengths=lengths,

@@ -156,7 +156,7 @@ def as_ipu(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(ipu_sparq._core, "Session", Session)
     monkeypatch.setattr(ipu_sparq._core, "device_unavailable", lambda device: "")
     # what is said of it here is not remembered
-    monkeypatch.setattr(devices, "_reason_unavailable", devices._reason_unavailable.__wrapped__)
+    monkeypatch.setattr(devices, "why_unavailable", devices.why_unavailable.__wrapped__)
     return misses
 
 

@@ -10,14 +10,14 @@ import pytest
 from lib import published_program as published
 
 from sparq_ipu.planning import device_model as models
-from sparq_ipu.planning import measured_range
+from sparq_ipu.planning import record
 
 
 def test_the_largest_caches_that_were_measured():
     """SparQ attention keeps the keys twice."""
     for name, copies, largest in (
-        (published.DENSE, 2, measured_range.MEASURED_DENSE),
-        (published.SPARQ, 3, measured_range.MEASURED_SPARQ),
+        (published.DENSE, 2, record.MEASURED_DENSE),
+        (published.SPARQ, 3, record.MEASURED_SPARQ),
     ):
         position = published.N_HEADS * published.HEAD_DIM * published.ITEM
         rows = [m for m in published.measurements() if m.kernel == name]

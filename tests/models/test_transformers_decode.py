@@ -284,8 +284,8 @@ def test_cache_grows(model, monkeypatch, moved):
 @pytest.mark.parametrize("available, expected", [(True, "cpu"), (False, "reference")])
 def test_auto_device_is_the_host(model, monkeypatch, available, expected):
     """Whatever else this machine has: an IPU would need a program per layer."""
-    fresh = functools.lru_cache(maxsize=None)(devices._reason_unavailable.__wrapped__)
-    monkeypatch.setattr(devices, "_reason_unavailable", fresh)  # which devices there are is asked once
+    fresh = functools.lru_cache(maxsize=None)(devices.why_unavailable.__wrapped__)
+    monkeypatch.setattr(devices, "why_unavailable", fresh)  # which devices there are is asked once
     plain = devices.backend_module
     kernels = types.SimpleNamespace(
         unavailable=lambda device: None if available else "not built",

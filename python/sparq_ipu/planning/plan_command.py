@@ -40,7 +40,6 @@ from sparq_ipu.commands.command_line import (
     thread_count,
 )
 from sparq_ipu.commands.pages import load_matplotlib
-from sparq_ipu.commands.settings_flags import SETTINGS_FLAGS
 from sparq_ipu.commands.tables import markdown_table
 from sparq_ipu.planning.cpu_plan import BITS, plan_cpu
 from sparq_ipu.planning.device_model import NAMES, device_name
@@ -50,6 +49,7 @@ from sparq_ipu.planning.page import summary, write_page
 from sparq_ipu.planning.whole_model import WEIGHTS_IN, plan_model
 from sparq_ipu.transformers import RECOMMENDED
 from sparq_ipu.transformers.loading.checkpoints import wait_briefly
+from sparq_ipu.transformers.settings.command import SETTINGS_FLAGS
 from sparq_reference.checks import INDEX_BITS, ROW_BITS
 
 #: by argument: the help of a flag that has no default of its own

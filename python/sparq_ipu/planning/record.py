@@ -6,12 +6,19 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from sparq_ipu.planning.measured_range import footprint_extrapolated
+from sparq_ipu.kernels import Kernel
 from sparq_ipu.planning.on_chip import on_chip_range, on_chip_seconds, seconds_high, seconds_low
 from sparq_ipu.planning.request import Request
 
 #: of plans of attention alone, for people
 NOT_IN_A_PLAN = "Not in it: weights, and the caches of other batches in flight (sparq-ipu plan has both)"
+
+#: Bytes of the largest caches in streaming memory whose programs were measured for the device model: of SparQ
+#: attention, which keeps keys twice, and of dense attention. Larger ones may be slower there, so their times
+#: are marked as extrapolated.
+MEASURED_SPARQ, MEASURED_DENSE = 1_610_612_736, 4_294_967_296
+#: a cache of the measured shape has some rows more here, which no query reads
+_SCRATCH = 1.05
 
 #: what the SRAM of a tile is counted as, by its names in `Plan.memory`; the last five are the estimated code
 TILE_KINDS = (
@@ -29,6 +36,13 @@ TILE_KINDS = (
 def tile_bytes_by_kind(memory: dict[str, Any]) -> dict[str, int]:
     """Of the fullest tile; `memory` as `emulator_memory` has it."""
     return {kind: int(memory[kind]) for kind in TILE_KINDS}
+
+
+def footprint_extrapolated(kernel: Kernel, streaming_memory_bytes: int) -> bool:
+    """Whether a cache of so many bytes of streaming memory on one IPU is larger than any measured, by more
+    than scratch rows."""
+    measured = MEASURED_SPARQ if kernel.takes == "sparq" else MEASURED_DENSE
+    return streaming_memory_bytes > _SCRATCH * measured
 
 
 @dataclasses.dataclass(frozen=True)

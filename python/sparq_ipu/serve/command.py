@@ -103,16 +103,6 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         help="web pages of this origin may call, e.g. https://example.org, or * for all; can be repeated",
     )
     network.add_argument(
-        "--trusted-proxies",
-        metavar="ADDRESSES",
-        help="comma-separated addresses whose X-Forwarded headers are trusted (default: none)",
-    )
-    network.add_argument(
-        "--parse-special",
-        action="store_true",
-        help="parse special tokens that messages spell out (default: they stay text)",
-    )
-    network.add_argument(
         "--grace",
         type=number(float, "seconds from 0", lambda x: 0 <= x < 1e6),
         default=30.0,
@@ -208,7 +198,6 @@ def _build(arguments: argparse.Namespace) -> tuple[Any, Any]:
         stop_tokens(model, tokenizer, False),
         stop_tokens(model, tokenizer, True) if getattr(tokenizer, "chat_template", None) else [],
         0.0 if arguments.lossless else 1.0,
-        arguments.parse_special,
     )
     # The engine's own tokenizer: that of the application works in another thread.
     engine = Engine(
@@ -239,4 +228,4 @@ def main(argv: list[str] | None = None, prog: str = "sparq-ipu serve") -> int:
         gc.enable()
     from sparq_ipu.serve.process import run
 
-    return run(app, engine, arguments.host, arguments.port, arguments.grace, arguments.trusted_proxies)
+    return run(app, engine, arguments.host, arguments.port, arguments.grace)

@@ -15,9 +15,9 @@ from sparq_ipu.kept_prefixes import Rows
 from sparq_ipu.serve.places import Places
 from sparq_ipu.serve.products import FixedRows
 from sparq_ipu.tokens import MAX_TOKENS
-from sparq_ipu.transformers.cache.prepared import PreparedCache
+from sparq_ipu.transformers.cache.sparq_cache import PreparedCache
 from sparq_ipu.transformers.cache_name import with_cache
-from sparq_ipu.transformers.decoder.piece_rows import piece_rows
+from sparq_ipu.transformers.decoder.weights import piece_rows
 from sparq_ipu.transformers.integration import decoding
 from sparq_ipu.transformers.supported import LayerKinds, text_config
 from sparq_reference import checks

@@ -21,7 +21,7 @@ from sparq_ipu.torch.graphs import outside_graphs
 from sparq_ipu.torch.prompt import attend_cache
 from sparq_ipu.transformers.cache.attend import attend, half_of
 from sparq_ipu.transformers.cache.autograd import without_backward
-from sparq_ipu.transformers.cache.prepared import PreparedCache
+from sparq_ipu.transformers.cache.sparq_cache import PreparedCache
 from sparq_ipu.transformers.decoder.rotary import Rotary
 from sparq_ipu.transformers.decoder.step_layer import StepLayer, attention_of_step
 from sparq_ipu.transformers.settings.layers import AnyLayerSettings, ModelSettings

@@ -44,12 +44,8 @@ class _Server(uvicorn.Server):
         self.should_exit = True
 
 
-def run(app: Any, engine: Engine, host: str, port: int, grace: float, proxies: str | None = None) -> int:
-    """Serve until a signal comes, then finish answers for `grace` seconds. Returns the exit status.
-
-    Args:
-        proxies: comma-separated addresses with trusted X-Forwarded headers; None: no address.
-    """
+def run(app: Any, engine: Engine, host: str, port: int, grace: float) -> int:
+    """Serve until a signal comes, then finish answers for `grace` seconds. Returns the exit status."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:  # a connection is a file
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -59,8 +55,7 @@ def run(app: Any, engine: Engine, host: str, port: int, grace: float, proxies: s
         port=port,
         timeout_graceful_shutdown=_LAST_SECONDS,
         log_level="info",
-        proxy_headers=proxies is not None,
-        forwarded_allow_ips=proxies or "",
+        proxy_headers=False,
     )
     server = _Server(config, engine, grace)
     gc.freeze()  # to look for garbage in PyTorch and the model stops all threads for 0.1 s and more

@@ -41,7 +41,6 @@ class Prompts:
         vocabulary: tokens that there are.
         stops: tokens that end a text. chat_stops: tokens that end an answer to messages.
         temperature: of requests that set none.
-        parses_special: special tokens that a message spells out are such, not text.
     """
 
     tokenizer: Any
@@ -50,7 +49,6 @@ class Prompts:
     stops: Sequence[int] = ()
     chat_stops: Sequence[int] = ()
     temperature: float = 1.0
-    parses_special: bool = False
 
     def __post_init__(self) -> None:
         self.forms = Forms(self.tokenizer, self.vocabulary, list(self.chat_stops))
@@ -105,7 +103,7 @@ class Prompts:
         messages = [message.for_template() for message in said]
         self._check_length(sum(len(message["content"]) for message in messages), "messages")
         try:
-            return chat_tokens(self.tokenizer, messages, self.parses_special, given)
+            return chat_tokens(self.tokenizer, messages, given)
         except ValueError as error:
             raise Invalid(str(error), "messages") from None
 

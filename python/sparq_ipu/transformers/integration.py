@@ -21,8 +21,8 @@ from sparq_ipu.transformers.attention import (
     register,
 )
 from sparq_ipu.transformers.cache.options import check_names, check_options, host_device
-from sparq_ipu.transformers.cache.prepared import PreparedCache
 from sparq_ipu.transformers.cache.sparq_cache import (
+    PreparedCache,
     SparqCache,
     is_sparq_cache,
     kinds_of,

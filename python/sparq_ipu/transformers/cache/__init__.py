@@ -7,7 +7,6 @@ handover          tokens between the hook that announces them and the attention 
 columns           which columns of a padded batch are real tokens
 options           options of these caches
 storage           the `sparq_ipu.KVCache` of a layer, or of all layers on an IPU or the emulator; it grows
-prepared          caches that know their tokens before the forward pass, such as the server's
 attend            decode steps over a `sparq_ipu.KVCache`
 traffic           the bytes that decode steps move
 autograd          a guard against backward passes through the float16 cache

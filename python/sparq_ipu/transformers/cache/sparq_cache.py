@@ -65,6 +65,11 @@ class SparqCache(Cache):
         super().__init__(layers=layers)
 
 
+class PreparedCache(Cache):
+    """A cache for one forward pass; its maker has announced the tokens to its layers. The hooks of an enabled
+    model announce tokens to any other cache, and nothing to this one."""
+
+
 def kinds_of(cache: Any) -> LayerKinds:
     """The kinds of layers that a cache is for."""
     return LayerKinds(

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights of few bits for a model of transformers: its linear layers are replaced in place."""
+"""Weights of few bits for a model of transformers: its linear layers are replaced in place; and which rows of
+a prompt have the same bits then."""
 
 from __future__ import annotations
 
@@ -15,6 +16,8 @@ from sparq_ipu.transformers.decoder.few_bits import FewBitsLinear, Groups, Int4L
 from sparq_ipu.transformers.settings.layers import WEIGHTS
 from sparq_reference import checks
 
+#: Rows of a product of PyTorch in a prompt. So many take little longer than one.
+ROWS = 128
 #: rows of a layer, and whether its file has 4 bits for each weight
 Stored = Tuple[Callable[[slice], Groups], bool]
 
@@ -138,3 +141,19 @@ def weights_of(model: Any) -> str | None:
 
 def _kind(module: FewBitsLinear) -> str:
     return "int4" if isinstance(module, Int4Linear) else "int8"
+
+
+def piece_rows(model: torch.nn.Module) -> int:
+    """Pieces of prompts begin at multiples of this, and are filled up to one.
+
+    1 if all products with weights are those of `FewBitsLinear`, where a row has the same bits for any number
+    of rows (contract E15). PyTorch's products round differently for other numbers of rows: ROWS.
+    """
+    return ROWS if any(map(_multiplies, model.modules())) else 1
+
+
+def _multiplies(module: torch.nn.Module) -> bool:
+    """Whether PyTorch multiplies by weights of this module itself."""
+    if isinstance(module, (FewBitsLinear, torch.nn.Embedding)):
+        return False
+    return any(weight.ndim > 1 for weight in module.parameters(recurse=False))

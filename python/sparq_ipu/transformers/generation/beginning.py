@@ -15,7 +15,7 @@ from sparq_ipu.kept_prefixes import BLOCK, KeptPrefixes, Rows
 from sparq_ipu.tokens import MAX_TOKENS
 from sparq_ipu.transformers.cache.sparq_cache import sparq_layers
 from sparq_ipu.transformers.cache_name import with_cache
-from sparq_ipu.transformers.decoder.piece_rows import piece_rows
+from sparq_ipu.transformers.decoder.weights import piece_rows
 from sparq_ipu.transformers.integration import decoding
 from sparq_reference import checks
 

@@ -8,31 +8,22 @@ from typing import Any, Callable, Sequence
 
 
 def chat_tokens(
-    tokenizer: Any,
-    messages: Sequence[dict[str, Any]],
-    parses_special: bool = False,
-    given: dict[str, Any] | None = None,
+    tokenizer: Any, messages: Sequence[dict[str, Any]], given: dict[str, Any] | None = None
 ) -> list[int]:
     """Those of `apply_chat_template(messages, add_generation_prompt=True, tokenize=True)`, but special tokens
     that a message spells out stay text: nobody can end their own turn and begin another's.
 
     Args:
         tokenizer: of transformers.
-        parses_special: take them for special tokens, as `apply_chat_template` does.
         given: more that the template takes, such as `tools`.
 
     Raises:
         ValueError: the template refuses the conversation, in its own words.
     """
-    marks: list[int] = []
-    given = given or {}
-    if not parses_special:
-        mark, (messages, given) = _marked(tokenizer, [list(messages), given])
-        rendered = _rendered(tokenizer, messages, given)
-        marks = [at.start() - before for before, at in enumerate(re.finditer(mark, rendered))]
-        text = rendered.replace(mark, "")
-    else:
-        text = _rendered(tokenizer, messages, given)
+    mark, (messages, given) = _marked(tokenizer, [list(messages), given or {}])
+    rendered = _rendered(tokenizer, messages, given)
+    marks = [at.start() - before for before, at in enumerate(re.finditer(mark, rendered))]
+    text = rendered.replace(mark, "")
     # the template writes the token that begins a text, where the model has one
     if not marks:
         return list(tokenizer(text, add_special_tokens=False).input_ids)

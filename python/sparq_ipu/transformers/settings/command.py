@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from sparq_ipu.commands.command_line import number, thread_count
-from sparq_ipu.commands.settings_flags import SETTINGS_FLAGS
 from sparq_ipu.kept_prefixes import KeptPrefixes, check_folder
 from sparq_ipu.transformers.loading.checkpoints import SMOLLM2
 from sparq_ipu.transformers.settings.file import read_settings
@@ -23,6 +22,12 @@ from sparq_ipu.transformers.settings.layers import (
     settings_of_layers,
 )
 
+#: by argument: the flag of a setting and its short form, the same in every command
+SETTINGS_FLAGS = {
+    "rank": ("--rank", "--r"),
+    "top_k": ("--top-k", "--k"),
+    "n_local": ("--n-local", "--local"),
+}
 #: settings that are integers: what they are, and what they are by default
 SETTINGS_HELP = {
     "rank": "query components that score positions (paper: r; default 32, or half of a smaller head_dim)",
