@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rules of the device model, one by one: programs that do one thing often
-(poplar_ops/bindings/probes.cpp), timed by the device itself, beside what the model says of them."""
+(probes.cpp), timed by the device itself, beside what the model says of them."""
 
 from __future__ import annotations
 

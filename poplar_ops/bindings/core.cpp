@@ -299,6 +299,9 @@ PYBIND11_MODULE(_core, m) {
       "Names of the steps by which plans of several IPUs are added up.");
   m.def("device_unavailable", &deviceUnavailable, "device"_a,
         "Why a device can not be opened; empty if it can.");
+  bindVertices(m);
+#ifdef SPARQ_PROBES
   bindProbes(m);
+#endif
   bindEmulator(m);
 }

@@ -102,6 +102,7 @@ private:
 // the SDK.
 void bindEmulator(pybind11::module_ &module);
 
-void bindProbes(pybind11::module_ &module);
+void bindVertices(pybind11::module_ &module);
+void bindProbes(pybind11::module_ &module); // bench/day/probes.cpp
 
 } // namespace sparq

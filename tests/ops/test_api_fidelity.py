@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import atexit
 import os
+import sysconfig
 import tempfile
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import pybind11
 import pytest
 from sdk import Sdk
 from uses import (
@@ -34,12 +36,14 @@ pytestmark = pytest.mark.slow  # every source is parsed
 ROOT = Path(__file__).resolve().parents[2]
 OPS = ROOT / "poplar_ops"
 FOLDERS = ("src", "popart", "codelets")
-OWN = [OPS / folder for folder in (*FOLDERS, "include", "bindings")]
+PROBES = ROOT / "bench" / "day" / "probes.cpp"
+OWN = [*(OPS / folder for folder in (*FOLDERS, "include", "bindings")), PROBES.parent]
 SOURCES = sorted(source for folder in FOLDERS for source in (OPS / folder).rglob("*.cpp"))
-SOURCES.append(OPS / "bindings" / "probes.cpp")  # the others there need pybind11
+SOURCES.append(PROBES)
 FLAGS = [
     *(f"-I{OPS / folder}" for folder in ("include", "src", "codelets", "bindings", ".")),
     f"-I{ROOT / 'emulator' / 'include'}",
+    *(f"-I{folder}" for folder in (pybind11.get_include(), sysconfig.get_path("include"))),
     f"-I{ROOT / 'tests' / 'popart' / 'include'}",
     '-DSPARQ_CODELETS_DIR="codelets"',
 ]

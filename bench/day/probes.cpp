@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Small programs that each do one thing of which the device model has a rule, often, between two
+// readings of a tile's cycle counter. rules.py sets what a device takes for it beside the rule. A
+// part of sparq_ipu._core, which wheels for other machines leave out (SPARQ_PROBES).
 #include "codelets/resident_index.cycles.hpp"
 #include "codelets/waves.cycles.hpp"
-#include "probe.hpp"
-#include "sparq/settings.hpp"
+#include "timed.hpp"
 #include "vertex.hpp"
 #include <algorithm>
+#include <functional>
+#include <map>
 #include <memory>
 #include <numeric>
-#include <poplar/Program.hpp>
 
 namespace sparq {
 namespace {
@@ -16,6 +20,19 @@ using namespace poplar;
 using namespace poplar::program;
 
 constexpr std::size_t wordBytes = 4;
+
+using Sizes = std::map<std::string, unsigned>;
+
+// What a probe adds to a graph of one IPU or several.
+struct ProbeGraph {
+  Graph &graph;
+  const Sizes &sizes;
+  Sequence body;                                     // timed
+  std::vector<std::function<void(Engine &)>> onLoad; // before it runs
+
+  unsigned size(const char *name) const { return sizes.at(name); }
+  unsigned nTiles() const { return graph.getTarget().getNumTiles(); }
+};
 
 Tensor onTile(ProbeGraph &to, const Type &type, const std::vector<std::size_t> &shape,
               unsigned tile, const std::string &name) {
@@ -227,8 +244,7 @@ const std::vector<Kind> &kinds() {
   return all;
 }
 
-} // namespace
-
+// Throws Error for another kind, and for sizes that are not its own or out of range.
 void addProbe(const std::string &kind, ProbeGraph &to) {
   std::string names;
   for (const Kind &known : kinds()) {
@@ -252,6 +268,38 @@ void addProbe(const std::string &kind, ProbeGraph &to) {
     return;
   }
   throw Error("probe: kind must be one of " + names + ", got " + kind);
+}
+
+class Probe final : public Timed {
+public:
+  Probe(const std::string &kind, const Sizes &sizes, const DeviceOptions &options)
+      : Timed(options) {
+    const pybind11::gil_scoped_release release;
+    ProbeGraph probe{graph_, sizes, {}, {}};
+    addProbe(kind, probe);
+    load(probe.body);
+    onLoad_ = std::move(probe.onLoad);
+    for (const auto &prepare : onLoad_)
+      prepare(*engine_);
+  }
+
+private:
+  std::vector<std::function<void(Engine &)>> onLoad_; // with the memory that streams use
+};
+
+} // namespace
+
+void bindProbes(pybind11::module_ &module) {
+  namespace py = pybind11;
+  py::class_<Probe, Timed>(module, "Probe")
+      .def(py::init([](const std::string &kind, const Sizes &sizes,
+                       const std::optional<DeviceOptions> &options, const std::string &device) {
+             DeviceOptions made = options.value_or(DeviceOptions{});
+             made.device = device;
+             return std::make_unique<Probe>(kind, sizes, made);
+           }),
+           py::arg("kind"), py::arg("sizes"), py::kw_only(), py::arg("options") = py::none(),
+           py::arg("device") = "emulator");
 }
 
 } // namespace sparq

@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runs one probe, or one vertex of this library, alone on a device and counts its cycles. Tests
-// check codelets with it, and benchmarks measure a device.
-#include "core.hpp"
-#include "probe.hpp"
-#include <chrono>
-#include <poplar/CycleCount.hpp>
-#include <poplar/Engine.hpp>
+// Runs one vertex of this library alone on a device and counts its cycles. Tests check codelets
+// with it, and benchmarks measure a device.
+#include "timed.hpp"
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -16,59 +12,6 @@ namespace {
 
 using namespace poplar;
 using namespace poplar::program;
-
-// An engine with one program, of which tile 0 counts the cycles.
-class Timed : public EngineOwner {
-public:
-  Engine &engine() override { return *engine_; }
-  double clock() const { return device_.getTarget().getTileClockFrequency(); }
-  // Tile cycles of a run, and seconds that the host waited for it.
-  std::pair<std::uint64_t, double> run() {
-    std::uint32_t words[2]; // the low one first
-    std::chrono::duration<double> seconds{};
-    {
-      const py::gil_scoped_release release;
-      const auto start = std::chrono::steady_clock::now();
-      engine_->run(0);
-      seconds = std::chrono::steady_clock::now() - start;
-      engine_->readTensor("cycles", words, words + 2);
-    }
-    return {words[0] + (std::uint64_t(words[1]) << 32), seconds.count()};
-  }
-
-protected:
-  explicit Timed(const DeviceOptions &options)
-      : device_(openDevice(options)), graph_(device_.getTarget()) {
-    addCodelets(graph_);
-  }
-  void load(Sequence body) {
-    const Tensor cycles = cycleCount(graph_, body, 0, SyncType::EXTERNAL, {"cycles"});
-    graph_.createHostRead("cycles", cycles);
-    engine_ = std::make_unique<Engine>(graph_, body);
-    engine_->load(device_);
-  }
-
-  Device device_;
-  Graph graph_;
-  std::unique_ptr<Engine> engine_;
-};
-
-class Probe final : public Timed {
-public:
-  Probe(const std::string &kind, const ProbeSizes &sizes, const DeviceOptions &options)
-      : Timed(options) {
-    const py::gil_scoped_release release;
-    ProbeGraph probe{graph_, sizes, {}, {}};
-    addProbe(kind, probe);
-    load(probe.body);
-    onLoad_ = std::move(probe.onLoad);
-    for (const auto &prepare : onLoad_)
-      prepare(*engine_);
-  }
-
-private:
-  std::vector<std::function<void(Engine &)>> onLoad_; // with the memory that streams use
-};
 
 Type typeOf(const py::array &array) {
   const char kind = array.dtype().kind();
@@ -156,19 +99,11 @@ NamedArrays runVertex(const std::string &name, const NamedArrays &fields,
 
 } // namespace
 
-void bindProbes(py::module_ &module) {
+void bindVertices(py::module_ &module) {
   py::class_<Timed, EngineOwner>(module, "Timed")
       .def("run", &Timed::run,
            "Runs it once: tile cycles, as the device counted them, and seconds of the host.")
       .def_property_readonly("clock_hz", &Timed::clock, "Tile cycles in a second.");
-  py::class_<Probe, Timed>(module, "Probe")
-      .def(py::init([](const std::string &kind, const ProbeSizes &sizes,
-                       const std::optional<DeviceOptions> &options, const std::string &device) {
-             DeviceOptions made = options.value_or(DeviceOptions{});
-             made.device = device;
-             return std::make_unique<Probe>(kind, sizes, made);
-           }),
-           "kind"_a, "sizes"_a, py::kw_only(), "options"_a = py::none(), "device"_a = "emulator");
   py::class_<VertexProbe, Timed>(module, "VertexProbe")
       .def(py::init([](const std::string &name, const NamedArrays &fields,
                        const NamedValues &settings, std::uint64_t estimate,
