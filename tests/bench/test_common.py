@@ -151,24 +151,6 @@ def test_every_argument_of_the_library_has_a_flag() -> None:
     assert sorted(common.ARGUMENTS) == sorted([*described, "n_heads"])
 
 
-@pytest.mark.parametrize("group", ["SHAPE_FLAGS", "SETTINGS_FLAGS"])
-def test_an_option_of_the_cache_is_one_line(monkeypatch: pytest.MonkeyPatch, group: str) -> None:
-    @dataclasses.dataclass(frozen=True)
-    class Spec(CacheSpec):
-        page: int = 64
-
-    monkeypatch.setattr(common, "CacheSpec", Spec)
-    monkeypatch.setattr(common, group, (*getattr(common, group), common.Flag("--page", "page", 64, "rows")))
-    monkeypatch.setattr(common, "FLAGS", (*common.SHAPE_FLAGS, *common.SETTINGS_FLAGS))
-    monkeypatch.setattr(common, "ARGUMENTS", tuple(f.argument for f in common.FLAGS))
-    cli = command_line()
-    (workload,) = cli.workloads(cli.parse(["--page", "4"]), takes_settings=True)
-    assert workload.columns()["page"] == workload.plan_arguments()["page"] == 4
-    assert " --page 4" in " ".join(workload.flags()) and "page 4, rank 32" in str(workload)
-    assert dataclasses.asdict(workload.spec)["page"] == 4
-    assert workload.on(BASELINE).columns()["page"] == workload.with_plain_cache().columns()["page"] == 64
-
-
 def test_kernels_are_those_of_the_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     new = Kernel("new", "streaming", "sparq", "a new one")
     monkeypatch.setitem(KERNELS, "new", new)
@@ -283,16 +265,6 @@ def test_paths_that_can_not_be_written_are_refused(
         with pytest.raises(SystemExit):
             common.check_output(argparse.ArgumentParser(), "--plot", path)
         assert f"--plot must be a file that can be written, got '{path}': {reason}" in capsys.readouterr().err
-
-
-def test_the_command_is_for_a_shell() -> None:
-    words = ["--json", "a file's name.jsonl"]
-    assert shlex.split(common.repeat_command("some.py", words)) == ["python", "bench/some.py", *words]
-
-
-def test_git_revision_names_the_commit() -> None:
-    revision = common.git_revision()
-    assert revision is None or len(revision.rstrip("+")) == 12
 
 
 # ---- for people

@@ -76,3 +76,15 @@ def test_tail_with_records(n_rows: int, n_layers: int, n_words: int) -> None:
         expected[:, layer], expected_index[:, layer] = tail, index
         assert_bits(out["storedTail"], expected)
         assert_bits(out["storedIndex"], expected_index)
+
+
+@pytest.mark.parametrize("of_ipus", [[0], [1], [0, 0, 0, 0], [0, 0, 1, 0], [1, 0], [0, 1], [1, 1, 1]])
+def test_any_of_ipus(of_ipus: list[int]) -> None:
+    fields = dict(ofIpus=np.array(of_ipus, bool), greatest=np.array(not any(of_ipus)))
+    assert run("GreatestOfIpus<bool>", fields, nIpus=len(of_ipus))["greatest"] == any(of_ipus)
+
+
+@pytest.mark.parametrize("of_ipus", [[-3], [7, 0, 5, 6], [0, 2], [-2, -1, -4]])
+def test_greatest_of_ipus(of_ipus: list[int]) -> None:
+    fields = dict(ofIpus=np.array(of_ipus, np.int32), greatest=np.array(99, np.int32))
+    assert run("GreatestOfIpus<int>", fields, nIpus=len(of_ipus))["greatest"] == max(of_ipus)

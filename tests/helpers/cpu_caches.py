@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
+from strategies import Attention
 
-import sparq_ipu
+from sparq_ipu import KVCache, dense_attention, sparq_attention
+from sparq_reference import exact
 
 try:
     from sparq_ipu import _cpu
@@ -21,14 +24,14 @@ else:
 THREADS = (1, 2, 3, 8)
 
 
-def make_cache(like: Any, capacity: int | None = None, **options: Any) -> sparq_ipu.KVCache:
+def make_cache(like: Any, capacity: int | None = None, **options: Any) -> KVCache:
     """An empty cache on device "cpu" for tensors shaped like those of `like` (a strategies.Attention)."""
     batch, n_kv_heads, seq_len, head_dim = like.key.shape
     capacity = seq_len if capacity is None else capacity
-    return sparq_ipu.KVCache(batch, n_kv_heads, head_dim, capacity, device="cpu", **options)
+    return KVCache(batch, n_kv_heads, head_dim, capacity, device="cpu", **options)
 
 
-def filled_cache(like: Any, **options: Any) -> sparq_ipu.KVCache:
+def filled_cache(like: Any, **options: Any) -> KVCache:
     """The same with all tokens appended at once."""
     cache = make_cache(like, **options)
     cache.append(like.key, like.value, like.lengths)
@@ -45,3 +48,27 @@ def assert_same_bits(got: np.ndarray, expected: np.ndarray, what: str) -> None:
             f"{what}: {different.sum()} of {different.size} differ, first at {at}: "
             f"got {got[at]!r}, expected {expected[at]!r}"
         )
+
+
+def expected_attention(tensors: Attention, index_bits: int, settings: dict) -> np.ndarray:
+    """What the reference computes."""
+    return exact.sparq_attention(*tensors.qkv, lengths=tensors.lengths, index_bits=index_bits, **settings)
+
+
+def check_attention(
+    tensors: Attention,
+    index_bits: int,
+    settings: dict,
+    isas: tuple[str, ...] = ISAS,
+    threads: tuple[int, ...] = THREADS,
+    more_capacity: int = 0,
+) -> None:
+    """SparQ against the reference; dense attention, which reads no index, too."""
+    expected = expected_attention(tensors, index_bits, settings)
+    dense = exact.dense_attention(*tensors.qkv, lengths=tensors.lengths)
+    for isa, n_threads in itertools.product(isas, threads):
+        what = f"{isa}, {n_threads} threads, {index_bits} bits"
+        capacity = tensors.key.shape[2] + more_capacity
+        cache = filled_cache(tensors, isa=isa, n_threads=n_threads, index_bits=index_bits, capacity=capacity)
+        assert_same_bits(sparq_attention(tensors.query, cache, **settings), expected, what)
+        assert_same_bits(dense_attention(tensors.query, cache), dense, f"dense, {what}")

@@ -29,7 +29,6 @@ from sparq_ipu.transformers.cache_name import (  # noqa: E402
     with_cache,
 )
 from sparq_ipu.transformers.generation.runs import forced_predictions, generate  # noqa: E402
-from sparq_ipu.transformers.generation.tuning import Probe, Text  # noqa: E402
 
 NEWER, OLDER = NAMES
 is_renamed = pytest.mark.skipif(CACHE == OLDER, reason="transformers before 5.24 has one name")
@@ -89,14 +88,6 @@ def generate_with_theirs(model: Any) -> None:
     model.generate(tokens_of(20), attention_mask=torch.ones(1, 20), max_new_tokens=4, do_sample=False)
 
 
-def prompt_lookup(model: Any) -> None:
-    enable(model, **SETTINGS, tokens_per_step=4)
-    mask = torch.ones(1, 20)
-    # 4.56 wants a token that ends a text
-    given = dict(max_new_tokens=8, do_sample=False, prompt_lookup_num_tokens=2, eos_token_id=98)
-    model.generate(tokens_of(20), attention_mask=mask, **given)
-
-
 def lossless(model: Any) -> None:
     enable(model, **SETTINGS, tokens_per_step=8)
     generate_lossless(model, tokens_of(20), 4)
@@ -104,11 +95,6 @@ def lossless(model: Any) -> None:
 
 def steps(model: Any) -> None:
     forced_predictions(model, tokens_of(20), tokens_of(3))
-
-
-def steps_of_its_own(model: Any) -> None:
-    enable(model, **SETTINGS, lean=False)
-    steps(model)
 
 
 def a_cache_that_the_model_makes(model: Any) -> None:
@@ -124,20 +110,13 @@ def places(model: Any) -> None:
         model(tokens_of(20), **with_cache(piece), position_ids=torch.arange(20)[None])
 
 
-def tuning(model: Any) -> None:
-    Probe(model, [Text(tokens_of(20), tokens_of(6))])
-
-
 CALLS = [
     generate_with_ours,
     generate_with_theirs,
-    prompt_lookup,
     lossless,
     steps,
-    steps_of_its_own,
     a_cache_that_the_model_makes,
     places,
-    tuning,
 ]
 
 

@@ -20,7 +20,6 @@ from tiny_models import tokens_of  # noqa: E402
 
 import sparq_ipu.transformers  # noqa: E402
 from sparq_ipu import _cpu  # noqa: E402
-from sparq_ipu.serve.places import Places  # noqa: E402
 from sparq_ipu.transformers import SparqCache  # noqa: E402
 from sparq_ipu.transformers.cache.layer import SparqLayer  # noqa: E402
 from sparq_ipu.transformers.cache_name import with_cache  # noqa: E402
@@ -214,23 +213,6 @@ def test_threads_change_no_bit(calls: list[bool]) -> None:
     assert all(calls)
     assert torch.equal(said[0], said[1])
     assert torch.equal(said[0], said[2])
-
-
-def test_steps_of_some_places(calls: list[bool]) -> None:
-    """Texts that come and go one by one, as the server has them."""
-    model, said = a_wide_model("int4"), []
-    for lean in (False, True):
-        sparq_ipu.transformers.enable_dense(model, lean=lean)
-        places = Places([None] * 3, 3, 64, dict(device="cpu", n_threads=1))
-        with torch.no_grad():
-            for place, n in ((0, 20), (2, 11), (1, 2)):
-                piece = places.tokens([place], [(0, n)])
-                model(tokens_of(n, seed=place), **with_cache(piece), position_ids=torch.arange(n)[None])
-            passed = places.tokens([2, 0])
-            positions = torch.tensor([[11], [20]])
-            said.append(model(tokens_of(1, batch=2), **with_cache(passed), position_ids=positions).logits)
-    assert calls == [True]
-    assert torch.equal(*said)
 
 
 def _other_table(activation: Any) -> Any:

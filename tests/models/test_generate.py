@@ -27,7 +27,6 @@ from sparq_ipu.serve import command as serve_command  # noqa: E402
 from sparq_ipu.transformers import enable_dense  # noqa: E402
 from sparq_ipu.transformers.generation import runs  # noqa: E402
 from sparq_ipu.transformers.loading import checkpoints  # noqa: E402
-from sparq_ipu.transformers.settings import layers as settings_module  # noqa: E402
 from sparq_ipu.transformers.settings.file import settings_text  # noqa: E402
 from sparq_ipu.transformers.settings.layers import LayerSettings  # noqa: E402
 
@@ -195,18 +194,6 @@ def test_speed_has_a_spread(checkpoint, capsys, tmp_path):
     assert text == "total     6.8 s: loading 1.0, reading 2.2, writing 3.5"
     steps = types.SimpleNamespace(step_seconds=np.arange(101) / 1e3)
     assert generate._step_milliseconds(steps) == pytest.approx([10, 50, 90])
-
-
-def test_options(checkpoint, capsys):
-    call(checkpoint, "--dense")
-    dense = capsys.readouterr().out.splitlines()[0]
-    call(checkpoint, "--rank", "3", "--top-k", "4", "--min-seq-len", "999")
-    assert capsys.readouterr().out.splitlines()[0] == dense
-    sampled = []
-    for seed in ("1", "1", "2"):
-        call(checkpoint, "--dense", "--temperature", "2", "--top-p", "0.9", "--seed", seed)
-        sampled.append(capsys.readouterr().out.splitlines()[0])
-    assert sampled[0] == sampled[1] != sampled[2]
 
 
 @pytest.mark.parametrize(
@@ -379,42 +366,12 @@ def test_paths_come_first(checkpoint, capsys, monkeypatch, tmp_path):
         assert f"{rule}{path} ({reason}" in error
 
 
-def test_without_torch(checkpoint, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch", None)
-    assert call(checkpoint) == 2
-    error = capsys.readouterr().err
-    assert "generate: torch and transformers must be installed" in error
-    assert "run: pip install '.[models]' in a checkout of sparq-ipu" in error
-
-
-def test_every_option_has_help():
-    assert all(action.help for action in generate._parser("generate")._actions)
-
-
-def test_help_teaches(capsys):
-    with pytest.raises(SystemExit):
-        generate.main(["--help"])
-    out = capsys.readouterr().out
-    assert "--compare-dense" in out and "python -m sparq_ipu.generate --prompt-file" in out
-
-
 @pytest.mark.parametrize(
     "one, other, expected",
     [([1, 2], [1, 2], None), ([1, 2], [1, 3], 1), ([], [], None), ([1], [1, 2], 1), ([2], [1, 2], 0)],
 )
 def test_first_difference(one, other, expected):
     assert generate.first_difference(one, other) == expected
-
-
-def test_longer_texts_have_more_rows(checkpoint, capsys, monkeypatch):
-    """By the tokens of prompt and answer together; what is said stays, and what a paper or a file says."""
-    monkeypatch.setattr(settings_module, "TOP_K_BY_LENGTH", ((71, 8), (72, 12), (999, 16)))
-    for said, expected in (((), 12), (("--new-tokens", "11"), 8), (("--new-tokens", "13"), 16)):
-        assert call(checkpoint, "--rank", "4", *said) == 0  # 60 tokens of prompt, 12 more
-        assert re.search(rf"top_k={expected}\b", capsys.readouterr().out), said
-    for said, expected in ((("--top-k", "5"), 5), (("--published",), 128)):
-        assert call(checkpoint, "--rank", "4", *said) == 0
-        assert re.search(rf"top_k={expected}\b", capsys.readouterr().out), said
 
 
 def test_the_first_token_is_of_prefill_and_in_no_speed():

@@ -5,7 +5,6 @@ of a block of 64 positions."""
 from __future__ import annotations
 
 import copy
-import pickle
 import re
 
 import pytest
@@ -25,10 +24,8 @@ from tiny_models import (  # noqa: E402
 )
 
 from sparq_ipu.transformers import (  # noqa: E402
-    LayerSettings,
     SparqCache,
     cache_traffic,
-    disable,
     enable_dense,
 )
 from sparq_ipu.transformers.cache_name import cache_of, with_cache  # noqa: E402
@@ -72,21 +69,6 @@ def test_by_layer(model):
     assert not torch.equal(got, step_logits(model, tokens, 4))
 
 
-@pytest.mark.parametrize("options", [dict(num_beams=4, num_return_sequences=2), {}], ids=["beams", "greedy"])
-def test_generate_equals_the_oracle(model, options):
-    """Beam search copies rows of the cache."""
-    tokens, mask = left_padded([tokens_of(70), tokens_of(52, seed=1)])
-
-    def run(used):
-        return used.generate(tokens, attention_mask=mask, max_new_tokens=16, do_sample=False, **options)
-
-    plain = run(model)
-    enable(model, **FOUR)
-    got = run(model)
-    assert torch.equal(got, run(oracle_of(FOUR)))
-    assert not torch.equal(got, plain)
-
-
 @pytest.mark.parametrize("moved", [4096, 37])
 def test_a_cache_that_grows_keeps_it(model, monkeypatch, moved):
     """Its index is made anew, in pieces of any size."""
@@ -98,25 +80,6 @@ def test_a_cache_that_grows_keeps_it(model, monkeypatch, moved):
     got = step_logits(model, tokens, 6, mask, cache=cache)
     assert cache.layers[0].cache.capacity == 2 * (126 + 3) and cache.layers[0].cache.index_bits == 4
     assert torch.equal(got, step_logits(oracle_of(FOUR), tokens, 6, mask))
-
-
-def test_a_mask_that_hides_earlier_tokens_moves_the_blocks(model):
-    """The positions behind them move to other blocks: the index is a function of the keys that are left."""
-    enable(model, **FOUR)
-    tokens = tokens_of(140)
-    logits = []
-    for used in (model, oracle_of(FOUR)):
-        with torch.no_grad():
-            cache = cache_of(used(tokens, use_cache=True))
-            mask = torch.ones(1, 140, dtype=torch.int64)
-            mask[0, 4:9] = 0
-            for n_tokens in (1, 1, 3, 1):
-                positions = torch.arange(mask.shape[1], mask.shape[1] + n_tokens)[None]
-                mask = torch.cat([mask, torch.ones(1, n_tokens, dtype=torch.int64)], dim=1)
-                options = dict(attention_mask=mask, position_ids=positions, **with_cache(cache))
-                logits.append(used(tokens[:, :n_tokens], **options).logits)
-    for ours, theirs in zip(logits[:4], logits[4:]):
-        assert torch.equal(ours, theirs)
 
 
 def test_copies_and_rows_keep_it(model):
@@ -230,28 +193,3 @@ def test_traffic_counts_the_bytes_of_the_index(model):
         dense += 2 * 3 * full
         sparq += 2 * (eight + four + full)
     assert cache_traffic(cache) == {"n_steps": 3, "bytes_read": sparq, "bytes_dense": dense}
-
-
-@pytest.mark.parametrize(
-    "copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))], ids=["deepcopy", "pickle"]
-)
-def test_a_copy_of_the_model_keeps_it(model, copied):
-    tokens = tokens_of(130)
-    enable(model, **FOUR)
-    expected = step_logits(model, tokens, 4)
-    other = copied(model)
-    assert torch.equal(step_logits(other, tokens, 4), expected)
-    disable(other)
-    enable(other, **SETTINGS)
-    assert not torch.equal(step_logits(other, tokens, 4), expected)
-
-
-def test_settings_that_were_saved_without_it_load():
-    """As enabled models do that were pickled before it was there: they mean what they meant."""
-    settings = LayerSettings(**FOUR)
-    assert pickle.loads(pickle.dumps(settings)) == settings and settings.index_bits == 4
-    old = LayerSettings(**SETTINGS)
-    del old.__dict__["index_bits"]
-    loaded = pickle.loads(pickle.dumps(old))
-    assert "index_bits" not in loaded.__dict__ and loaded == LayerSettings(**SETTINGS)
-    assert loaded.index_bits is None and loaded.of_cache == {}

@@ -175,16 +175,6 @@ def test_off_the_ipu_step_returns_output_and_lengths():
     assert output.shape == (2, 4, 16) and held.dtype == torch.int32 and held.tolist() == [6, 3]
 
 
-def test_tensors_for_the_order_may_be_left_out(ipu):
-    """As calls of `custom_op` had it before there were any."""
-    half, active = torch.zeros(2, 4, 16).half(), torch.ones(2, dtype=torch.int32)
-    attributes = dict(capacity=48, n_kv_heads=4, cache_name="layer0")
-    outputs = poptorch_attention.custom_op(
-        contract.DENSE_DECODE, (half, half, half, active), (half,), **attributes
-    )
-    assert len(outputs) == 1 and len(ipu.calls[0][3]) == 4
-
-
 @pytest.mark.parametrize("index_bits", [8, 4, 2])
 def test_index_bits_is_an_attribute_of_every_operator(ipu, index_bits):
     for name, cls, settings in (("layer0", SparqAttention, SETTINGS), ("layer1", DenseAttention, {})):
@@ -255,15 +245,6 @@ def test_dense_attention_has_no_tiers():
     ):
         with pytest.raises(ValueError, match=f"^DenseAttention: memory must be {got}$"):
             DenseAttention(**SHAPE, cache_name="layer0", **options)
-
-
-@pytest.mark.parametrize("wrong", [5, True, 4.0, "4", None])
-def test_modules_refuse_other_index_bits(wrong):
-    message = re.escape(f": index_bits must be one of 16, 8, 4, 2, got {wrong!r}") + "$"
-    with pytest.raises(ValueError, match="^SparqAttention" + message):
-        SparqAttention(**SHAPE, cache_name="layer0", index_bits=wrong, **SETTINGS)
-    with pytest.raises(ValueError, match="^DenseAttention" + message):
-        DenseAttention(**SHAPE, cache_name="layer0", index_bits=wrong)
 
 
 @pytest.mark.parametrize("index_bits", [16, 8, 4, 2])

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import re
@@ -237,22 +238,6 @@ def test_bodies_that_are_no_request(url: str, body: bytes) -> None:
     assert answer.json()["error"]["message"]
 
 
-@pytest.mark.parametrize(
-    "messages",
-    [
-        [],
-        [{}],
-        [{"role": "robot", "content": "w1"}],
-        [{"role": "user"}],
-        "w1",
-        [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}],
-    ],
-)
-def test_wrong_messages(url: str, messages: Any) -> None:
-    answer = httpx.post(f"{url}/v1/chat/completions", json={"messages": messages})
-    assert answer.status_code == 400 and "messages" in answer.text
-
-
 def test_the_page(url: str) -> None:
     """One file, which asks this server alone."""
     page = httpx.get(url)
@@ -336,15 +321,12 @@ def test_a_failed_request_is_an_error_of_the_server(monkeypatch: Any) -> None:
 
 
 def test_an_api_key() -> None:
+    """As the client of OpenAI gives it; how else it may be given: test_serve_odd.py."""
     with running_engine(n_places=1) as engine, running_server(engine, api_key="right") as url:
-        for key in ("wrong", "right "):
-            with openai.OpenAI(base_url=f"{url}/v1", api_key=key.strip() + "x", max_retries=0) as client:
-                with pytest.raises(openai.AuthenticationError):
+        for key, is_right in (("wrong", False), ("right", True)):
+            with openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0) as client:
+                with contextlib.nullcontext() if is_right else pytest.raises(openai.AuthenticationError):
                     client.models.list()
-        assert httpx.get(f"{url}/v1/models").status_code == 401
-        assert httpx.post(f"{url}/v1/completions", json={"prompt": "w1"}).status_code == 401
-        with openai.OpenAI(base_url=f"{url}/v1", api_key="right", max_retries=0) as client:
-            assert client.completions.create(model="tiny", prompt="w1", max_tokens=1).choices
         assert httpx.get(f"{url}/health").status_code == 200
 
 

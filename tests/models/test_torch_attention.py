@@ -39,13 +39,15 @@ def expected(cls, settings, query, key, value, lengths=None):
 
 
 @pytest.mark.parametrize("device", DEVICES, ids=str)
-@pytest.mark.parametrize("cls, settings", MODULES)
+@pytest.mark.parametrize("cls, settings", [*MODULES, (SparqAttention, dict(SETTINGS, index_bits=4))])
 def test_module_equals_the_reference(cls, settings, device):
-    """A ragged prompt, then steps in which a row may be inactive."""
-    module = cls(**SHAPE, **settings, **device)
-    key, value = draw(0, 2, 2, 20, 16), draw(1, 2, 2, 20, 16)
-    rows = [(key[0], value[0]), (key[1, :, :11], value[1, :, :11])]
-    module.append(key, value, torch.tensor([20, 11]))
+    """A ragged prompt, then steps in which a row may be inactive; a key index has two blocks, and one."""
+    n = 126 if "index_bits" in settings else 20
+    module = cls(**dict(SHAPE, capacity=n + 9), **settings, **device)
+    assert module.index_bits == settings.get("index_bits", 16)
+    key, value = draw(0, 2, 2, n, 16), draw(1, 2, 2, n, 16)
+    rows = [(key[0], value[0]), (key[1, :, : n - 9], value[1, :, : n - 9])]
+    module.append(key, value, torch.tensor([n, n - 9]))
     for step in range(4):
         query, new_key, new_value = (draw(10 * step + i, 2, n, 16) for i, n in enumerate((4, 2, 2)))
         active = torch.tensor([1, step % 2])
@@ -365,3 +367,27 @@ def test_the_cache_joins_no_graph_of_gradients(device):
         one.append(*step[1:])
         one(step[0], step[1][:, :, 0], step[2][:, :, 0])
     assert_unchanged(module, snapshot(twin))
+
+
+@pytest.mark.parametrize("n_threads", [1, 2, 5])
+@pytest.mark.parametrize("n_of_torch", [1, 2])
+def test_bits_between_operations_of_torch(n_threads: int, n_of_torch: int) -> None:
+    """On PyTorch's own threads; tests/cpu/test_cpu_openmp.py has what the kernels ask of a runtime."""
+    _cpu = pytest.importorskip("sparq_ipu._cpu")
+    assert _cpu.use_openmp()
+    rng = np.random.default_rng(n_threads)
+    key, value = rng.standard_normal((2, 1, 2, 5000, 16)).astype(np.float16)
+    query = rng.standard_normal((1, 4, 16)).astype(np.float16)
+    cache = sparq_ipu.KVCache(1, 2, 16, 5000, device="cpu", n_threads=n_threads)
+    cache.append(key, value)
+    expected = exact.sparq_attention(query, key, value, rank=8, top_k=50).view(np.uint16)
+    before, weight = torch.get_num_threads(), torch.ones(512, 512)
+    torch.set_num_threads(n_of_torch)
+    try:
+        for _ in range(3):
+            assert float((weight @ weight)[0, 0]) == 512
+            assert (
+                sparq_ipu.sparq_attention(query, cache, rank=8, top_k=50).view(np.uint16) == expected
+            ).all()
+    finally:
+        torch.set_num_threads(before)

@@ -35,6 +35,7 @@ from sparq_ipu.transformers import (  # noqa: E402
     enable_dense,
     is_enabled,
 )
+from sparq_ipu.transformers.cache.attend import half_of  # noqa: E402
 from sparq_ipu.transformers.cache.traffic import Traffic  # noqa: E402
 from sparq_ipu.transformers.cache_name import cache_of, with_cache  # noqa: E402
 from sparq_reference import SparqSettings, WindowSettings  # noqa: E402
@@ -100,17 +101,6 @@ def test_dense_through_the_cache_is_close_to_the_model_itself(model):
     assert not torch.equal(own, through)
 
 
-def test_padded_batch_equals_its_rows_alone(model):
-    rows = [tokens_of(40), tokens_of(23, seed=1), tokens_of(9, seed=2)]
-    tokens, mask = left_padded(rows)
-    enable(model, **SETTINGS)
-    together = greedy(model, tokens, 20, attention_mask=mask)
-    for index, row in enumerate(rows):
-        assert together[index].tolist() == greedy(model, row, 20)[0].tolist()
-    # negative control: padding taken for text changes what follows
-    assert greedy(model, tokens, 20, attention_mask=torch.ones_like(mask))[2].tolist() != together[2].tolist()
-
-
 def test_right_padding_and_padding_between_turns(model):
     oracle = tiny_model()
     Oracle([SETTINGS] * 3).install(oracle)
@@ -174,26 +164,17 @@ def test_settings_by_layer(model):
     assert torch.equal(got, step_logits(model, tokens, 4))
 
 
-def test_numpy_s_numbers_are_settings_too(model):
-    """As for every other function that takes them."""
-    tokens, numpy_s = tokens_of(40), {name: np.int64(x) for name, x in SETTINGS.items()}
-    enable(model, layers={0: {"mean_value": False}}, **SETTINGS)
-    expected = step_logits(model, tokens, 4)
-    numpy_s["mean_value"] = np.True_
-    enable(model, layers={0: {"mean_value": np.False_}}, min_seq_len=np.int32(0), **numpy_s)
-    assert torch.equal(step_logits(model, tokens, 4), expected)
-    enable(model, **numpy_s)  # negative control
-    assert not torch.equal(step_logits(model, tokens, 4), expected)
-
-
-@pytest.mark.parametrize("how", ["beams", "sampling", "several sequences"])
+@pytest.mark.parametrize("how", ["beams", "beams of 4 bits", "sampling", "several sequences"])
 def test_generate_equals_the_oracle(model, how):
+    settings, n = (dict(SETTINGS, index_bits=4), 70) if "bits" in how else (SETTINGS, 30)
+    beams = dict(num_beams=4, num_return_sequences=2, do_sample=False)
     options = {
-        "beams": dict(num_beams=4, num_return_sequences=2, do_sample=False),
+        "beams": beams,
+        "beams of 4 bits": beams,
         "sampling": dict(do_sample=True, temperature=1.5),
         "several sequences": dict(do_sample=True, num_return_sequences=3),
     }[how]
-    tokens, mask = left_padded([tokens_of(30), tokens_of(12, seed=1)])
+    tokens, mask = left_padded([tokens_of(n), tokens_of(n - 18, seed=1)])
 
     def run(used):
         torch.manual_seed(5)
@@ -201,8 +182,8 @@ def test_generate_equals_the_oracle(model, how):
 
     plain = run(model)
     oracle = copy.deepcopy(model)
-    Oracle([SETTINGS] * 3).install(oracle)
-    enable(model, **SETTINGS)
+    Oracle([settings] * 3).install(oracle)
+    enable(model, **settings)
     assert torch.equal(run(model), run(oracle))
     assert not torch.equal(run(model), plain)
 
@@ -361,16 +342,19 @@ def test_reordered_cache_takes_a_prompt_and_a_token(model):
     assert torch.equal(logits[0], logits[2]) and torch.equal(logits[1], logits[3])
 
 
-def test_a_mask_that_hides_earlier_tokens_is_followed(model):
-    enable(model, **SETTINGS)
+@pytest.mark.parametrize("n, index_bits", [(30, 16), (140, 4)])
+def test_a_mask_that_hides_earlier_tokens_is_followed(model, n, index_bits):
+    """Positions behind them move to other blocks of the key index."""
+    settings = dict(SETTINGS, index_bits=index_bits)
+    enable(model, **settings)
     oracle = tiny_model()
-    Oracle([SETTINGS] * 3).install(oracle)
-    tokens = tokens_of(30)
+    Oracle([settings] * 3).install(oracle)
+    tokens = tokens_of(n)
     logits = {}
     for used in (model, oracle):
         with torch.no_grad():
             cache = cache_of(used(tokens, use_cache=True))
-            mask = torch.ones(1, 30, dtype=torch.int64)
+            mask = torch.ones(1, n, dtype=torch.int64)
             mask[0, 4:9] = 0
             for n_tokens in (1, 1, 3, 1):  # the others stay hidden, also where keys are read back
                 positions = torch.arange(mask.shape[1], mask.shape[1] + n_tokens)[None]
@@ -615,3 +599,12 @@ def test_the_output_layer_gets_the_last_token_with_usual_strides(model):
     handle.remove()
     width = model.config.hidden_size
     assert seen == [(30 * width, width, 1), (width, width, 1)]
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize(("off", "changes"), [(0.0, False), (5e-7, False), (2e-6, True), (1e-3, True)])
+def test_a_factor_of_nearly_one_changes_no_bit(off: float, changes: bool, sign: int) -> None:
+    """The factor of scores is left out where it is 1 but for rounding."""
+    between = torch.tensor([1 + 2**-11, 1 + 3 * 2**-11])  # ties: the least factor moves one of the two
+    scaled = half_of(between, 1 + sign * off)
+    assert (scaled.tolist() != [1.0, 1 + 2**-9]) == changes

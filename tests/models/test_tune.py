@@ -265,16 +265,6 @@ def test_bad_usage_is_seen_before_the_weights(tmp_path, capsys, monkeypatch, opt
     assert message in capsys.readouterr().err
 
 
-def test_checkpoint_without_a_tokenizer(tmp_path, capsys, monkeypatch):
-    tiny_model().save_pretrained(tmp_path)
-    (tmp_path / "text").write_text("words")
-    monkeypatch.setattr(tune.Checkpoint, "model", None)
-    monkeypatch.setitem(sys.modules, "torch", None)
-    command = [str(tmp_path), "--text", str(tmp_path / "text"), "--output", str(tmp_path / "x")]
-    assert tune.main([*command, "--max-kl", "1"]) == 2
-    assert f"tune: MODEL must have a tokenizer, got none in {tmp_path}" in capsys.readouterr().err
-
-
 @pytest.mark.slow
 def test_the_mean_value_harms_the_first_layer_of_smollm2():
     """The first layer attends diffusely: see docs/study.md. Found on a text, not known beforehand."""

@@ -8,8 +8,8 @@
     python tests/mutation --again FILE                  survivors of a --json FILE, with ten times the tests
     python tests/mutation --map                         run all tests once, to learn which run which lines
 
-The tests of a mutant are those that run its line, the quickest first, until one fails. Coverage finds them
-(covering.py). The tree is not changed: a copy in build/mutation is. C++ needs a build of the tree
+The tests of a mutant are those that run its line, the quickest first, until one fails. Coverage finds them,
+or names (covering.py). The tree is not changed: a copy in build/mutation is. C++ needs a build of the tree
 (`pip install -e .`); only what depends on the broken file is compiled again.
 
 Results:
@@ -175,11 +175,9 @@ class Runner:
         )
 
 
-def record(runner: Runner, tests: list[str], with_cpp: bool) -> None:
+def record(runner: Runner, tests: list[str]) -> None:
     """Make the map: all tests, or those of some paths."""
     recorder = Recorder(runner.folder / "map", runner.tree, runner.warm)
-    if with_cpp:
-        runner.tree.link_modules(recorder.build())
     root = runner.tree.root
     found = [
         p
@@ -191,8 +189,6 @@ def record(runner: Runner, tests: list[str], with_cpp: bool) -> None:
         if not name.startswith(LEFT_OUT):
             print(recorder.record(name), flush=True)
     recorder.combine()
-    if with_cpp:
-        runner.native().mend()
 
 
 def drawn(runner: Runner, paths: list[str], seed: int, sample: bool) -> Iterator[tuple[Mutant, str]]:
@@ -262,14 +258,13 @@ def main() -> int:
     parser.add_argument("--by-hand", action="store_true", help="the list by hand")
     parser.add_argument("--again", type=Path, metavar="FILE", help="survivors of an earlier --json FILE")
     parser.add_argument("--map", action="store_true", help="record which tests run which lines")
-    parser.add_argument("--no-cpp", action="store_true", help="with --map: of Python alone, without a build")
     parser.add_argument("--json", type=Path, metavar="FILE", help="append a JSON line for each mutant")
     parser.add_argument("--copy", type=Path, default=ROOT / "build" / "mutation", help="where the copy is")
     parser.add_argument("--tree", type=Path, default=ROOT, help="the project to break (default: this one)")
     arguments = parser.parse_args()
     runner = Runner(arguments.copy.resolve(), arguments.tree.resolve())
     if arguments.map:
-        record(runner, arguments.paths, not arguments.no_cpp)
+        record(runner, arguments.paths)
         return 0
     missing: list[str] = []
     if arguments.again:

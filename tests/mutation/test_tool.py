@@ -55,7 +55,7 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (project / "tests" / "mutation").mkdir()
     for command in ("init -q", "-c user.name=a -c user.email=a@b commit -q --allow-empty -m toy"):
         subprocess.run(["git", *command.split()], cwd=project, check=True)
-    run(project, "--map", "--no-cpp")
+    run(project, "--map")
     return project
 
 

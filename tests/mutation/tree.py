@@ -58,12 +58,3 @@ class Tree:
         path.write_text(text, encoding="utf-8")
         for cached in path.parent.glob(f"__pycache__/{path.stem}.*"):
             cached.unlink()
-
-    def link_modules(self, built: Path) -> None:
-        """The tree's package uses the C++ modules of this folder (below it: `_cpu` of a CMake build)."""
-        package = self.root / "python" / "sparq_ipu"
-        found = [*built.glob("_c*.so"), *built.glob("cpu/_cpu*.so"), *built.glob("sparq_codelets.gp")]
-        for module in found:
-            link = package / module.name
-            link.unlink(missing_ok=True)
-            link.symlink_to(module.resolve())

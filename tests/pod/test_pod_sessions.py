@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -146,31 +144,6 @@ def test_memory_is_that_of_each_ipu() -> None:
         spec, 8, attention=[SPARQ], options=DeviceOptions(n_tiles=12, n_ipus=2), n_layers=3
     )
     assert session.streaming_memory_bytes[0] > session.streaming_memory_bytes[1]  # two layers, one
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (dict(n_ipus=3), "KVCache: n_ipus must be a power of two up to 64, got 3"),
-        (dict(n_ipus=128), r"KVCache: n_ipus must be in \[1, 64\], got 128"),
-        (dict(n_ipus=2, split="tokens"), "KVCache: split must be 'layers' or 'heads', got 'tokens'"),
-        (
-            dict(n_ipus=8, n_layers=4),
-            "KVCache: n_ipus must be at most n_layers=4 where .*, got 8",
-        ),
-        (
-            dict(n_ipus=16, split="heads"),
-            "KVCache: n_ipus must split n_kv_heads=4, then batch=2, evenly, got 16",
-        ),
-    ],
-)
-def test_refused_pods(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        KVCache(**SHAPE, device="emulator", **options)
-    n_layers = options.pop("n_layers", 1)
-    unchecked = SimpleNamespace(**{**dataclasses.asdict(DeviceOptions(n_tiles=2)), **options})
-    with pytest.raises(ValueError, match=message.replace("KVCache", "plan")):
-        _core.Session(CacheSpec(**SHAPE), 8, attention=[SPARQ], options=unchecked, n_layers=n_layers)
 
 
 def test_what_does_not_fit_names_the_ipu_and_the_resource() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The key index of 8, 4 or 2 bits (docs/exactness.md E9): what is stored, scores, laws, error."""
+"""The key index of 8, 4 or 2 bits (docs/exactness.md E9): what is stored, scores, error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import strategies
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparq_reference import KVCache, SparqSettings, exact, exact_twin, ideal, key_index, numerics
+from sparq_reference import SparqSettings, exact, exact_twin, ideal, key_index, numerics
 
 BITS = pytest.mark.parametrize("bits", [8, 4, 2])
 
@@ -176,74 +176,6 @@ def test_quantising_behind_the_last_block_is_noticed(
     monkeypatch.setattr(key_index, "block_scores", lambda *a, **of: scores(*a, **of)[:, : len(keys)])
     with pytest.raises(AssertionError, match="scores differ"):
         check_contract(query, keys, 4)
-
-
-# laws
-
-
-def law_fewer_than_a_block_is_unquantised(query: np.ndarray, keys: np.ndarray, bits: int) -> None:
-    """The positions behind the last full block have the scores of index_bits=16, bit for bit."""
-    full = len(keys) // 64 * 64
-    got, expected = approx_scores(query, keys, bits), approx_scores(query, keys, 16)
-    np.testing.assert_array_equal(bits_of(got[:, full:]), bits_of(expected[:, full:]))
-
-
-def law_blocks_do_not_meet(query: np.ndarray, keys: np.ndarray, bits: int) -> None:
-    """A full block has the scores it has alone: whatever is before and behind."""
-    whole = approx_scores(query, keys, bits)
-    for start in range(0, len(keys) // 64 * 64, 64):
-        block = slice(start, start + 64)
-        np.testing.assert_array_equal(
-            bits_of(whole[:, block]), bits_of(approx_scores(query, keys[block], bits))
-        )
-
-
-@BITS
-@given(drawn=queries_and_keys())
-def test_fewer_than_a_block_is_unquantised(bits: int, drawn: tuple[np.ndarray, np.ndarray]) -> None:
-    law_fewer_than_a_block_is_unquantised(*drawn, bits)
-
-
-@BITS
-@given(drawn=queries_and_keys())
-def test_blocks_do_not_meet(bits: int, drawn: tuple[np.ndarray, np.ndarray]) -> None:
-    law_blocks_do_not_meet(*drawn, bits)
-
-
-def test_blocks_that_share_a_step_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = key_index.quantise
-
-    def one_step(columns: np.ndarray, bits: int) -> key_index.KeyIndex:
-        index = right(columns, bits)
-        return index._replace(step=np.broadcast_to(index.step.max(axis=1, keepdims=True), index.step.shape))
-
-    monkeypatch.setattr(key_index, "quantise", one_step)
-    with pytest.raises(AssertionError):
-        law_blocks_do_not_meet(*control(8), 8)
-
-
-@BITS
-@given(data=st.data())
-def test_below_64_positions_a_cache_is_as_with_16_bits(bits: int, data: st.DataObject) -> None:
-    x = data.draw(strategies.attentions(seq_lens=(1, 2, 8, 31, 63), head_dims=(8, 64)))
-    settings = data.draw(strategies.sparq_settings(x)).arguments()
-    batch, n_kv_heads, seq_len, head_dim = x.key.shape
-    outputs = []
-    for index_bits in (16, bits):
-        cache = KVCache(batch, n_kv_heads, head_dim, seq_len, index_bits=index_bits)
-        cache.append(x.key, x.value, x.lengths)
-        outputs.append(cache.sparq_attention(x.query, **settings))
-    np.testing.assert_array_equal(*map(bits_of, outputs))
-
-
-@BITS
-def test_from_64_positions_on_it_is_not(bits: int) -> None:
-    """Negative control of the test above."""
-    x = strategies.make_attention(np.random.default_rng(0), seq_len=64, head_dim=64)
-    sparq = dict(rank=16, top_k=8)
-    assert not np.array_equal(
-        exact.sparq_attention(*x.qkv, **sparq, index_bits=bits), exact.sparq_attention(*x.qkv, **sparq)
-    )
 
 
 @BITS
