@@ -319,11 +319,11 @@ KEYS = {
 
 
 def kinds_and_layouts() -> Iterator[Any]:
-    """Of each kind two layouts, of each layout some kinds. The rest is slow."""
+    """Of each kind two layouts, of each layout some kinds."""
     for i, kind in enumerate(KEYS):
         for j, layout in enumerate(LAYOUTS):
-            marks = () if (i + 2 * j) % len(LAYOUTS) < 2 else pytest.mark.slow
-            yield pytest.param(kind, layout, marks=marks, id=f"{kind}-{layout.n_parts}parts{layout.filled}")
+            if (i + 2 * j) % len(LAYOUTS) < 2:
+                yield pytest.param(kind, layout, id=f"{kind}-{layout.n_parts}parts{layout.filled}")
 
 
 @pytest.mark.parametrize(("kind", "layout"), kinds_and_layouts())

@@ -115,7 +115,7 @@ def test_append_in_pieces(any_bits: int, data: st.DataObject, isa_index: int) ->
     isa = isas[isa_index % len(isas)]
     tensors = data.draw(attentions(head_dims=(8, 24, 64), seq_lens=(1, 9, 63, 64, 65, 129, 193, 1025)))
     settings = data.draw(sparq_settings(tensors)).arguments()
-    pieces = make_cache(tensors, isa=isa, index_bits=index_bits)
+    pieces = make_cache(tensors, isa=isa, index_bits=any_bits)
     if data.draw(st.booleans()):
         stale = np.full_like(tensors.key, 7)
         pieces.append(stale, stale)
@@ -151,7 +151,7 @@ def test_reorder_and_read(any_bits: int, data: st.DataObject) -> None:
     """Beam search: each element continues from a copy of another; then they grow apart, past a block."""
     tensors = data.draw(attentions(batches=(2, 3, 4), head_dims=(8, 16), seq_lens=(1, 63, 64, 190, 1087)))
     batch, seq_len = len(tensors.lengths), tensors.key.shape[2]
-    cache = make_cache(tensors, capacity=seq_len + 70, n_threads=2, index_bits=index_bits)
+    cache = make_cache(tensors, capacity=seq_len + 70, n_threads=2, index_bits=any_bits)
     cache.append(tensors.key, tensors.value, tensors.lengths)
     source = np.arange(batch)
     for _ in range(3):
@@ -178,7 +178,7 @@ def test_reorder_and_read(any_bits: int, data: st.DataObject) -> None:
     assert_same_bits(got_value, value, "read value")
     settings = dict(rank=3, top_k=5, n_local=1, mean_value=True)
     expected = exact.sparq_attention(
-        tensors.query, key, value, lengths=lengths, index_bits=index_bits, **settings
+        tensors.query, key, value, lengths=lengths, index_bits=any_bits, **settings
     )
     assert_same_bits(sparq_attention(tensors.query, cache, **settings), expected, str(source))
 
@@ -253,7 +253,7 @@ def test_unchecked_nan_does_no_harm(isa: str, any_bits: int, group_size: int) ->
         broken = tensors._replace(**{place: bad.astype(np.float16)})
         for n_threads in (1, 3):
             cache = filled_cache(
-                broken, isa=isa, n_threads=n_threads, check_finite=False, index_bits=index_bits
+                broken, isa=isa, n_threads=n_threads, check_finite=False, index_bits=any_bits
             )
             sparq = sparq_attention(broken.query, cache, rank=3, top_k=20, n_local=2)
             assert sparq.shape == dense_attention(broken.query, cache).shape == broken.query.shape

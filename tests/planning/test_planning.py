@@ -107,11 +107,11 @@ def planned(shape, kernel, append, **options):
 
 def cases():
     """Of each shape two variants without appended tokens and two others with them, so that each variant has
-    several shapes of both. The rest is slow."""
+    several shapes of both."""
     for i, (shape, append) in enumerate(SHAPES_AND_APPENDS):
         for j, variant in enumerate(VARIANTS):
-            marks = () if (3 * i + j) % len(VARIANTS) < 2 else pytest.mark.slow
-            yield pytest.param(shape, append, *variant, marks=marks)
+            if (3 * i + j) % len(VARIANTS) < 2:
+                yield pytest.param(shape, append, *variant)
 
 
 @pytest.mark.parametrize(
