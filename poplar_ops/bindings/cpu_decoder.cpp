@@ -5,6 +5,7 @@
 #include "cpu.hpp"
 #include "decoder/decoder_step.hpp"
 #include "decoder/few_bits_product.hpp"
+#include "dispatch.hpp"
 
 #include <pybind11/stl.h>
 #include <pybind11/typing.h>
@@ -90,7 +91,8 @@ using LayerAt = std::tuple<std::array<std::uintptr_t, 6>, std::array<LinearAt, 4
 std::unique_ptr<DecoderStep> decoderStep(const std::vector<LayerAt> &layersAt,
                                          std::uintptr_t lastNorm, const NormAt &norm,
                                          const HeadNormsAt &heads, std::size_t hidden,
-                                         float multiplier, std::uintptr_t activation) {
+                                         float multiplier, std::uintptr_t activation,
+                                         const std::string &isa) {
   if (layersAt.empty())
     throw sparq::Error("decoder_step: layers must be at least one, got 0");
   std::vector<DecoderStep::Layer> layers;
@@ -103,7 +105,7 @@ std::unique_ptr<DecoderStep> decoderStep(const std::vector<LayerAt> &layersAt,
   return std::make_unique<DecoderStep>(
       std::move(layers), bfloat16At(lastNorm), normAt(norm),
       DecoderStep::HeadNorms{nQueries, queryWidth, nKeys, keyWidth}, hidden, multiplier,
-      bfloat16At(activation));
+      bfloat16At(activation), isa);
 }
 
 void beginStep(const DecoderStep &step, std::size_t nRows, std::uintptr_t hidden,
@@ -118,6 +120,12 @@ void nextOfStep(const DecoderStep &step, std::size_t layer, std::size_t nRows,
   py::gil_scoped_release release;
   step.next(layer, nRows, bfloat16At(attended), reinterpret_cast<std::uint16_t *>(hidden),
             reinterpret_cast<std::uint16_t *>(products), nThreads);
+}
+
+void turnRows(const DecoderStep &step, std::size_t layer, const RotaryAt &rotary, std::size_t nRows,
+              std::uintptr_t products, std::int64_t nThreads) {
+  py::gil_scoped_release release;
+  step.turn(layer, rotaryAt(rotary), nRows, reinterpret_cast<std::uint16_t *>(products), nThreads);
 }
 
 // The cache, and settings, or none for dense attention.
@@ -157,10 +165,12 @@ runStep(const DecoderStep &step, std::size_t layer,
   return {done.layer, done.attentionSeconds, done.productSeconds};
 }
 
+const DecoderKernels &kernels() { return *kernelsNamed("decoder_step", "auto").decoder; }
+
 void rmsNormAt(const NormAt &norm, std::uintptr_t weight, std::size_t n, std::uintptr_t from,
                std::uintptr_t to) {
-  rmsNorm(normAt(norm), bfloat16At(weight), n, bfloat16At(from),
-          reinterpret_cast<std::uint16_t *>(to));
+  kernels().rmsNorm(normAt(norm), bfloat16At(weight), n, bfloat16At(from),
+                    reinterpret_cast<std::uint16_t *>(to));
 }
 
 } // namespace
@@ -178,7 +188,7 @@ void bindDecoder(py::module_ &m) {
   m.def(
       "mean_of_squares",
       [](std::size_t n, unsigned lanes, std::uintptr_t row) {
-        return meanOfSquares(n, lanes, bfloat16At(row));
+        return kernels().meanOfSquares(n, lanes, bfloat16At(row));
       },
       py::arg("n"), py::arg("lanes"), py::arg("row"));
 
@@ -188,11 +198,14 @@ void bindDecoder(py::module_ &m) {
 
   py::class_<DecoderStep>(m, "DecoderStep")
       .def(py::init(&decoderStep), py::arg("layers"), py::arg("last_norm"), py::arg("norm"),
-           py::arg("heads"), py::arg("hidden"), py::arg("multiplier"), py::arg("activation"))
+           py::arg("heads"), py::arg("hidden"), py::arg("multiplier"), py::arg("activation"),
+           py::kw_only(), py::arg("isa") = "auto")
       .def("begin", &beginStep, py::arg("n_rows"), py::arg("hidden"), py::arg("products"),
            py::arg("n_threads"))
       .def("next", &nextOfStep, py::arg("layer"), py::arg("n_rows"), py::arg("attended"),
            py::arg("hidden"), py::arg("products"), py::arg("n_threads"))
+      .def("turn", &turnRows, py::arg("layer"), py::arg("rotary"), py::arg("n_rows"),
+           py::arg("products"), py::arg("n_threads"))
       .def("run", &runStep, py::arg("layer"), py::arg("attention"), py::arg("rotary"),
            py::arg("n_rows"), py::arg("hidden"), py::arg("products"), py::arg("n_threads"),
            py::arg("lengths"));

@@ -16,6 +16,7 @@ from sparq_ipu.transformers.cache_name import with_cache
 from sparq_ipu.transformers.decoder.families import family_of
 from sparq_ipu.transformers.decoder.lean_step import LeanStep
 
+FAST = [name for name, family in FAMILIES.items() if family.is_fast]
 SETTINGS = dict(rank=8, top_k=16, n_local=4, min_seq_len=0)
 
 
@@ -42,6 +43,15 @@ def a_wide_model(weights: str, kind: str = "Qwen2", **changes: Any) -> Any:
     return model
 
 
+def of_family(name: str, weights: str) -> Any:
+    """A fast one with bfloat16 weights, or a shape that is one call with these weights."""
+    if weights == "bfloat16":
+        return a_model(name, torch.bfloat16)
+    changes = dict(FAMILIES[name].changes)
+    changes.pop("num_key_value_heads", None)
+    return a_wide_model(weights, FAMILIES[name].kind, **changes)
+
+
 def skip_trials(monkeypatch: Any) -> None:
     """Steps of `enable` itself would be counted, and would refuse what a test breaks."""
 
@@ -54,11 +64,16 @@ def skip_trials(monkeypatch: Any) -> None:
 
 @contextlib.contextmanager
 def counted(monkeypatch: Any) -> Iterator[list[int]]:
-    """How many steps are lean."""
+    """How many steps of one token are lean."""
     steps: list[int] = []
     own = LeanStep.step
+
+    def step(self: Any, few_bits: Any, tokens: Any, *given: Any) -> Any:
+        steps.extend([1] if tokens.shape[1] == 1 else [])
+        return own(self, few_bits, tokens, *given)
+
     with monkeypatch.context() as patch:
-        patch.setattr(LeanStep, "step", lambda self, *given: (steps.append(1), own(self, *given))[1])
+        patch.setattr(LeanStep, "step", step)
         yield steps
 
 

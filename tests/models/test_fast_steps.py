@@ -17,7 +17,7 @@ pytest.importorskip("sparq_ipu._cpu")
 
 from families import FAMILIES  # noqa: E402
 from gguf_files import a_gguf  # noqa: E402
-from lean_steps import SETTINGS, a_model, a_wide_model, both, uneven  # noqa: E402
+from lean_steps import FAST, SETTINGS, a_model, both, of_family, uneven  # noqa: E402
 from tiny_models import greedy, tiny_model, tokens_of  # noqa: E402
 
 import sparq_ipu.transformers  # noqa: E402
@@ -27,17 +27,7 @@ from sparq_ipu.transformers.cache_name import with_cache  # noqa: E402
 from sparq_ipu.transformers.decoder import families  # noqa: E402
 from sparq_ipu.transformers.integration import steps_of  # noqa: E402
 
-FAST = [name for name, family in FAMILIES.items() if family.is_fast]
 OTHER_BITS = "its own forward pass has other bits in a trial"
-
-
-def of_family(name: str, weights: str) -> Any:
-    """With bfloat16 weights, or a shape that is one call with these weights."""
-    if weights == "bfloat16":
-        return a_model(name, torch.bfloat16)
-    changes = dict(FAMILIES[name].changes)
-    changes.pop("num_key_value_heads", None)
-    return a_wide_model(weights, FAMILIES[name].kind, **changes)
 
 
 @pytest.mark.parametrize("weights", ["bfloat16", "int8", "int4"])

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "decoder_step.hpp"
 
-#include "bfloat16.hpp"
+#include "dispatch.hpp"
 #include "few_bits_product.hpp"
 #include "thread_pool.hpp"
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -16,51 +15,6 @@ namespace sparq {
 namespace cpu {
 namespace {
 
-// PyTorch's sum of a row: four vectors side by side, and sixteen of each at a time, so that no sum
-// has many.
-template <unsigned lanes> float sumOfSquares(const std::uint16_t *x, std::size_t n) {
-  constexpr unsigned side = 4, levels = 4, levelPower = 4, wide = side * lanes;
-  constexpr std::size_t levelStep = 1 << levelPower;
-  float sums[levels][wide] = {};
-  const auto add = [&](std::size_t at, unsigned count) {
-    for (unsigned i = 0; i < count; ++i) {
-      const float value = widened(x[at + i]);
-      sums[0][i] += value * value;
-    }
-  };
-  const std::size_t nVectors = n / lanes, nWide = nVectors / side;
-  std::size_t i = 0;
-  while (i + levelStep <= nWide) {
-    for (std::size_t j = 0; j < levelStep; ++j, ++i)
-      add(i * wide, wide);
-    for (unsigned level = 1; level < levels; ++level) {
-      for (unsigned k = 0; k < wide; ++k) {
-        sums[level][k] += sums[level - 1][k];
-        sums[level - 1][k] = 0;
-      }
-      if (i & ((levelStep - 1) << (level * levelPower)))
-        break;
-    }
-  }
-  for (; i < nWide; ++i)
-    add(i * wide, wide);
-  for (unsigned level = 1; level < levels; ++level)
-    for (unsigned k = 0; k < wide; ++k)
-      sums[0][k] += sums[level][k];
-  for (std::size_t vector = nWide * side; vector < nVectors; ++vector)
-    add(vector * lanes, lanes);
-  for (unsigned k = lanes; k < wide; ++k)
-    sums[0][k % lanes] += sums[0][k];
-  float sum = 0;
-  for (std::size_t at = nVectors * lanes; at < n; ++at) {
-    const float value = widened(x[at]);
-    sum += value * value;
-  }
-  for (unsigned k = 0; k < lanes; ++k)
-    sum += sums[0][k];
-  return sum;
-}
-
 // Calls work(row), on all threads where there are several rows.
 template <class Work> void eachRow(std::size_t nRows, std::int64_t nThreads, const Work &work) {
   if (nRows == 1)
@@ -68,25 +22,18 @@ template <class Work> void eachRow(std::size_t nRows, std::int64_t nThreads, con
   PoolLease pool(checkedThreads("decoder_step", nThreads));
   const std::size_t team = pool->nThreads();
   pool->run([&](unsigned thread) {
-    for (std::size_t row = thread; row < nRows; row += team)
+    for (std::size_t row = nRows * thread / team; row < nRows * (thread + 1) / team; ++row)
       work(row);
   });
 }
 
-void addTo(std::uint16_t *sum, const std::uint16_t *x, std::size_t n) {
-  for (std::size_t i = 0; i < n; ++i)
-    sum[i] = narrowed(widened(sum[i]) + widened(x[i]));
-}
-
-void multiply(const FewBitsWeights &weights, std::size_t nRows, const std::uint16_t *rows,
-              std::uint16_t *output, std::int64_t nThreads) {
-  multiplyFewBits(
-      {rows, weights.codes, weights.scale, output, nRows, weights.inputs, weights.outputs},
-      nThreads, "auto");
-  if (!weights.bias)
-    return;
-  for (std::size_t row = 0; row < nRows; ++row)
-    addTo(output + row * weights.outputs, weights.bias, weights.outputs);
+// Calls work(first row, number of rows) for parts of about the same size.
+template <class Work> void eachPart(std::size_t nRows, const Work &work) {
+  const std::size_t parts = (nRows + mostRows - 1) / mostRows;
+  for (std::size_t part = 0; part < parts; ++part) {
+    const std::size_t begin = nRows * part / parts;
+    work(begin, nRows * (part + 1) / parts - begin);
+  }
 }
 
 void check(bool holds, std::size_t layer, const char *rule) {
@@ -97,30 +44,13 @@ void check(bool holds, std::size_t layer, const char *rule) {
 
 } // namespace
 
-float meanOfSquares(std::size_t n, unsigned lanes, const std::uint16_t *x) {
-  const float sum = lanes == 16  ? sumOfSquares<16>(x, n)
-                    : lanes == 8 ? sumOfSquares<8>(x, n)
-                                 : sumOfSquares<4>(x, n);
-  return sum / static_cast<float>(n);
-}
-
-void rmsNorm(const RmsNorm &norm, const std::uint16_t *weight, std::size_t n,
-             const std::uint16_t *from, std::uint16_t *to) {
-  const float factor = 1.f / std::sqrt(meanOfSquares(n, norm.lanes, from) + norm.epsilon);
-  if (norm.roundsTwice)
-    for (std::size_t i = 0; i < n; ++i)
-      to[i] = narrowed((widened(weight[i]) + norm.offset) *
-                       widened(narrowed(widened(from[i]) * factor)));
-  else
-    for (std::size_t i = 0; i < n; ++i)
-      to[i] = narrowed((widened(weight[i]) + norm.offset) * (widened(from[i]) * factor));
-}
-
 DecoderStep::DecoderStep(std::vector<Layer> layersIn, const std::uint16_t *lastNormIn,
                          const RmsNorm &normIn, const HeadNorms &headsIn, std::size_t hidden,
-                         float multiplierIn, const std::uint16_t *activationIn)
+                         float multiplierIn, const std::uint16_t *activationIn,
+                         const std::string &isaIn)
     : layers(std::move(layersIn)), lastNorm(lastNormIn), norm(normIn), heads(headsIn),
-      hiddenSize(hidden), multiplier(multiplierIn), activation(activationIn) {
+      hiddenSize(hidden), multiplier(multiplierIn), activation(activationIn), isa(isaIn),
+      kernels(*kernelsNamed("decoder_step", isaIn).decoder) {
   if (norm.lanes != 4 && norm.lanes != 8 && norm.lanes != 16)
     throw std::invalid_argument("decoder_step: lanes must be 4, 8 or 16, got " +
                                 std::to_string(norm.lanes));
@@ -136,11 +66,23 @@ DecoderStep::DecoderStep(std::vector<Layer> layersIn, const std::uint16_t *lastN
   }
 }
 
+void DecoderStep::multiply(const FewBitsWeights &weights, std::size_t nRows,
+                           const std::uint16_t *rows, std::uint16_t *output,
+                           std::int64_t nThreads) const {
+  multiplyFewBits(
+      {rows, weights.codes, weights.scale, output, nRows, weights.inputs, weights.outputs},
+      nThreads, isa);
+  if (weights.bias)
+    eachRow(nRows, nThreads, [&](std::size_t row) {
+      kernels.addRow(weights.outputs, weights.bias, output + row * weights.outputs);
+    });
+}
+
 void DecoderStep::normed(const std::uint16_t *weight, std::size_t row, const std::uint16_t *hidden,
                          std::uint16_t *to) const {
   const std::size_t at = row * hiddenSize;
   if (weight)
-    rmsNorm(norm, weight, hiddenSize, hidden + at, to + at);
+    kernels.rmsNorm(norm, weight, hiddenSize, hidden + at, to + at);
   else
     std::copy_n(hidden + at, hiddenSize, to + at);
 }
@@ -150,11 +92,10 @@ void DecoderStep::add(const std::uint16_t *weight, std::size_t row, std::uint16_
                       std::uint16_t *hidden) const {
   std::uint16_t *const x = outputs + row * hiddenSize;
   if (weight)
-    rmsNorm(norm, weight, hiddenSize, x, x);
+    kernels.rmsNorm(norm, weight, hiddenSize, x, x);
   if (multiplier != 1)
-    for (std::size_t i = 0; i < hiddenSize; ++i)
-      x[i] = narrowed(widened(x[i]) * multiplier);
-  addTo(hidden + row * hiddenSize, x, hiddenSize);
+    kernels.scaleRow(hiddenSize, multiplier, x);
+  kernels.addRow(hiddenSize, x, hidden + row * hiddenSize);
 }
 
 // What a layer attends with, without the rotary embedding.
@@ -166,9 +107,9 @@ void DecoderStep::attentionInputs(const Layer &layer, std::size_t nRows, const s
   eachRow(nRows, nThreads, [&](std::size_t row) {
     std::uint16_t *x = products + row * layer.inputs.outputs;
     for (std::size_t i = 0; i < heads.nQueries; ++i, x += heads.queryWidth)
-      rmsNorm(norm, layer.queryNorm, heads.queryWidth, x, x);
+      kernels.rmsNorm(norm, layer.queryNorm, heads.queryWidth, x, x);
     for (std::size_t i = 0; i < heads.nKeys; ++i, x += heads.keyWidth)
-      rmsNorm(norm, layer.keyNorm, heads.keyWidth, x, x);
+      kernels.rmsNorm(norm, layer.keyNorm, heads.keyWidth, x, x);
   });
 }
 
@@ -207,6 +148,14 @@ void DecoderStep::run(const std::vector<Attention> &attention, const Rotary &rot
 
 void DecoderStep::begin(std::size_t nRows, const std::uint16_t *hidden, std::uint16_t *products,
                         std::int64_t nThreads) const {
+  const std::size_t width = layers.front().inputs.outputs;
+  eachPart(nRows, [&](std::size_t at, std::size_t n) {
+    beginPart(n, hidden + at * hiddenSize, products + at * width, nThreads);
+  });
+}
+
+void DecoderStep::beginPart(std::size_t nRows, const std::uint16_t *hidden, std::uint16_t *products,
+                            std::int64_t nThreads) const {
   const Layer &layer = layers.front();
   std::vector<std::uint16_t> rows(nRows * hiddenSize);
   eachRow(nRows, nThreads,
@@ -217,6 +166,18 @@ void DecoderStep::begin(std::size_t nRows, const std::uint16_t *hidden, std::uin
 void DecoderStep::next(std::size_t index, std::size_t nRows, const std::uint16_t *attended,
                        std::uint16_t *hidden, std::uint16_t *products,
                        std::int64_t nThreads) const {
+  const bool isLast = index + 1 == layers.size();
+  const std::size_t width = isLast ? hiddenSize : layers[index + 1].inputs.outputs;
+  const std::size_t ofAttended = layers[index].output.inputs;
+  eachPart(nRows, [&](std::size_t at, std::size_t n) {
+    nextPart(index, n, attended + at * ofAttended, hidden + at * hiddenSize, products + at * width,
+             nThreads);
+  });
+}
+
+void DecoderStep::nextPart(std::size_t index, std::size_t nRows, const std::uint16_t *attended,
+                           std::uint16_t *hidden, std::uint16_t *products,
+                           std::int64_t nThreads) const {
   const Layer &layer = layers[index];
   const bool isLast = index + 1 == layers.size();
   const std::size_t n = hiddenSize, wide = layer.down.inputs;
@@ -231,9 +192,7 @@ void DecoderStep::next(std::size_t index, std::size_t nRows, const std::uint16_t
   });
   multiply(layer.gates, nRows, rows, gates, nThreads);
   eachRow(nRows, nThreads, [&](std::size_t row) {
-    const std::uint16_t *const gate = gates + row * 2 * wide, *const up = gate + wide;
-    for (std::size_t i = 0; i < wide; ++i)
-      gated[row * wide + i] = narrowed(widened(activation[gate[i]]) * widened(up[i]));
+    kernels.gateRow(wide, activation, gates + row * 2 * wide, gated + row * wide);
   });
   multiply(layer.down, nRows, gated, rows, nThreads);
   eachRow(nRows, nThreads, [&](std::size_t row) {
@@ -242,6 +201,25 @@ void DecoderStep::next(std::size_t index, std::size_t nRows, const std::uint16_t
   });
   if (!isLast)
     attentionInputs(layers[index + 1], nRows, rows, products, nThreads);
+}
+
+void DecoderStep::turn(std::size_t index, const Rotary &rotary, std::size_t nRows,
+                       std::uint16_t *products, std::int64_t nThreads) const {
+  const Layer &layer = layers.at(index);
+  const std::size_t width = layer.inputs.outputs, headDim = layer.output.inputs / rotary.nHeads;
+  const std::size_t nTurned = (width / headDim + rotary.nHeads) / 2; // queries and keys
+  const bool isWide = rotary.type == Float::float32;
+  check(rotary.dim <= headDim && rotary.rows > 0 && (isWide || rotary.type == Float::bfloat16),
+        index, "a rotary embedding of at most head_dim components, bfloat16 or float32");
+  const std::size_t angles = rotary.dim * (isWide ? sizeof(float) : sizeof(std::uint16_t));
+  const auto at = [&](const void *from, std::size_t row) {
+    return static_cast<const char *>(from) + row % rotary.rows * angles;
+  };
+  if (layer.isTurned)
+    eachRow(nRows, nThreads, [&](std::size_t row) {
+      kernels.turnHeads({products + row * width, nTurned, headDim, rotary.dim, at(rotary.cos, row),
+                         at(rotary.sin, row), isWide});
+    });
 }
 
 } // namespace cpu

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A step of one token through a decoder of norms, linear layers, attention and a gated MLP, in one
-// call: decoding a small model is bound by the number of calls, not by their size.
+// Rows of tokens through a decoder of norms, linear layers, attention and a gated MLP. A step of one
+// token in each row is one call: decoding a small model is bound by the number of calls. The tokens
+// of a prompt are rows too; their attention is the caller's.
 #pragma once
 
+#include "decoder/kernels/table.hpp"
 #include "rotary_step.hpp"
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace sparq {
@@ -21,23 +24,6 @@ struct FewBitsWeights {
   const std::uint16_t *bias;  // (outputs,), or null
   std::size_t inputs, outputs;
 };
-
-// How a decoder computes its norms.
-struct RmsNorm {
-  float epsilon;
-  // Numbers in a vector of PyTorch, whose order of a sum depends on it: 4, 8 or 16, by its version
-  // and the processor.
-  unsigned lanes;
-  float offset;     // of the weight
-  bool roundsTwice; // also before the weight
-};
-
-// Of a row of n numbers, in fp32. The sum is in the order of PyTorch's.
-float meanOfSquares(std::size_t n, unsigned lanes, const std::uint16_t *x);
-
-// x / sqrt(meanOfSquares + epsilon) times weight and offset, rounded. `to` may be `from`.
-void rmsNorm(const RmsNorm &norm, const std::uint16_t *weight, std::size_t n,
-             const std::uint16_t *from, std::uint16_t *to);
 
 class DecoderStep {
 public:
@@ -76,10 +62,10 @@ public:
 
   // multiplier: of outputs before they are added to the residual. activation: of the gate, for each
   // of the 65536 numbers, in the order of their bits. Throws std::invalid_argument for layers whose
-  // shapes do not fit together.
+  // shapes do not fit together, Error for an unknown isa.
   DecoderStep(std::vector<Layer> layers, const std::uint16_t *lastNorm, const RmsNorm &norm,
               const HeadNorms &heads, std::size_t hidden, float multiplier,
-              const std::uint16_t *activation);
+              const std::uint16_t *activation, const std::string &isa);
 
   // hidden (nRows, hidden) -> what the first layer attends with, (nRows, outputs of its inputs).
   void begin(std::size_t nRows, const std::uint16_t *hidden, std::uint16_t *products,
@@ -91,6 +77,12 @@ public:
   void next(std::size_t layer, std::size_t nRows, const std::uint16_t *attended,
             std::uint16_t *hidden, std::uint16_t *products, std::int64_t nThreads) const;
 
+  // Turns the queries and keys of a layer's products (nRows, outputs of its inputs), as
+  // `attendRotary` does; row r has the angles of row r modulo rotary.rows. They are bfloat16 or
+  // float.
+  void turn(std::size_t layer, const Rotary &rotary, std::size_t nRows, std::uint16_t *products,
+            std::int64_t nThreads) const;
+
   // Attention and `next` of the layers from done.layer on, up to one whose attention the caller
   // computes, or which `attendRotary` leaves to it. products: (nRows, outputs of the inputs of
   // done.layer) in memory for those of any layer, and then of the layer that done.layer is, or the
@@ -100,6 +92,13 @@ public:
            std::uint16_t *hidden, std::uint16_t *products, std::int64_t nThreads, Done &done) const;
 
 private:
+  // Few enough rows to stay in the second cache.
+  void beginPart(std::size_t nRows, const std::uint16_t *hidden, std::uint16_t *products,
+                 std::int64_t nThreads) const;
+  void nextPart(std::size_t layer, std::size_t nRows, const std::uint16_t *attended,
+                std::uint16_t *hidden, std::uint16_t *products, std::int64_t nThreads) const;
+  void multiply(const FewBitsWeights &weights, std::size_t nRows, const std::uint16_t *rows,
+                std::uint16_t *output, std::int64_t nThreads) const;
   void normed(const std::uint16_t *weight, std::size_t row, const std::uint16_t *hidden,
               std::uint16_t *to) const;
   void add(const std::uint16_t *norm, std::size_t row, std::uint16_t *outputs,
@@ -114,6 +113,8 @@ private:
   const std::size_t hiddenSize;
   const float multiplier;
   const std::uint16_t *const activation;
+  const std::string isa;
+  const DecoderKernels &kernels;
 };
 
 } // namespace cpu

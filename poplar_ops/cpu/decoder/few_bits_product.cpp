@@ -14,8 +14,6 @@ namespace {
 
 // Prefetch distance in weights: measured, one row on a Xeon of 2023.
 constexpr std::size_t ahead = 2560;
-// Rows whose integers stay in the second cache while all weights pass.
-constexpr std::size_t mostRows = 240;
 
 void check(const char *what, std::size_t n, std::size_t multiple) {
   if (n == 0 || n % multiple)
@@ -38,7 +36,7 @@ struct Share {
 void multiplyFewBits(const FewBitsProduct &p, std::int64_t nThreads, const std::string &isa) {
   check("in_features", p.inputs, weightGroup);
   check("out_features", p.outputs, blockOutputs);
-  const ProductKernels &kernels = *kernelsNamed("few_bits_product", isa).products;
+  const DecoderKernels &kernels = *kernelsNamed("few_bits_product", isa).decoder;
   PoolLease pool(checkedThreads("few_bits_product", nThreads));
   const std::size_t team = pool->nThreads(), blocks = p.outputs / blockOutputs;
   const std::size_t groups = p.inputs / weightGroup, tileRows = kernels.tileRows;

@@ -26,6 +26,9 @@ struct FewBitsProduct {
   std::size_t nRows, inputs, outputs;
 };
 
+// Rows whose integers stay in the second cache while all weights pass.
+constexpr std::size_t mostRows = 240;
+
 // A row has the same bits with any others, any threads and any instruction set.
 //
 // Throws Error: inputs no multiple of 32, outputs none of 16, nThreads or isa as in KVCache.

@@ -13,15 +13,18 @@ namespace {
 #include "all.hpp"
 
 #include "decoder/kernels/group_products.hpp"
+#include "decoder/kernels/row_operations.hpp"
 
-constexpr ProductKernels productKernels{roundRows, groupProducts, rowsOfTile,
-                                        width < blockOutputs ? 1 : 2, sizeof(GroupOfTile)};
+constexpr DecoderKernels decoderKernels{
+    roundRows,          groupProducts, meanOfSquares, rmsNorm,    addRow,
+    scaleRow,           gateRow,       turnHeads,     rowsOfTile, width < blockOutputs ? 1 : 2,
+    sizeof(GroupOfTile)};
 
 constexpr Kernels tableOf(const char *name) {
   return {
       name,           widen,          narrow,      addRows,         approxScores, indexScores,
       quantiseBlock,  softmaxWeights, roughKeys,   keyTopK,         meritsAt,     rowScores,
-      weightedValues, promptQuery,    promptBlock, promptAttention, streamSum,    &productKernels};
+      weightedValues, promptQuery,    promptBlock, promptAttention, streamSum,    &decoderKernels};
 }
 
 } // namespace

@@ -152,7 +152,7 @@ struct WeightedValues {
   bool fold;
 };
 
-struct ProductKernels; // decoder/kernels/table.hpp
+struct DecoderKernels; // decoder/kernels/table.hpp
 
 // Attention of a prompt (contract E14). Rows that are multiplied together, a multiple of every
 // instruction set's; the largest integers; weights below which a block adds nothing.
@@ -219,7 +219,7 @@ struct Kernels {
   void (*promptAttention)(const PromptAttention &);
   // A plain vectorised sum, to measure the bandwidth of reading; n a multiple of 64.
   float (*streamSum)(const float *numbers, std::size_t n);
-  const ProductKernels *products; // of linear layers
+  const DecoderKernels *decoder;
 };
 
 extern const Kernels avx512vnniKernels, avx512Kernels, avx2Kernels, portableKernels;

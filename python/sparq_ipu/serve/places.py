@@ -167,6 +167,9 @@ class _LayerPass(StepLayer):
     def takes_step(self, position_ids: Any, attention_mask: Any) -> bool:
         return position_ids is not None and attention_mask is None and not self._pieces
 
+    def takes_prompt(self, position_ids: Any, attention_mask: Any) -> bool:
+        return position_ids is not None and attention_mask is None
+
     def step(self, products: torch.Tensor, rotary: Rotary) -> torch.Tensor:
         done = rotary.attend(products, self.attention_of_step())
         if done is not None:

@@ -13,6 +13,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from sparq_ipu.torch import prompt
 from sparq_ipu.transformers.cache.handover import ATTEND_ONCE
 from sparq_ipu.transformers.cache_name import CACHE, NAMES
+from sparq_ipu.transformers.decoder.step_layer import scores_factor
 from sparq_reference import checks
 
 # `Any`: transformers gives their constructors no types.
@@ -32,6 +33,9 @@ _HARMLESS = frozenset(
         "tokenizer",  # of `generate(stop_strings=...)`
     }
 )
+
+#: What the names of attention that replaces PyTorch's begin with.
+_OWN_PROMPTS = "sparq_ipu_dense"
 
 #: Attribute of the attention modules of an enabled model: the `ForwardPass` of its decoder.
 FORWARD_PASS = "_sparq_ipu_forward_pass"
@@ -70,11 +74,16 @@ def register(base: str, has_windows: bool = False) -> str:
     padding nor for prefill on top of a filled cache.
     """
     # transformers looks for "sdpa" in a name, and refuses it for models that have "eager" alone
-    name = f"sparq_ipu_{'dense' if base == 'sdpa' else base}{'_windows' if has_windows else ''}"
+    name = f"{_OWN_PROMPTS if base == 'sdpa' else 'sparq_ipu_' + base}{'_windows' if has_windows else ''}"
     mask = _mask_interface()[base]
     AttentionInterface.register(name, _attention_over(_attention_interface()[base], base == "sdpa"))
     AttentionMaskInterface.register(name, mask if has_windows else _mask_over(mask))
     return name
+
+
+def has_own_prompts(name: str) -> bool:
+    """Whether prompts attend by `prompt_attention` in a model with this attention."""
+    return name.startswith(_OWN_PROMPTS)
 
 
 def is_registered(base: str) -> bool:
@@ -130,7 +139,7 @@ def _attention_over(base: Callable[..., Any], is_default: bool) -> Callable[...,
             if key.shape[2] != query.shape[2]:
                 checks.fail("sparq_attention", CACHE, "be a SparqCache", "keys of another cache")
         elif query.shape[2] > 1 and not layer.waits:
-            layer.attend_prefill(key, value, query, _factor(scaling, query))
+            layer.attend_prefill(key, value, query, scores_factor(scaling, query))
             if is_default and prompt.takes(query, key, value):
                 attended = layer.attend_prompt(query.detach(), scaling)
                 if attended is not None:
@@ -144,7 +153,7 @@ def _attention_over(base: Callable[..., Any], is_default: bool) -> Callable[...,
             return result
         else:
             layer.check_mask(attention_mask, query.shape[2])
-            return layer.attend(query, key, value, _factor(scaling, query)), None
+            return layer.attend(query, key, value, scores_factor(scaling, query)), None
         result = own(key, value, attention_mask)
         return result
 
@@ -152,11 +161,6 @@ def _attention_over(base: Callable[..., Any], is_default: bool) -> Callable[...,
 
 
 _NO_FORWARD_PASS = ForwardPass()
-
-
-def _factor(scaling: float | None, query: torch.Tensor) -> float:
-    """The factor of the scores, beside 1/sqrt(head_dim)."""
-    return 1.0 if scaling is None else scaling * float(query.shape[-1]) ** 0.5
 
 
 def _check_arguments(arguments: dict[str, Any], dropout: float, window: int | None) -> None:

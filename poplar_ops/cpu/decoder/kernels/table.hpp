@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kernels of linear layers of one instruction set. Like kernels/table.hpp, it defines no
+// The kernels of a decoder of one instruction set. Like kernels/table.hpp, it defines no
 // function that a kernel's file could make its own.
 #pragma once
 
@@ -34,9 +34,41 @@ struct GroupProducts {
   std::size_t stride;
 };
 
-struct ProductKernels {
+// How a decoder computes its norms.
+struct RmsNorm {
+  float epsilon;
+  // Numbers in a vector of PyTorch, whose order of a sum depends on it: 4, 8 or 16, by its version
+  // and the processor.
+  unsigned lanes;
+  float offset;     // of the weight
+  bool roundsTwice; // also before the weight
+};
+
+// The rotary embedding of heads of one token: x * cos + rotate_half(x) * sin.
+struct TurnHeads {
+  std::uint16_t *heads; // (nHeads, headDim), changed
+  std::size_t nHeads, headDim, dim;
+  // (dim,) float where isWide, else bfloat16, which products are then rounded to before their sum.
+  // The sine has the sign that its component has.
+  const void *cos, *sin;
+  bool isWide;
+};
+
+struct DecoderKernels {
   void (*roundRows)(const RoundRows &);
   void (*groupProducts)(const GroupProducts &);
+  // Of a row of n numbers of bfloat16, in fp32. The sum is in the order of PyTorch's.
+  float (*meanOfSquares)(std::size_t n, unsigned lanes, const std::uint16_t *x);
+  // x / sqrt(meanOfSquares + epsilon) times weight and offset, rounded. `to` may be `from`.
+  void (*rmsNorm)(const RmsNorm &norm, const std::uint16_t *weight, std::size_t n,
+                  const std::uint16_t *from, std::uint16_t *to);
+  void (*addRow)(std::size_t n, const std::uint16_t *x, std::uint16_t *sum);
+  void (*scaleRow)(std::size_t n, float factor, std::uint16_t *x);
+  // activation(gate) * up; gates: n of the gate, then n that it is multiplied with. activation: of
+  // each of the 65536 numbers, in the order of their bits.
+  void (*gateRow)(std::size_t n, const std::uint16_t *activation, const std::uint16_t *gates,
+                  std::uint16_t *to);
+  void (*turnHeads)(const TurnHeads &);
   unsigned tileRows, tileBlocks; // rows and blocks that share a pass
   std::size_t tileBytes;         // of a group of a tile
 };

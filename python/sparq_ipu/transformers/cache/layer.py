@@ -435,6 +435,10 @@ class SparqLayer(StepLayer):
     def takes_step(self, position_ids: Any, attention_mask: Any) -> bool:
         return self.window is None or self._columns.n_columns < self.window
 
+    def takes_prompt(self, position_ids: Any, attention_mask: Any) -> bool:
+        is_all_real = self._handover.expected().real is None and (not self.is_initialized or self.is_all_real)
+        return is_all_real and (attention_mask is None or attention_mask.ndim == 2)
+
     def step(self, products: torch.Tensor, rotary: Rotary) -> torch.Tensor:
         done = rotary.attend(products, self.attention_of_step())
         if done is not None:

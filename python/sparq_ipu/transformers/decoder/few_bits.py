@@ -32,8 +32,6 @@ except ImportError:  # not built
 Groups = Tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 #: int4 weights that share a scale
 GROUP = 32
-#: rows of a step (MAX_TOKENS) that joined layers take
-MOST_ROWS = 32
 #: outputs that are joined only whole
 _BLOCK = 64
 #: outputs that the kernels keep together; bytes of a group of 4 bits: codes, and with scales and zeros
@@ -211,8 +209,8 @@ class JoinedLinear:
         return len(kinds) == 1 and not any(layer.out_features % _BLOCK for layer in of)
 
     def takes(self, input: torch.Tensor) -> bool:
-        """Whether the kernels multiply it, and at once."""
-        return input.numel() <= MOST_ROWS * input.shape[-1] and _takes(input, self._packed, self._scale)
+        """Whether the kernels multiply it."""
+        return _takes(input, self._packed, self._scale)
 
     @property
     def addresses(self) -> tuple[int, int, int, int, int]:
@@ -223,7 +221,7 @@ class JoinedLinear:
         return self._packed.data_ptr(), scale, bias, self.in_features, self.out_features
 
     def __call__(self, input: torch.Tensor) -> torch.Tensor:
-        """(rows, sum of their outputs), of a few rows (rows, in_features)."""
+        """(rows, sum of their outputs), of (rows, in_features)."""
         output = _product(input, self._packed, self._scale)
         if self._bias is not None:
             output += self._bias

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps of one token through decoders whose linear layers have few bits: one call of the CPU kernels, and the
-same bits.
+"""Forward passes of decoders whose linear layers have few bits, by the CPU kernels with the same bits.
 
 Between the output of attention and the queries of the next layer are four products, two norms or more, an
-activation and two sums. In a small model these operations take PyTorch longer than reading their weights.
-So the kernels compute them all, and attention too where the cache is theirs. Where it is elsewhere, one call
-leads from the attention of a layer to that of the next.
+activation and two sums. PyTorch takes longer for these operations than for reading the weights of a small
+model in a step, and about as long as for the products of a prompt. So the kernels compute them all. A step of
+one token in each row is one call where the cache is theirs too. Else, and for prompts, one call leads from
+the attention of a layer to that of the next.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from transformers.activations import ACT2FN
 
 from sparq_ipu.transformers.decoder.families import Family
-from sparq_ipu.transformers.decoder.few_bits import MOST_ROWS, JoinedLinear
+from sparq_ipu.transformers.decoder.few_bits import JoinedLinear
 from sparq_ipu.transformers.decoder.rotary import Rotary
 from sparq_ipu.transformers.decoder.unchanged import Unchanged
 
@@ -119,37 +119,46 @@ class FewBitsStep:
             return "this PyTorch rounds norms differently"
         return cls(decoder, family, joined, turned, found, as_written)
 
-    def __call__(self, embedded: torch.Tensor, layers: Sequence[Any], rotary: Rotary) -> torch.Tensor | None:
-        """The normed output of the last layer, (batch, hidden_size); None, and nothing has happened, for rows
-        that the kernels do not take.
+    def __call__(
+        self, embedded: torch.Tensor, layers: Sequence[Any], rotary: Rotary, scaling: float
+    ) -> torch.Tensor | None:
+        """The normed output of the last layer, (batch, n_tokens, hidden_size). None, and nothing has
+        happened, where the kernels do not take it.
 
         Args:
-            embedded: (batch, hidden_size), what the first layer gets.
+            embedded: (batch, n_tokens, hidden_size), what the first layer gets.
             layers: of the cache.
+            scaling: of the scores.
         """
-        n_rows = len(embedded)
-        if embedded.dtype is not torch.bfloat16 or n_rows > MOST_ROWS:
+        batch, n_tokens, _ = embedded.shape
+        n_rows, is_taken = batch * n_tokens, rotary.is_for(torch.bfloat16)
+        if embedded.dtype is not torch.bfloat16 or (n_tokens > 1 and not is_taken):
             return None
         step, n_threads = self.kernels, torch.get_num_threads()
-        is_taken = rotary.is_for(torch.bfloat16)
-        attention = [layer.attention_of_step() if is_taken else None for layer in layers]
         hidden = embedded.clone(memory_format=torch.contiguous_format)
         memory = hidden.new_empty(n_rows * max(self._widths))
         at = n_rows, hidden.data_ptr(), memory.data_ptr(), n_threads
+        is_step = is_taken and n_tokens == 1
+        attention = [layer.attention_of_step() if is_step else None for layer in layers]
         step.begin(*at)
         index = 0
         while True:
             begin, lengths = index, []  # type: tuple[int, list[list[int]]]
             try:
-                index, *_ = step.run(begin, attention, rotary.for_kernels, *at, lengths)
+                if n_tokens == 1:
+                    index, *_ = step.run(begin, attention, rotary.for_kernels, *at, lengths)
             finally:
                 for layer, of_rows in zip(layers[begin:], lengths):
                     layer.has_attended(of_rows)
             products = memory[: n_rows * self._widths[index]].view(n_rows, -1)
             if index == len(layers):
-                return products
-            of_layer = rotary if self._turned[index] else rotary.unturned
-            attended = layers[index].step(products, of_layer).contiguous()
+                return products.view(batch, n_tokens, -1)
+            if n_tokens > 1:
+                step.turn(index, rotary.for_kernels, n_rows, memory.data_ptr(), n_threads)
+                attended = layers[index].read(*rotary.heads(products.view(batch, n_tokens, -1)), scaling)
+            else:
+                attended = layers[index].step(products, rotary if self._turned[index] else rotary.unturned)
+            attended = attended.contiguous()
             step.next(index, n_rows, attended.data_ptr(), *at[1:])
             index += 1
 

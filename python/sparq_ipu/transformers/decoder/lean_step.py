@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps of one token through the decoders of `families`: fewer operations than transformers takes, and the
-same bits.
+"""Forward passes of the decoders of `families`: fewer operations than transformers takes, and the same bits.
 
 Decoding a small model is bound by the number of operations, not by their size. transformers takes some 60 in
 each layer beside the products, and calls a dozen modules. Here norms are written out, and one call leads from
@@ -23,6 +22,7 @@ import torch.nn.functional as F
 import torch.nn.modules.module
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
+from sparq_ipu.transformers.attention import has_own_prompts
 from sparq_ipu.transformers.cache_name import cache_in, with_cache
 from sparq_ipu.transformers.decoder.families import Family
 from sparq_ipu.transformers.decoder.few_bits import JoinedLinear
@@ -95,7 +95,8 @@ class _Layer:
 
 
 class LeanStep:
-    """The forward pass of a decoder: a step of one token, and the decoder's own for all else.
+    """The forward pass of a decoder: of one token, and of prompts where all layers have few bits. The
+    decoder's own for all else.
 
     Args:
         decoder: this becomes its `forward`.
@@ -119,8 +120,7 @@ class LeanStep:
         for holder, name in parts:
             self._as_written.watch_module(holder, name)
         attention = decoder.layers[0].self_attn
-        self._head_dim = int(attention.head_dim)
-        self._factor = attention.scaling * float(self._head_dim) ** 0.5
+        self._head_dim, self._scaling = int(attention.head_dim), float(attention.scaling)
         #: where all layers have few bits, or why this is left to PyTorch; not known before the first step
         self._few_bits: FewBitsStep | str | None = None
 
@@ -129,12 +129,17 @@ class LeanStep:
         return dict(vars(self), _layers=[], _as_written=None, _few_bits=None)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if args or not _is_step(**kwargs) or self._is_looked_at():
+        n_tokens = 0 if args or self._is_looked_at() else _n_tokens(**kwargs)
+        if not n_tokens:
             return self.__wrapped__(*args, **kwargs)
         few_bits = self.find_few_bits()
+        is_prompt = n_tokens > 1
+        if is_prompt and not (few_bits and has_own_prompts(self._decoder.config._attn_implementation)):
+            return self.__wrapped__(*args, **kwargs)
         if few_bits is None and not (self._layers and self._as_written()):
             return self.__wrapped__(*args, **kwargs)
-        return self.step(few_bits, kwargs["input_ids"], kwargs.get("position_ids"), cache_in(kwargs))
+        output = self.step(few_bits, kwargs["input_ids"], kwargs.get("position_ids"), cache_in(kwargs))
+        return self.__wrapped__(*args, **kwargs) if output is None else output
 
     def find_few_bits(self) -> FewBitsStep | None:
         """The step in one call, for an unchanged decoder with layers of few bits; None:
@@ -163,27 +168,30 @@ class LeanStep:
     def step(
         self,
         few_bits: FewBitsStep | None,
-        token: torch.Tensor,
+        tokens: torch.Tensor,
         position: torch.Tensor | None,
         cache: Any,
-    ) -> BaseModelOutputWithPast:
-        """A step of a decoder that is as it was written. few_bits: of `find_few_bits`."""
+    ) -> BaseModelOutputWithPast | None:
+        """The pass of a decoder that is as it was written. None, and nothing has happened, where the kernels
+        do not take a prompt. few_bits: of `find_few_bits`."""
         decoder, family = self._decoder, self._family
         modules = decoder._modules
-        embedded = modules["embed_tokens"](token)
+        n_tokens = tokens.shape[1]
+        embedded = modules["embed_tokens"](tokens)
         if family.embedding_multiplier is not None:
             embedded = embedded * getattr(decoder, family.embedding_multiplier)
         if position is None:
-            position = torch.tensor([[cache.get_seq_length()]])
-        cos, sin = modules["rotary_emb"](embedded, position_ids=position)
-        n_heads = decoder.config.num_attention_heads
-        heads = n_heads, self._head_dim, self._factor, family.has_wide_rotary
-        rotary = Rotary(cos[:, 0], _signed(sin[:, 0]), *heads)
-        hidden = embedded[:, 0]
-        normed = None if few_bits is None else few_bits(hidden, cache.layers, rotary)
+            position = torch.arange(n_tokens)[None] + cache.get_seq_length()
+        cos, sin = (x.flatten(0, 1) for x in modules["rotary_emb"](embedded, position_ids=position))
+        heads = decoder.config.num_attention_heads, self._head_dim
+        factor = self._scaling * float(self._head_dim) ** 0.5
+        rotary = Rotary(cos, _signed(sin), *heads, factor, family.has_wide_rotary)
+        normed = None if few_bits is None else few_bits(embedded, cache.layers, rotary, self._scaling)
         if normed is None:
-            normed = self._by_torch(hidden, cache, rotary)
-        return BaseModelOutputWithPast(normed[:, None], **with_cache(cache))
+            if n_tokens > 1:
+                return None
+            normed = self._by_torch(embedded[:, 0], cache, rotary)[:, None]
+        return BaseModelOutputWithPast(normed, **with_cache(cache))
 
     def _by_torch(self, hidden: torch.Tensor, cache: Any, rotary: Rotary) -> torch.Tensor:
         modules, family = self._decoder._modules, self._family
@@ -222,7 +230,7 @@ class LeanStep:
         return torch.cat(parts, 1)
 
 
-def _is_step(
+def _n_tokens(
     *,
     input_ids: torch.Tensor | None = None,
     cache: Any = None,
@@ -232,20 +240,24 @@ def _is_step(
     use_cache: bool | None = None,
     cache_position: Any = None,
     **others: Any,
-) -> bool:
-    """Whether arguments of a decoder are those of one token, and ask for nothing else."""
+) -> int:
+    """Tokens of each row, if arguments of a decoder ask for nothing but what follows from them; else 0."""
     cache = past_key_values if cache is None else cache
-    if input_ids is None or input_ids.shape[1] != 1 or cache is None:
-        return False
+    if input_ids is None or cache is None:
+        return 0
     if any(other is not None and other is not False for other in others.values()):
-        return False
+        return 0
     if cache_position is not None and position_ids is None:
-        return False
+        return 0
+    n_tokens = input_ids.shape[1]
     for layer in cache.layers:
-        if not (isinstance(layer, StepLayer) and layer.takes_step(position_ids, attention_mask)):
-            return False
+        if not isinstance(layer, StepLayer):
+            return 0
+        takes = layer.takes_step if n_tokens == 1 else layer.takes_prompt
+        if not takes(position_ids, attention_mask):
+            return 0
     is_plain = not (torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"))
-    return is_plain and not torch.compiler.is_compiling()
+    return n_tokens if is_plain and not torch.compiler.is_compiling() else 0
 
 
 def _activated(module: Any, gate: torch.Tensor) -> torch.Tensor:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rotary embedding of a decode step. PyTorch computes query, key and value from the outputs of the linear
-layers, or one call of the CPU kernels does all up to the output of attention."""
+"""The rotary embedding of rows of tokens. PyTorch computes query, key and value from the outputs of the
+linear layers, or one call of the CPU kernels does all up to the output of attention."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "
 
 
 class Rotary:
-    """The rotary embedding of a step, x * cos + rotate_half(x) * sin.
+    """The rotary embedding, x * cos + rotate_half(x) * sin.
 
     Args:
-        cos, sin: (batch, dim), or one row for all; each component of the sine has the sign that
-            `rotate_half` gives it. Components of a head from dim on are not rotated.
+        cos, sin: (rows, dim), of a row of products each, or one for all; each component of the sine has the
+            sign that `rotate_half` gives it. Components of a head from dim on are not rotated.
         n_heads: of a query.
         head_dim: default dim.
         factor: of the scores, beside 1/sqrt(head_dim).
@@ -55,6 +55,17 @@ class Rotary:
         """As the kernels take it (poplar_ops/cpu/decoder/rotary_step.hpp); valid as long as this object."""
         addresses = self._cos.data_ptr(), self._sin.data_ptr()
         return _NAMES[self._cos.dtype], *addresses, self._rows, self._dim, self._n_heads, self._factor
+
+    def heads(self, products: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Views of query, key and value, (batch, heads, n_tokens, head_dim).
+
+        Args:
+            products: (batch, n_tokens, heads of all three * head_dim), turned.
+        """
+        heads = products.unflatten(2, (-1, self._head_dim)).transpose(1, 2)
+        n_kv_heads = (heads.shape[1] - self._n_heads) // 2
+        query, key, value = heads.split([self._n_heads, n_kv_heads, n_kv_heads], 1)
+        return query, key, value
 
     def turned(self, products: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Query, key and value, (batch, heads, 1, head_dim) float16.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interface between a lean step and the cache: what a layer of a cache provides to take its token."""
+"""The interface between lean forward passes and the cache: what a layer of a cache does with tokens."""
 
 from __future__ import annotations
 
@@ -19,12 +19,51 @@ if TYPE_CHECKING:
 
 
 class StepLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly typed in transformers
-    """A layer of a cache that stores the token of a lean step and attends to it."""
+    """A layer of a cache that stores the tokens of a lean forward pass and attends to them."""
+
+    #: several tokens go to `attend`, all others of a prompt to `attend_prompt`
+    waits: bool
 
     def takes_step(self, position_ids: Any, attention_mask: Any) -> bool:
         """Whether the tokens of this forward pass, one in each row, may come by `step`. Arguments: as the
         model gets them."""
         return True
+
+    @abstractmethod
+    def takes_prompt(self, position_ids: Any, attention_mask: Any) -> bool:
+        """As `takes_step`, of several tokens that may come by `read`."""
+
+    def read(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float
+    ) -> torch.Tensor:
+        """Store several tokens and attend to them: query, key, value (batch, heads, n_tokens, head_dim) ->
+        (batch, n_tokens, n_heads, head_dim). scaling: of the scores."""
+        factor = scores_factor(scaling, query)
+        key, value = self.update(key, value)
+        if self.waits:
+            return self.attend(query, key, value, factor)
+        self.attend_prefill(key, value, query, factor)
+        attended = self.attend_prompt(query, scaling)
+        assert attended is not None  # of `takes_prompt`
+        return attended
+
+    @abstractmethod
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, factor: float = 1.0
+    ) -> torch.Tensor:
+        """Of tokens that `waits` is for: query (batch, n_heads, n_tokens, head_dim) -> (batch, n_tokens,
+        n_heads, head_dim). key, value: what `update` returned. factor: of the scores, beside
+        1/sqrt(head_dim)."""
+
+    def attend_prefill(
+        self, key: torch.Tensor, value: torch.Tensor, query: torch.Tensor, factor: float = 1.0
+    ) -> None:
+        """Tokens of a prompt came to attention, which is not that of steps."""
+
+    def attend_prompt(self, query: torch.Tensor, scaling: float | None) -> torch.Tensor | None:
+        """Dense attention of a prompt's tokens, after `attend_prefill`: as `attend`; None: this layer can
+        not. scaling: of the scores; None: 1/sqrt(head_dim)."""
+        return None
 
     @abstractmethod
     def step(self, products: torch.Tensor, rotary: Rotary) -> torch.Tensor:
@@ -45,6 +84,11 @@ class StepLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly typ
     @abstractmethod
     def has_attended(self, lengths: Sequence[int]) -> None:
         """One token was stored and attended to; `lengths` of the rows include it."""
+
+
+def scores_factor(scaling: float | None, query: torch.Tensor) -> float:
+    """The factor of the scores, beside 1/sqrt(head_dim)."""
+    return 1.0 if scaling is None else scaling * float(query.shape[-1]) ** 0.5
 
 
 def attention_of_step(cache: KVCache, settings: AnyLayerSettings | None) -> AttentionOfStep | None:

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prompts through the CPU kernels: the bits of the model's own forward pass, in any pieces."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+_cpu = pytest.importorskip("sparq_ipu._cpu")
+
+from families import FAMILIES  # noqa: E402
+from lean_steps import FAST, SETTINGS, a_wide_model, of_family  # noqa: E402
+from tiny_models import tokens_of  # noqa: E402
+
+import sparq_ipu.transformers  # noqa: E402
+from sparq_ipu.transformers import SparqCache  # noqa: E402
+from sparq_ipu.transformers.cache_name import with_cache  # noqa: E402
+from sparq_ipu.transformers.decoder.few_bits_step import FewBitsStep  # noqa: E402
+
+#: more than go through a layer together
+N = 300
+
+
+@pytest.fixture
+def prompts(monkeypatch: Any) -> list[tuple[int, int]]:
+    """Batch and tokens of the prompts that the kernels computed."""
+    done: list[tuple[int, int]] = []
+    own = FewBitsStep.__call__
+
+    def noted(self: Any, embedded: Any, *given: Any) -> Any:
+        normed = own(self, embedded, *given)
+        if normed is not None and embedded.shape[1] > 1:
+            done.append(tuple(embedded.shape[:2]))
+        return normed
+
+    monkeypatch.setattr(FewBitsStep, "__call__", noted)
+    return done
+
+
+def read(model: Any, cuts: Any = (), lean: bool = True, batch: int = 1, mask: Any = None) -> Any:
+    """The logits of a text that is read in pieces which end at `cuts`."""
+    sparq_ipu.transformers.enable(model, lean=lean, **SETTINGS)
+    tokens, cache, said = tokens_of(N, batch=batch), SparqCache(model), []
+    with torch.no_grad():
+        for begin, end in zip((0, *cuts), (*cuts, N)):
+            masked = {} if mask is None else dict(attention_mask=mask[:, :end])
+            said.append(model(tokens[:, begin:end], **with_cache(cache), **masked).logits)
+    return torch.cat(said, 1)
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_the_bits_are_those_of_the_model(name: str, prompts: list[tuple[int, int]]) -> None:
+    if name == "Gemma" and transformers.__version__ < "5":
+        pytest.skip("transformers 4 scales Gemma's embeddings otherwise; the model keeps its own pass")
+    for weights, batch in (("int4", 1), ("int8", 2)):
+        model = of_family(name, weights)
+        own = read(model, lean=False, batch=batch)
+        prompts.clear()
+        lean = read(model, batch=batch)
+        assert prompts[-1] == (batch, N)
+        assert torch.equal(own, lean), (weights, batch)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_pieces_change_no_bit(seed: int, prompts: list[tuple[int, int]]) -> None:
+    model, numbers = a_wide_model("int4"), random.Random(seed)
+    whole = read(model)
+    cuts = sorted(numbers.sample(range(2, N - 1), 5))
+    prompts.clear()
+    assert torch.equal(read(model, cuts)[:, cuts[-1] :], whole[:, cuts[-1] :])
+    assert sum(n for _, n in prompts[1:]) > N / 2  # the first is the trial's
+
+
+def test_threads_change_no_bit() -> None:
+    model, before = a_wide_model("int4"), torch.get_num_threads()
+    try:
+        said = []
+        for n_threads in (1, 2, 3):
+            torch.set_num_threads(n_threads)
+            said.append(read(model))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(said[0], said[1]) and torch.equal(said[0], said[2])
+
+
+def test_padding_is_left_to_the_model(prompts: list[tuple[int, int]]) -> None:
+    model, mask = a_wide_model("int4"), torch.ones(2, N, dtype=torch.int64)
+    mask[1, :9] = 0
+    own = read(model, lean=False, batch=2, mask=mask)
+    prompts.clear()
+    assert torch.equal(own[0], read(model, batch=2, mask=mask)[0])
+    assert all(batch == 1 for batch, _ in prompts)  # those of the trial
+    mask[1, :9] = 1
+    own = read(model, lean=False, batch=2, mask=mask)
+    assert torch.equal(own, read(model, batch=2, mask=mask))
+    assert prompts[-1] == (2, N)
+
+
+def test_other_prompt_attention_is_left_to_the_model(prompts: list[tuple[int, int]]) -> None:
+    model = a_wide_model("int4")
+    model.set_attn_implementation("flex_attention")  # whose sums are in another order
+    own = read(model, lean=False)
+    assert torch.equal(own, read(model))
+    assert not prompts
+
+
+@pytest.mark.parametrize("family", ["Qwen 3", "OLMo 2"])
+def test_every_instruction_set_has_the_same_bits(family: str) -> None:
+    """Norms of heads, wide angles, gates and sums of a layer."""
+    assert family in FAMILIES
+    n, hidden, inner, head_dim, rows = 2, 96, 160, 16, 5
+    generator = torch.Generator().manual_seed(0)
+
+    def numbers(*shape: int) -> Any:
+        return torch.randn(shape, generator=generator).to(torch.bfloat16)
+
+    def linear(n_in: int, n_out: int) -> tuple[Any, Any]:
+        packed = torch.randint(0, 256, (n_out // 16, n_in // 32, 512), generator=generator).to(torch.uint8)
+        return packed, numbers(n_out)
+
+    linears = [[linear(hidden, 128), linear(64, hidden), linear(hidden, 2 * inner), linear(inner, hidden)]]
+    linears *= n
+    shapes = (128, hidden), (hidden, 64), (2 * inner, hidden), (hidden, inner)
+    norms = [numbers(size) for size in (hidden, head_dim, head_dim, hidden, hidden, hidden)]
+    table, is_wide = numbers(1 << 16), family == "OLMo 2"
+    angles = [numbers(rows, head_dim) for _ in range(2)]
+    angles = [x.float() for x in angles] if is_wide else angles
+    said = []
+    for isa in _cpu.available_isas():
+        layers = [
+            (
+                [norm.data_ptr() for norm in norms],
+                [(p.data_ptr(), s.data_ptr(), 0, i, o) for (p, s), (o, i) in zip(of_layer, shapes)],
+                True,
+            )
+            for of_layer in linears
+        ]
+        norm = (1e-5, 16, 0.0, not is_wide)
+        given = layers, norms[0].data_ptr(), norm, (4, head_dim, 2, head_dim), hidden, 0.5, table.data_ptr()
+        step = _cpu.DecoderStep(*given, isa=isa)
+        x = torch.linspace(-3, 3, rows * hidden).to(torch.bfloat16)
+        products = torch.empty(rows, 128, dtype=torch.bfloat16)
+        step.begin(rows, x.data_ptr(), products.data_ptr(), 1)
+        cos, sin = (x.data_ptr() for x in angles)
+        rotary = "float32" if is_wide else "bfloat16", cos, sin, rows, head_dim, 4, 1.0
+        step.turn(0, rotary, rows, products.data_ptr(), 1)
+        attended = products[:, :64].contiguous()
+        step.next(0, rows, attended.data_ptr(), x.data_ptr(), products.data_ptr(), 1)
+        said.append(torch.cat((attended, products, x.view(rows, -1)), 1))
+    assert len(said) > 1 and said[0].isfinite().all()
+    assert all(torch.equal(said[0], other) for other in said)
