@@ -132,11 +132,6 @@ class _LayerPass(StepLayer):
         key_states.sparq_layer = self  # type: ignore[attr-defined]  # a tensor takes attributes
         return key_states, value_states
 
-    @property
-    def waits(self) -> bool:
-        """All tokens come to `attend`."""
-        return True
-
     def check_mask(self, mask: torch.Tensor | None, n_tokens: int) -> None:
         """No mask is given: tokens see all earlier tokens of their place."""
 

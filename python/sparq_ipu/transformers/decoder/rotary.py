@@ -62,10 +62,9 @@ class Rotary:
         Args:
             products: (batch, n_tokens, heads of all three * head_dim), turned.
         """
-        heads = products.unflatten(2, (-1, self._head_dim)).transpose(1, 2)
-        n_kv_heads = (heads.shape[1] - self._n_heads) // 2
-        query, key, value = heads.split([self._n_heads, n_kv_heads, n_kv_heads], 1)
-        return query, key, value
+        heads = products.view(*products.shape[:2], -1, self._head_dim).transpose(1, 2)
+        n_turned = (heads.shape[1] + self._n_heads) // 2
+        return heads[:, : self._n_heads], heads[:, self._n_heads : n_turned], heads[:, n_turned:]
 
     def turned(self, products: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Query, key and value, (batch, heads, 1, head_dim) float16.

@@ -21,12 +21,14 @@ if TYPE_CHECKING:
 class StepLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly typed in transformers
     """A layer of a cache that stores the tokens of a lean forward pass and attends to them."""
 
-    #: several tokens go to `attend`, all others of a prompt to `attend_prompt`
-    waits: bool
-
     def takes_step(self, position_ids: Any, attention_mask: Any) -> bool:
         """Whether the tokens of this forward pass, one in each row, may come by `step`. Arguments: as the
         model gets them."""
+        return True
+
+    @property
+    def waits(self) -> bool:
+        """Several tokens come to `attend`, not to `attend_prompt`."""
         return True
 
     @abstractmethod
