@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rows of tokens through a decoder of norms, linear layers, attention and a gated MLP. A step of one
-// token in each row is one call: decoding a small model is bound by the number of calls. The tokens
-// of a prompt are rows too; their attention is the caller's.
+// Rows of tokens through a decoder of norms, linear layers, attention and a gated MLP. A step of
+// one token in each row is one call: decoding a small model is bound by the number of calls. The
+// tokens of a prompt are rows too; their attention is the caller's.
 #pragma once
 
 #include "decoder/kernels/table.hpp"
