@@ -7,13 +7,26 @@ import statistics
 from pathlib import Path
 from typing import Any, Sequence
 
-from sparq_ipu.commands.pages import Section, as_html, as_markdown, load_matplotlib
+from sparq_ipu.commands.pages import Section, as_html, load_matplotlib
+from sparq_ipu.commands.tables import markdown_table
 
 from .parts import PARTS
 from .records import Record, Run
 
 TITLE = "A day on the device"
 PICTURE = "ratio"
+
+
+def as_markdown(parts: Sequence[Section], pictures: Sequence[str], title: str) -> str:
+    """The page; pictures are files beside it."""
+    lines = [f"# {title}", ""]
+    for part in parts:
+        lines += [f"## {part.title}", "", part.text, ""]
+        if part.picture in pictures:
+            lines += [f"![{part.title}]({part.picture}.png)", ""]
+        if part.rows:
+            lines += [markdown_table(part.header, part.rows), ""]
+    return "\n".join(lines)
 
 
 def seconds(value: float | None) -> str:

@@ -30,7 +30,6 @@ from sparq_ipu.commands.command_line import Parser as Parser  # noqa: E402
 from sparq_ipu.commands.command_line import check_output as check_output  # noqa: E402
 from sparq_ipu.commands.command_line import guarded as guarded  # noqa: E402
 from sparq_ipu.commands.progress import Progress as Progress  # noqa: E402
-from sparq_ipu.commands.tables import kernel_label  # noqa: E402
 from sparq_ipu.device_options import DeviceOptions  # noqa: E402
 from sparq_ipu.kernels import KERNELS, TIERED, Kernel  # noqa: E402
 from sparq_ipu.planning import Plan, plan  # noqa: E402
@@ -191,6 +190,19 @@ class Workload:
         heads = f"{shape.pop('n_heads')} heads, {shape.pop('n_kv_heads')} KV heads"
         words = [f"batch {shape.pop('batch')}", heads, *(f"{name} {n}" for name, n in shape.items())]
         return ", ".join(words if self.settings is None else [*words, str(self.settings)])
+
+
+def kernel_label(
+    kernel: str,
+    index_bits: int | None = 16,
+    row_bits: int | None = 16,
+    index_components: int | None = 0,
+) -> str:
+    """A kernel as tables call it: with the bits of its cache's key index and of its rows, where these are not
+    16, and with the number of components in the index, where these are not all."""
+    index = "" if index_bits in (None, 16) else f" int{index_bits}"
+    index += f", {index_components} components" if index_components else ""
+    return kernel + index + ("" if row_bits in (None, 16) else f", rows int{row_bits}")
 
 
 def label(row: Row) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 from typing import Any, Iterable, Sequence
 
-from sparq_ipu.commands.tables import kernel_label, markdown_table
+from sparq_ipu.commands.tables import markdown_table
 from sparq_ipu.kernels import BASELINE, DEFAULT, KERNELS, TIERED, Kernel
 from sparq_ipu.planning import plan
 from sparq_ipu.planning.device_model import NAMES
@@ -14,7 +14,7 @@ from sparq_ipu.planning.record import footprint_extrapolated
 from sparq_reference.checks import ROW_BITS
 from sparq_reference.settings import CacheSpec, SparqSettings, settings_columns
 
-from .common import SPEEDUPS, WORKLOAD_COLUMNS, Row
+from .common import SPEEDUPS, WORKLOAD_COLUMNS, Row, kernel_label
 
 #: the published benchmark ran so many of the 336 SparQ points of its grid
 PUBLISHED_RAN, PUBLISHED_POINTS = 181, 336

@@ -106,17 +106,6 @@ class Kernel:
             return transfers.sparq_bytes(seq_len, head_dim, settings.rank, top_k, cache.index_bits)
         return n_bytes
 
-    def theoretical_speedup(self, cache: CacheSpec, settings: SparqSettings | None) -> float:
-        """Of cache reads, against dense attention: see `transfers.theoretical_speedup`."""
-        if settings is None:
-            return 1.0
-        seq_len, head_dim = cache.capacity, cache.head_dim
-        top_k = min(settings.top_k, seq_len)
-        if self.memory == "tiered":
-            of_row = transfers.row_bytes(head_dim, cache.row_bits)
-            return seq_len * transfers.row_bytes(head_dim) / (top_k * of_row)
-        return transfers.theoretical_speedup(seq_len, head_dim, settings.rank, top_k, cache.index_bits)
-
 
 #: every kernel by name, in the order of tables
 KERNELS = {

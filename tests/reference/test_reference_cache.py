@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from sparq_reference import KVCache, exact
+from sparq_reference import KVCache, SparqSettings, exact
 
 N_KV_HEADS, HEAD_DIM, CAPACITY = 2, 8, 70
 
@@ -138,3 +138,18 @@ def test_unchecked_append_takes_nan() -> None:
     nan = np.full((1, 1, 1, 8), np.nan, np.float16)
     cache.append(nan, nan, check_finite=False)
     assert cache.lengths.tolist() == [1]
+
+
+def test_a_call_with_a_cache_s_spec_is_attention_of_such_a_cache() -> None:
+    rng = np.random.default_rng(3)
+    key, value = (strategies.tensors("normal", (2, N_KV_HEADS, CAPACITY, HEAD_DIM), rng) for _ in range(2))
+    query = strategies.tensors("normal", (2, 4, HEAD_DIM), rng)
+    cache = KVCache(2, N_KV_HEADS, HEAD_DIM, CAPACITY, index_bits=2, row_bits=8)
+    cache.append(key, value)
+    found = []
+    for how in (SparqSettings(4, 9, 2), None):
+        found.append(exact.attention(query, key, value, how, cache.spec))
+        np.testing.assert_array_equal(found[-1], cache.attention(query, how))
+        others = (exact.attention(query, key, value, how, spec) for spec in (None, cache.spec.plain()))
+        assert all((found[-1] != other).any() for other in others)
+    assert (found[0] != found[1]).any()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages of tables and pictures, as Markdown or as one HTML file."""
+"""Pages of tables and pictures, as one HTML file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import html
 from typing import Any, Sequence
 
 from sparq_ipu.commands.extras import hint
-from sparq_ipu.commands.tables import markdown_table
 
 STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em;color:#222}"
@@ -27,18 +26,6 @@ class Section:
     header: tuple[str, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()
     picture: str | None = None  # file name without ending
-
-
-def as_markdown(parts: Sequence[Section], pictures: Sequence[str], title: str) -> str:
-    """The page; pictures are files beside it."""
-    lines = [f"# {title}", ""]
-    for part in parts:
-        lines += [f"## {part.title}", "", part.text, ""]
-        if part.picture in pictures:
-            lines += [f"![{part.title}]({part.picture}.png)", ""]
-        if part.rows:
-            lines += [markdown_table(part.header, part.rows), ""]
-    return "\n".join(lines)
 
 
 def as_html(parts: Sequence[Section], pictures: dict[str, bytes], title: str) -> str:

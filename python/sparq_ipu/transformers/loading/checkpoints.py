@@ -211,7 +211,6 @@ class Checkpoint:
     def model(
         self,
         dtype: str | None = None,
-        attn_implementation: str = "sdpa",
         weights: str | None = None,
         progress: Callable[[float], None] = lambda share: None,
     ) -> Any:
@@ -226,13 +225,13 @@ class Checkpoint:
             from sparq_ipu.transformers.decoder import weights as few_bits
 
             few_bits.check_weights("load_model", weights)
-        model, stored = self._loaded(getattr(torch, dtype), attn_implementation, weights, progress)
+        model, stored = self._loaded(getattr(torch, dtype), weights, progress)
         model = model.eval().requires_grad_(False)
         if weights is not None:
             self.few_bits = few_bits.quantise_weights(model, weights, stored=stored, op="load_model")
         return model
 
-    def _loaded(self, dtype: Any, attn_implementation: str, weights: str | None, progress: Any) -> Any:
+    def _loaded(self, dtype: Any, weights: str | None, progress: Any) -> Any:
         """The model with weights of 16 or 32 bits, and a function for the 4-bit weights that a file has."""
         import transformers
 
@@ -241,7 +240,7 @@ class Checkpoint:
             from sparq_ipu.transformers.loading.gguf_model import GgufModel
 
             with refused(str(self.path)):
-                of_file = GgufModel(self.file, config, attn_implementation, progress)
+                of_file = GgufModel(self.file, config, progress)
                 return of_file.load(dtype, weights == "int4"), of_file.stored
         check_weights(self.path, int(getattr(config, "num_hidden_layers", 0) or 0))
         name = "dtype" if hasattr(config, "dtype") else "torch_dtype"
@@ -250,7 +249,7 @@ class Checkpoint:
             model, info = models.from_pretrained(
                 str(self.path),
                 config=config,
-                attn_implementation=attn_implementation,
+                attn_implementation="sdpa",
                 local_files_only=True,
                 output_loading_info=True,
                 **{name: dtype},
@@ -262,7 +261,6 @@ class Checkpoint:
 def load_model(
     path: PathLike,
     dtype: str | None = None,
-    attn_implementation: str = "sdpa",
     weights: str | None = None,
 ) -> tuple[Any, Any]:
     """A causal language model and its tokenizer from local files only; nothing is downloaded.
@@ -271,7 +269,6 @@ def load_model(
         path: as of `Checkpoint`.
         dtype: "float32", "float16" or "bfloat16", of the weights in memory. None: as in the file, see
             `Checkpoint.types`.
-        attn_implementation: a name registered in transformers' AttentionInterface.
         weights: "int8" or "int4": linear layers have so few bits, through PyTorch's own products, which are
             quick in bfloat16 alone; see `sparq_ipu.transformers.quantise_weights`. The 4-bit weights of a
             .gguf file stay as they are. None: as in the file if `dtype` is None too, else all bits.
@@ -283,4 +280,4 @@ def load_model(
     check_types("load_model", dtype, weights)
     checkpoint = Checkpoint(path)
     tokenizer = checkpoint.tokenizer  # first: it takes the least
-    return checkpoint.model(dtype, attn_implementation, weights), tokenizer
+    return checkpoint.model(dtype, weights), tokenizer

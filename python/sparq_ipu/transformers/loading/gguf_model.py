@@ -120,13 +120,12 @@ class GgufModel:
         ValueError: the first tensor that is missing, or has another shape, or no place.
     """
 
-    def __init__(self, file: GgufFile, config: Any, attn_implementation: str, progress: Progress):
+    def __init__(self, file: GgufFile, config: Any, progress: Progress):
         self._file, self._config, self._progress = file, config, progress
         self._done, self._total = 0, sum(tensor.data.nbytes for tensor in file.tensors.values())
         with torch.device("meta"):
             models: Any = transformers.AutoModelForCausalLM
-            self._empty = models.from_config(config, attn_implementation=attn_implementation)
-        self._attn_implementation = attn_implementation
+            self._empty = models.from_config(config, attn_implementation="sdpa")
         processor = converters.TENSOR_PROCESSORS.get(file.architecture, converters.TensorProcessor)
         self._processor: Any = processor(config=config.to_dict())
         self._moves_rows = type(self._processor).__name__ in _MOVE_ROWS
@@ -234,7 +233,7 @@ class GgufModel:
             None,
             config=self._config,
             state_dict=state,
-            attn_implementation=self._attn_implementation,
+            attn_implementation="sdpa",
             **{dtype_name(): dtype},
         )
         self._scale_rotary(model)
