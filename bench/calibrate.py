@@ -350,7 +350,7 @@ def of_day(archive: Path, model_file: Path | None) -> str:
         texts += [
             f"Vertices, what doubling a size adds, measured over estimated: {middle:.2f} in the middle of "
             f"{len(grown)}; the worst:",
-            markdown_table(("vertex", "median", "least", "most"), grown[:20]),
+            markdown_table(("vertex", "median", "minimum", "maximum"), grown[:20]),
         ]
     if model_file is not None:
         made = fit_day.model_of(fitted, shipped, model_file.stem)

@@ -248,6 +248,13 @@ def rows_of(a: argparse.Namespace, seq_len: int, progress: Progress, command: st
                 rows.append(row)
                 methods += [(row, peer)] if peer is not None else []
         tokens = torch.randint(0, config.vocab_size, (n_tokens, a.batch, 1), generator=generator)
+        for dtype in a.dtypes if a.predict else ():
+            progress.step(f"{seq_len} positions, {dtype}: predictions")
+            plan = plan_cpu(a.model, seq_len=seq_len, batch=a.batch, weights=dtype)
+            for row, method in ours:
+                if row["dtype"] == dtype and method.name in PREDICTED:
+                    row["predicted_seconds_per_step"] = plan.step_seconds(PREDICTED[method.name])
+                    row["predicted_first_token_seconds"] = plan.first_token_seconds
         if a.rest:
             progress.step(f"{seq_len} positions: rests {a.rest} s")
             time.sleep(a.rest)
@@ -274,13 +281,6 @@ def rows_of(a: argparse.Namespace, seq_len: int, progress: Progress, command: st
             disable(method.model)
         method.cache = None
     gc.collect()
-    for dtype in a.dtypes if a.predict else ():
-        progress.step(f"{seq_len} positions, {dtype}: predictions")
-        plan = plan_cpu(a.model, seq_len=seq_len, batch=a.batch, weights=dtype)
-        for row, method in ours:
-            if row["dtype"] == dtype and method.name in PREDICTED:
-                row["predicted_seconds_per_step"] = plan.step_seconds(PREDICTED[method.name])
-                row["predicted_first_token_seconds"] = plan.first_token_seconds
     progress.step(None)
     return rows
 
@@ -418,9 +418,9 @@ def table(rows: list[Row]) -> str:
         Column("tokens/s", 8, lambda row: number(row["tokens_per_second"], ".2f")),
         Column("ms a step", 9, lambda row: number(row["seconds_per_step"], ".1f", 1e3)),
         Column("MAD ms", 6, lambda row: number(row["seconds_mad"], ".1f", 1e3)),
-        Column("of best plain", 13, times),
+        Column("x transformers", 14, times),
         Column("cache MB", 8, lambda row: number(row["cache_bytes"], ".0f", 1e-6)),
-        Column("its rows", -8, lambda row: row.get("kv_type", "")),
+        Column("KV cache", -8, lambda row: row.get("kv_type", "")),
         Column("first token s", 13, lambda row: number(row.get("first_token_seconds"), ".2f")),
     ]
     return text_table(columns, rows)

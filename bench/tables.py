@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of docs/benchmarks.md from committed rows: CPU kernels, prompts, linear layers, servers.
+"""Tables of docs/benchmarks.md from committed rows: CPU kernels, prompts, linear layers.
 
     python bench/tables.py --write
 
@@ -21,11 +21,10 @@ from sparq_ipu.commands.tables import markdown_table, replace_block
 DOCUMENT = ROOT / "docs/benchmarks.md"
 RESULTS = ROOT / "bench/results"
 KERNELS = ("dense", "sparq", "sparq-int8", "sparq-int4", "sparq-int2")
-SERVERS = {"sparq": "`sparq-ipu serve`", "transformers": "`transformers serve`", "llama": "llama.cpp"}
 
 
 def kernels(rows: list[Row]) -> str:
-    """One call of the CPU kernels: milliseconds, and in brackets over a plain sum of the same bytes."""
+    """Milliseconds of one call of the CPU kernels; in brackets the ratio to a plain sum of the same bytes."""
     parts = []
     for cpu in dict.fromkeys(row["processor"] for row in rows):
         here = [row for row in rows if row["processor"] == cpu]
@@ -60,7 +59,7 @@ def kernels(rows: list[Row]) -> str:
 
 
 def rates(rows: list[Row], by: str, title: str) -> str:
-    """GFLOP/s: the median, and the least and most; a column for each `by`."""
+    """Median GFLOP/s (minimum-maximum), a column for each `by`."""
     columns = sorted({row[by] for row in rows})
     lines = [
         [
@@ -84,31 +83,7 @@ def prompts(rows: list[Row]) -> str:
 
 def products(rows: list[Row]) -> str:
     """Linear layers."""
-    return rates(rows, "n_rows", "{} row(s)")
-
-
-def servers(rows: list[Row]) -> str:
-    """Answers of a server: those that were measured on a quiet machine."""
-    lines = []
-    for row in rows:
-        first, between = row["first_seconds"], row["between_milliseconds"]
-        what = "recorded requests" if row["what"] == "mix" else f"turn {row['turn']} of conversations"
-        weights = "4 bits" if row["dtype"] in ("gguf", "int4") or "int4" in row["repro"] else "bfloat16"
-        lines.append(
-            [
-                SERVERS[row["server"]],
-                what,
-                weights,
-                row["at_once"],
-                f"{row['prompt_tokens']:,}",
-                f"{row['overall_tokens_per_second']:.1f}",
-                f"{first[0]:.1f}, {first[1]:.1f}",
-                f"{between[0]:.0f}, {between[1]:.0f}",
-            ]
-        )
-    head = ["server", "what", "weights", "at once", "prompt tokens", "tokens/s"]
-    head += ["s to the first token", "ms between tokens"]
-    return markdown_table(head, lines)
+    return rates(rows, "n_rows", "{} rows")
 
 
 #: block -> the file of its rows, and its table
@@ -116,7 +91,6 @@ ROWS = {
     "kernels": ("cpu_sparq.jsonl", kernels),
     "prompts": ("prompt.jsonl", prompts),
     "products": ("products.jsonl", products),
-    "servers": ("serve.jsonl", servers),
 }
 
 

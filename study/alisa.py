@@ -287,7 +287,7 @@ def ablation(lines: Sequence[Line]) -> str:
         s = line["seconds"]
         steps = [f"{s[0] / x:.2f} (x {f:.2f})" for x, f in zip(s[1:], _ablation_factors(line))]
         rows.append([f"{line['sparsity']:.0%}, {line['costs']}", *steps])
-    return markdown_table(["KV sparsity, costs", "sparse attention", "and scheduling", "and INT8"], rows)
+    return markdown_table(["KV sparsity, costs", "sparse attention", "+ scheduling", "+ INT8"], rows)
 
 
 def sensitivity(lines: Sequence[Line]) -> str:
@@ -298,9 +298,9 @@ def sensitivity(lines: Sequence[Line]) -> str:
     ]
     header = [
         "changed",
-        "least speed-up",
+        "minimum speed-up",
         "median",
-        "largest",
+        "maximum",
         "recomputation gain",
         "p2 at 20 %",
         "p2 at 80 %",
@@ -318,7 +318,7 @@ def overheads(lines: Sequence[Line]) -> str:
         ]
         for line in _where(lines, kind="overhead")
     ]
-    return markdown_table(["workload and costs", "ALISA's step: ms", "more ms for a speed-up of 3.0"], rows)
+    return markdown_table(["workload and costs", "ALISA's step: ms", "extra ms for a speed-up of 3.0"], rows)
 
 
 def sparq(lines: Sequence[Line]) -> str:
@@ -375,7 +375,7 @@ def device_plan(lines: Sequence[Line]) -> str:
         for line in _where(lines, kind="device-plan")
     ]
     header = ["trace", "attention", "KV heads", "hot rows", "hit rate", "us"]
-    return markdown_table([*header, "of it streaming", "low", "high"], rows)
+    return markdown_table([*header, "streaming share", "low", "high"], rows)
 
 
 def device_recompute(lines: Sequence[Line]) -> str:

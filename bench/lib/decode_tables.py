@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is shown of the rows of bench/decode.py: the tables of docs/benchmarks.md."""
+"""Tables of docs/benchmarks.md from rows of bench/decode.py."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def best_plain(rows: Iterable[Row], of: Row) -> float | None:
-    """Tokens per second of the best method without us, at the length and batch of a row."""
+    """Tokens per second of the fastest method of transformers, at the length and batch of a row."""
     found = _best(rows, of["seq_len"], of["batch"], "plain")
     return None if found is None else found["tokens_per_second"]
 
@@ -59,23 +59,31 @@ def _sizes(rows: Iterable[Row]) -> list[tuple[int, int]]:
 
 
 def published(rows: Iterable[Row]) -> list[Row]:
-    """The rows that say something: those of a quiet machine, or else of CPU time, which needs none."""
+    """Rows without errors: those of a quiet machine, or else those of CPU time."""
     worked = [row for row in rows if row["error"] is None and row["tokens_per_second"] is not None]
     quiet = [row for row in worked if row["clock"] == "wall" and (row["others"] or 0.0) <= QUIET_SHARE]
     return quiet or [row for row in worked if row["clock"] == "cpu"]
 
 
 def _how(rows: list[Row]) -> str:
-    """How the rows came about, in a sentence."""
+    """Processor, load, commit and commands of the rows."""
     row = rows[0]
     rates = [r["memory_bytes_per_second"] / 1e9 for r in rows]
     if row["clock"] == "cpu":
-        what = "CPU time of one thread, since the machine had other work"
+        clock = "CPU time of one thread"
     else:
         shares = [r["others"] or 0.0 for r in rows]
-        what = f"Wall time, {row['n_threads']} threads; other programs took at most {max(shares):.1%}"
-    said = f"{what}. {row['cpu']}; memory was read at {min(rates):.1f} to {max(rates):.1f} GB/s. "
-    return f"{said}Commit {_commits(rows)}. The commands:\n\n{_commands(rows)}"
+        clock = f"wall time, {row['n_threads']} threads; {_others(shares)}"
+    said = f"{row['cpu']}, {clock}. {_bandwidth(rates)}. "
+    return f"{said}Commit {_commits(rows)}. Commands:\n\n{_commands(rows)}"
+
+
+def _others(shares: list[float]) -> str:
+    return f"other programs used at most {max(shares):.1%} of the processors"
+
+
+def _bandwidth(rates: list[float]) -> str:
+    return f"Measured memory bandwidth: {min(rates):.1f} to {max(rates):.1f} GB/s"
 
 
 def _commits(rows: list[Row]) -> str:
@@ -102,7 +110,7 @@ def of_the_lengths(rows: list[Row]) -> str:
             gain = None if row is None or plain is None else _ratio(row, plain)
             cells.append(number(gain, ".1f", unit="x"))
         lines.append(cells)
-    header = ["positions", "batch", "transformers, its best", "ours, dense", "ours, SparQ"]
+    header = ["positions", "batch", "fastest of transformers", "ours, dense", "ours, SparQ"]
     header += ["dense / transformers", "SparQ / transformers"]
     return markdown_table(header, lines) + f"\n\n{_how(rows)}"
 
@@ -114,8 +122,8 @@ def _ratio(row: Row, of: Row) -> float:
 
 #: new tokens of an answer, for the time of prompt and answer
 NEW_TOKENS = (128, 512)
-#: a column of the table beside other programs: what it is called, method, weights, rows of the cache, bits of
-#: the key index
+#: columns of the tables beside other programs: label, method, weights, type of the KV cache, bits of the key
+#: index
 PEERS_COLUMNS = (
     ("llama.cpp, f16", "llama.cpp", "gguf", "f16", None),
     ("llama.cpp, q8_0", "llama.cpp", "gguf", "q8_0", None),
@@ -130,10 +138,9 @@ PEERS_COLUMNS = (
     ("dense, int8", "dense", "int8", "f16", None),
     ("SparQ, int8", "recommended", "int8", "f16", 2),
     ("dense, int4", "dense", "int4", "f16", None),
-    ("SparQ k=128 4 bits, int4", "sparq", "int4", "f16", 4),
     ("SparQ, int4", "recommended", "int4", "f16", 2),
 )
-_MODELS = {"smollm2": "SmolLM2-135M", "qwen2.5-coder-0.5b-q4_1": "Qwen2.5-Coder-0.5B"}
+_MODELS = {"smollm2": "SmolLM2-135M"}
 
 
 def model_name(model: str) -> str:
@@ -159,9 +166,9 @@ def _of_a_processor(rows: list[Row]) -> list[str]:
     text, plain = [], any(_is_plain(row) for row in rows)
     columns = [p for p in PEERS_COLUMNS if any(_is(row, p) for row in rows)]
     for values, best, form, said in (
-        ("tokens_per_second", max, ".1f", "Tokens per second after the first"),
-        ("first_token_seconds", min, ".2f", "Seconds from the prompt to the first token"),
-        *((f"seconds_{n}", min, ".1f", f"Seconds for the prompt and {n} new tokens") for n in NEW_TOKENS),
+        ("tokens_per_second", max, ".1f", "Decoded tokens per second, without the first token"),
+        ("first_token_seconds", min, ".2f", "Time to first token in seconds"),
+        *((f"seconds_{n}", min, ".1f", f"Seconds for prefill and {n} new tokens") for n in NEW_TOKENS),
     ):
         lines = []
         for model, seq_len in sorted({(row["model"], row["seq_len"]) for row in rows}):
@@ -171,21 +178,19 @@ def _of_a_processor(rows: list[Row]) -> list[str]:
                 of_plain = [r[values] for r in here if _is_plain(r) and r[values]]
                 cells.insert(0, best(of_plain, default=None))
             lines.append([model_name(model), f"{seq_len:,}", *(number(cell, form) for cell in cells)])
-        header = ["model", "positions", *(["transformers, its best, bf16"] if plain else [])]
+        header = ["model", "positions", *(["fastest of transformers, bf16"] if plain else [])]
         text.append(
             f"{said}, {rows[-1]['cpu']}:\n\n{markdown_table([*header, *(p[0] for p in columns)], lines)}"
         )
     shares = [row["others"] for row in rows]
     paces = [row["memory_bytes_per_second"] / 1e9 for row in rows if row["memory_bytes_per_second"]]
     paused = [row["paused"] for row in rows if row["paused"] is not None]
-    said = (
-        f"Commit {_commits(rows)}. Other programs took at most {max(shares):.1%} of the processors meanwhile."
-    )
+    said = [f"Commit {_commits(rows)}", _others(shares).capitalize()]
     if paces:
-        said += f" Memory was read at {min(paces):.1f} to {max(paces):.1f} GB/s."
+        said.append(_bandwidth(paces))
     if paused:
-        said += f" The processors stood still for at most {max(paused):.1%} of the time."
-    return [*text, f"{said} The commands:", _commands(rows)]
+        said.append(f"The host paused the processors for at most {max(paused):.1%} of the time")
+    return [*text, f"{'. '.join(said)}. Commands:", _commands(rows)]
 
 
 def _totals(row: Row) -> Row:
@@ -197,7 +202,7 @@ def _totals(row: Row) -> Row:
 
 
 def _is_plain(row: Row) -> bool:
-    """Whether it is transformers as it is; with our weights of few bits it is not."""
+    """Whether the row is transformers alone, without our weights of few bits."""
     return bool(row["method"].startswith("plain") and row["dtype"] == "bfloat16")
 
 

@@ -233,7 +233,7 @@ def report(content: Record) -> str:
                 kind_rows(loops, lambda r: r["kind"]),
             ),
             "Loops, in tile cycles of a whole call (of a pass for the series):",
-            markdown_table(("loop", "kind", "chip", "source", "its code is", *heads), map(loop_row, loops)),
+            markdown_table(("loop", "kind", "chip", "source", "code", *heads), map(loop_row, loops)),
             "Loops in the compiler's own output, in slots of a pass: the instructions as we count them from "
             "the source, then those it wrote, with stores and loads of what did not fit the registers:",
             markdown_table(
@@ -254,17 +254,17 @@ def report(content: Record) -> str:
             ),
             "In tile cycles; bytes and pieces of the busiest tile:",
             markdown_table(
-                ("exchange", "made by", "source", "bytes", "pieces", "its schedule", *heads),
+                ("exchange", "made by", "source", "bytes", "pieces", "schedule", *heads),
                 map(exchange_row, exchanges),
             ),
             f"Beyond their schedules, {len(beyond)} of these took {cycles(min(beyond))} to "
             f"{cycles(max(beyond))} cycles, {cycles(sum(beyond) / len(beyond))} on average.",
             "The rules: a pass of a loop in slots, the others in cycles:",
             markdown_table(("rule", "takes", "chosen on"), rule_rows()),
-            "The range of a modelled time has these factors; the least and the most are of measured over "
+            "The range of a modelled time has these factors; minimum and maximum are those of measured over "
             "predicted:",
             markdown_table(
-                ("work", "low", "high", "least", "most"),
+                ("work", "low", "high", "minimum", "maximum"),
                 [
                     [name, *(f"{factor:g}" for factor in FACTORS[name]), *(f"{ratio:.3f}" for ratio in of)]
                     for name, of in spread(content).items()
@@ -272,7 +272,7 @@ def report(content: Record) -> str:
             ),
             "Constants:",
             markdown_table(
-                ("constant", "chip", "published", "unit", "source", "what it is"),
+                ("constant", "chip", "published", "unit", "source", "meaning"),
                 (
                     [c["name"], c["chip"], f"{c['value']:g}", c["unit"], c["source"], c["what"]]
                     for c in content["constants"]
@@ -316,7 +316,7 @@ def rule_rows() -> list[list[str]]:
             "compute set, almost empty, less workers' start",
         ],
         ["an exchange", f"{_BOW.exchange_fixed_cycles:g}", "constant of PopLibs' planners"],
-        ["a sync", f"{_BOW.sync_cycles:g}", "exchanges beyond their schedules, less that"],
+        ["a sync", f"{_BOW.sync_cycles:g}", "exchanges beyond their schedules, minus the schedules"],
         ["four bytes of an exchange", "1", "exchange, bytes"],
         [
             "a piece of an exchange",

@@ -30,13 +30,13 @@ MEMORY_SHARE = 0.5
 
 COLUMNS = (
     Column("kernel", -20, lambda r: r["label"]),
-    Column("us a token", 12, lambda r: number(r.get("seconds_per_token"), ".1f", 1e6)),
+    Column("us per token", 12, lambda r: number(r.get("seconds_per_token"), ".1f", 1e6)),
     Column("gateway shared", 14, lambda r: number(r.get("seconds_if_gateway_shared"), ".1f", 1e6)),
-    Column("one by one", 12, lambda r: number(r.get("seconds_if_in_turn"), ".1f", 1e6)),
+    Column("one at a time", 13, lambda r: number(r.get("seconds_if_in_turn"), ".1f", 1e6)),
     Column("streaming", 10, lambda r: _share(r, "streaming")),
     Column("on chip", 8, lambda r: _share(r, "compute", "exchange", "sync")),
     Column("links", 6, lambda r: _share(r, "links")),
-    Column("GB an IPU", 9, lambda r: number(r.get("streaming_memory_bytes"), ".2f", 1e-9)),
+    Column("GB per IPU", 10, lambda r: number(r.get("streaming_memory_bytes"), ".2f", 1e-9)),
     Column("KiB/tile", 9, lambda r: number(r.get("max_tile_bytes"), ".0f", 1 / 1024)),
     Column("bit-exact", 10, lambda r: {True: "yes", False: "NO", None: "not run"}[r["bit_exact"]]),
 )
@@ -140,7 +140,7 @@ def run(
 def print_results(rows: list[Row], a: argparse.Namespace) -> None:
     print(text_table(COLUMNS, rows))
     source = "measured, with its launch" if rows[0]["time_source"] == "measured" else "modelled"
-    print(f"us a token: attention of {a.layers} layers for one token of every batch element; {source}.")
+    print(f"us per token: attention of {a.layers} layers for one token of every batch element; {source}.")
     print(f"GB and KiB are of one batch. {NOT_IN_A_PLAN}.")
     if a.split == "heads":
         print("gateway shared: where the IPUs behind one gateway share the streaming rate of one.")

@@ -89,9 +89,9 @@ def coverage_table(rows: Iterable[Row]) -> str:
             "planned",
             *REFUSED,
             "failed",
-            "most bytes on a tile",
+            "maximum bytes per tile",
             "emulated",
-            "of these bit-exact and as planned",
+            "bit-exact and as planned",
         ),
         table,
     )

@@ -251,7 +251,8 @@ def _describe(run: Run, n_prompt: int, settings: ModelSettings | None, head_dim:
         per_token = [traffic[name] / traffic["n_steps"] / 1e6 for name in ("bytes_read", "bytes_dense")]
         ratio = traffic["bytes_dense"] / traffic["bytes_read"]
         lines.append(
-            f"KV cache  {per_token[0]:.2f} MB per token, dense {per_token[1]:.2f} MB: {ratio:.2f}x (counted)"
+            f"KV cache  {per_token[0]:.2f} MB read per token, by dense attention {per_token[1]:.2f} MB: "
+            f"{ratio:.2f} times as many"
         )
     used = None if settings is None else most_common(settings)
     if used is not None and n_prompt + len(run.tokens) <= (pays := pays_from(used, head_dim)):

@@ -37,9 +37,13 @@ def test_the_rows_are_of_all_points() -> None:
             assert times == sorted(times, reverse=True)
 
 
-def test_the_page_shows_the_rows() -> None:
-    text = crossover.DOCUMENT.read_text().partition("<!-- begin crossover")[2]
-    assert text.partition("-->\n")[2].partition("<!-- end")[0] == crossover.table(ROWS) + "\n"
+def test_the_documents_show_the_rows() -> None:
+    for document, name, made in (
+        (crossover.DOCUMENT, "crossover", crossover.table(ROWS)),
+        (crossover.README, "ipu", crossover.sentence(ROWS)),
+    ):
+        text = document.read_text().partition(f"<!-- begin {name}:")[2]
+        assert text.partition("-->\n")[2].partition("<!-- end")[0] == made + "\n"
 
 
 def test_the_picture_is_not_older_than_its_rows(tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ def test_prompts_are_alike() -> None:
 def row(method: str, dtype: str, kv: str, tokens: float, cpu: str = "A", **more: Any) -> dict[str, Any]:
     values = dict(method=method, dtype=dtype, kv_type=kv, tokens_per_second=tokens, cpu=cpu, seq_len=512)
     values.update(
-        index_bits=4 if method == "sparq" else None,
+        index_bits=None,
         first_token_seconds=1.5,
         seconds_per_step=0.01,
         others=0.02,
@@ -140,9 +140,9 @@ def row(method: str, dtype: str, kv: str, tokens: float, cpu: str = "A", **more:
 
 def test_the_table_has_processors_apart_and_what_we_lose() -> None:
     made = [
-        row("sparq", "int4", "f16", 20.0, cpu="B", memory_bytes_per_second=None),
+        row("dense", "int4", "f16", 20.0, cpu="B", memory_bytes_per_second=None),
         row("recommended", "int4", "f16", 60.0, index_bits=2, memory_bytes_per_second=2.8e10, paused=0.012),
-        row("sparq", "int4", "f16", 55.0, paused=0.031),
+        row("dense", "int4", "f16", 55.0, paused=0.031),
         row("llama.cpp", "gguf", "q8_0", 80.0, paused=0.012),
         row("plain-sdpa", "bfloat16", "bfloat16", 7.0),
         row("plain-sdpa-static", "bfloat16", "bfloat16", 9.0, first_token_seconds=0.5),
@@ -150,27 +150,26 @@ def test_the_table_has_processors_apart_and_what_we_lose() -> None:
         row("openvino", "gguf", "u8", 1.0, error="the machine must be quiet"),
     ]
     lines = decode_tables.of_the_peers(made).splitlines()
-    first = lines.index("Tokens per second after the first, A:")
-    names = "transformers, its best, bf16 | llama.cpp, q8_0 | SparQ k=128 4 bits, int4 | SparQ, int4"
+    first = lines.index("Decoded tokens per second, without the first token, A:")
+    names = "fastest of transformers, bf16 | llama.cpp, q8_0 | dense, int4 | SparQ, int4"
     assert lines[first + 2 : first + 5] == [
         f"| model | positions | {names} |",
         "|---|---:|---:|---:|---:|---:|",
         "| SmolLM2-135M | 512 | 9.0 | 80.0 | 55.0 | 60.0 |",
     ]
-    prompts = lines.index("Seconds from the prompt to the first token, A:")
+    prompts = lines.index("Time to first token in seconds, A:")
     assert lines[prompts + 4] == "| SmolLM2-135M | 512 | 0.50 | 1.50 | 1.50 | 1.50 |"
-    totals = lines.index("Seconds for the prompt and 128 new tokens, A:")
+    totals = lines.index("Seconds for prefill and 128 new tokens, A:")
     assert lines[totals + 4] == "| SmolLM2-135M | 512 | 1.8 | 2.8 | 2.8 | 2.8 |"
-    assert "Seconds for the prompt and 512 new tokens, A:" in lines
-    share = "Commit abcdef01. Other programs took at most 2.0% of the processors meanwhile."
-    read, still = (
-        "Memory was read at 28.0 to 30.0 GB/s.",
-        "The processors stood still for at most 3.1% of the time.",
-    )
-    assert f"{share} {read} {still} The commands:" in lines
-    other = lines.index("Tokens per second after the first, B:")  # the last processor comes first
+    assert "Seconds for prefill and 512 new tokens, A:" in lines
+    share = "Commit abcdef01. Other programs used at most 2.0% of the processors."
+    rate = "Measured memory bandwidth: 28.0 to 30.0 GB/s."
+    paused = "The host paused the processors for at most 3.1% of the time."
+    assert f"{share} {rate} {paused} Commands:" in lines
+    # the last processor comes first
+    other = lines.index("Decoded tokens per second, without the first token, B:")
     assert other > first and lines[other + 4] == "| SmolLM2-135M | 512 | 20.0 |"
-    assert f"{share} The commands:" in lines
+    assert f"{share} Commands:" in lines
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,10 @@ COMPARED = {
         "tests/bench/test_recorded.py::test_the_documents_have_the_tables_of_the_rows",
     ),
     ("docs/ipu_crossover.md", "bench/plans.py crossover"): (
-        "tests/bench/test_crossover.py::test_the_page_shows_the_rows",
+        "tests/bench/test_crossover.py::test_the_documents_show_the_rows",
+    ),
+    ("README.md", "bench/plans.py crossover"): (
+        "tests/bench/test_crossover.py::test_the_documents_show_the_rows",
     ),
     ("docs/ipu_plans.md", "bench/plans.py recorded"): (
         "tests/bench/test_recorded.py::test_the_documents_have_the_tables_of_the_rows",

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import inspect
 import re
 from pathlib import Path
@@ -59,3 +60,44 @@ def test_flags_of_generate_have_groups(capsys: pytest.CaptureFixture[str]) -> No
     heads = [line.split(" ")[0].rstrip(":") for line in text.splitlines() if re.match(r"\S.*:$", line)]
     groups = ["basic", "settings", "prompts", "sampling", "advanced"]
     assert [head for head in heads if head != "options"] == groups
+
+
+def test_options_of_a_cache_on_an_ipu() -> None:
+    from sparq_ipu.device_options import DeviceOptions
+
+    shown = names("docs/ipu_plans.md", "| option | default | meaning |")
+    of_spec = {"row_bits", "index_components"}
+    assert of_spec <= {field.name for field in dataclasses.fields(sparq_reference.CacheSpec)}
+    of_device = {*DeviceOptions.names(), "n_layers"}
+    assert sorted(shown) == sorted(of_spec | of_device)
+
+
+#: commands, their modules, and the pages that name their flags
+COMMANDS = {
+    "generate": ("sparq_ipu.generate", "docs/models.md"),
+    "serve": ("sparq_ipu.serve.command", "docs/serve.md"),
+    "tune": ("sparq_ipu.tune", "docs/settings.md"),
+    "plan": ("sparq_ipu.planning.plan_command", "docs/ipu_plans.md"),
+}
+
+
+def flags_of(command: str) -> set[str]:
+    module = importlib.import_module(COMMANDS[command][0])
+    return {flag for action in module._parser(command)._actions for flag in action.option_strings}
+
+
+def test_documents_name_flags_that_exist() -> None:
+    known = set().union(*map(flags_of, COMMANDS)) | {"--version"}
+    for page in {*(page for _, page in COMMANDS.values()), "docs/accuracy.md", "docs/settings.md"}:
+        text = (ROOT / page).read_text(encoding="utf-8")
+        found = re.findall(r"`(--[a-z][a-z-]*)[ `]", text)
+        found += [word for line in re.findall(r"^ *sparq-ipu .*$", text, re.M) for word in line.split()]
+        unknown = {flag for flag in found if re.fullmatch(r"--[a-z][a-z-]*", flag)} - known
+        assert not unknown, f"{page}: {unknown}"
+
+
+def test_the_page_of_the_server_names_its_flags() -> None:
+    """The others are those of `generate`, whose help lists them."""
+    text = (ROOT / COMMANDS["serve"][1]).read_text(encoding="utf-8")
+    own = {flag for flag in flags_of("serve") - flags_of("generate") if flag.startswith("--")}
+    assert own and not {flag for flag in own if flag not in text}

@@ -99,7 +99,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         words = [str(model), "--device", "cpu", "--S", "600", "--quiet", "--json", str(file), *more]
         assert plan_command.main(words) == 0
     out = capsys.readouterr().out
-    assert out.startswith("SparQ ") and "| dense | " in out and "3 of 3 layers" in out
+    assert "SparQ " in out.splitlines()[0] and "| dense | " in out and "3 of 3 layers" in out
     first, second = (json.loads(line) for line in file.read_text().splitlines())
     assert (first["weights"], second["weights"]) == ("bfloat16", "int8")
     assert 0 < second["cache_bytes_read"] < first["cache_bytes_read"] < first["cache_bytes_read_dense"]
@@ -128,9 +128,9 @@ def test_what_is_refused(
 
 
 def rows_of_smollm2() -> dict[tuple[str, str, int], dict[str, Any]]:
-    """Rows of the EPYC, by method, weights and length."""
+    """Rows by method, weights and length."""
     rows = [json.loads(line) for line in (ROOT / "bench/results/peers.jsonl").read_text().splitlines()]
-    ours = [row for row in rows if "EPYC" in row["cpu"] and row["method"] in ("dense", "recommended")]
+    ours = [row for row in rows if row["method"] in ("dense", "recommended")]
     return {(row["method"], row["dtype"], row["seq_len"]): row for row in ours if row["error"] is None}
 
 

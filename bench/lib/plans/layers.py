@@ -46,10 +46,10 @@ COLUMNS = (
     Column("code, MB of all tiles", 21, lambda row: number(row.get("code_bytes"), ".2f", 1e-6)),
     Column("KiB/tile", 8, lambda row: number(row.get("max_tile_bytes"), ".0f", 1 / 1024)),
     Column("streaming GB", 12, lambda row: number(row.get("streaming_memory_bytes"), ".3f", 1e-9)),
-    Column("us a layer", 10, lambda row: number(row.get("seconds_per_query"), ".1f", 1e6)),
+    Column("us per layer", 12, lambda row: number(row.get("seconds_per_query"), ".1f", 1e6)),
     Column("low", 8, lambda row: number(row.get("seconds_low"), ".1f", 1e6)),
     Column("high", 8, lambda row: number(row.get("seconds_high"), ".1f", 1e6)),
-    Column("us a token", 10, lambda row: number(row.get("seconds_per_token"), ".0f", 1e6)),
+    Column("us per token", 12, lambda row: number(row.get("seconds_per_token"), ".0f", 1e6)),
 )
 
 
@@ -95,7 +95,7 @@ def main(argv: list[str] | None = None) -> int:
         cli.error(in_flags(error))
     rows = planned_rows(points, lambda *point: planned(*point, a))
     notes = (
-        "All times are modelled for a Bow IPU; us a token is attention of all layers.",
+        "All times are modelled for a Bow IPU; us per token is attention of all layers.",
         f"{NOT_IN_A_PLAN}.",
     )
     show(a, rows, COLUMNS, notes)

@@ -119,11 +119,11 @@ def table(rows: list[Row]) -> str:
     heads = (
         "KV heads",
         "misses",
-        "numbers",
-        "us, none",
-        "us, all",
-        "steepest step",
-        "longer than alike, at most",
+        "points",
+        "us, no misses",
+        "us, all missed",
+        "largest increase per miss",
+        "maximum over even misses",
     )
     return markdown_table(
         heads,

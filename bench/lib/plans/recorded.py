@@ -172,7 +172,7 @@ def step_table(rows: list[Row]) -> str:
         "95 % of steps below",
         "first step",
         "speed-up",
-        "of the first step",
+        "speed-up of the first step",
     )
     return markdown_table(
         heads,

@@ -83,13 +83,19 @@ COLUMNS = (
     Column("IPUs", 4, lambda row: str(row["n_ipus"])),
     Column("split", -6, lambda row: row["split"]),
     Column("fits", -30, refusal),
-    Column("ms a token", 16, lambda row: _range(row, "seconds_per_token", "seconds_if_gateway_shared", 1e3)),
-    Column("ms, one by one", 14, lambda row: number(row.get("seconds_if_in_turn"), ",.1f", 1e3)),
+    Column(
+        "ms per token", 16, lambda row: _range(row, "seconds_per_token", "seconds_if_gateway_shared", 1e3)
+    ),
+    Column(
+        "ms per token, one batch at a time",
+        33,
+        lambda row: number(row.get("seconds_if_in_turn"), ",.1f", 1e3),
+    ),
     Column("tokens/s in flight", 18, _per_second),
     Column("streaming", 9, lambda row: _share(row, "streaming")),
     Column("on chip", 8, lambda row: _share(row, "compute", "exchange", "sync")),
     Column("links", 6, lambda row: _share(row, "links")),
-    Column("GB an IPU", 9, lambda row: number(row.get("streaming_memory_bytes"), ".1f", 1e-9)),
+    Column("GB per IPU", 10, lambda row: number(row.get("streaming_memory_bytes"), ".1f", 1e-9)),
     Column("KiB/tile", 8, lambda row: number(row.get("max_tile_bytes"), ".0f", 1 / 1024)),
 )
 

@@ -45,20 +45,20 @@ COLUMNS = (
     Column("model", 10, lambda row: row["model"]),
     Column("S", 7, lambda row: f"{row['seq_len']:,}"),
     Column("IPUs", 4, lambda row: str(row["n_ipus"])),
-    Column("layers an IPU", 13, lambda row: str(row["n_layers"])),
+    Column("layers per IPU", 14, lambda row: str(row["n_layers"])),
     Column("in three tiers", 14, lambda row: number(row["n_tiered"], ".0f")),
     Column("KiB/tile", 8, lambda row: number(row["max_tile_bytes"], ".0f", 1 / 1024)),
-    Column("us a tiered layer", 17, lambda row: number(row["seconds_tiered"], ".0f", 1e6)),
-    Column("us a streamed layer", 19, lambda row: number(row["seconds_streamed"], ".0f", 1e6)),
-    Column("ms a token", 10, lambda row: number(row["seconds_per_token"], ".2f", 1e3)),
+    Column("us per tiered layer", 19, lambda row: number(row["seconds_tiered"], ".0f", 1e6)),
+    Column("us per streamed layer", 21, lambda row: number(row["seconds_streamed"], ".0f", 1e6)),
+    Column("ms per token", 12, lambda row: number(row["seconds_per_token"], ".2f", 1e3)),
     Column("low", 8, lambda row: number(row["seconds_low"], ".2f", 1e3)),
     Column("high", 8, lambda row: number(row["seconds_high"], ".2f", 1e3)),
-    Column("all streamed", 12, lambda row: number(row["seconds_if_streamed"], ".2f", 1e3)),
+    Column("ms, all streamed", 16, lambda row: number(row["seconds_if_streamed"], ".2f", 1e3)),
 )
 #: of the table of long contexts
 LONG_COLUMNS = (
     *COLUMNS[1:4],
-    Column("components in the index", 23, lambda row: str(row.get("index_components") or row["head_dim"])),
+    Column("index components", 16, lambda row: str(row.get("index_components") or row["head_dim"])),
     Column("hot", 4, lambda row: f"{row['hit_rate']:.0%}"),
     *COLUMNS[4:],
 )
@@ -148,7 +148,7 @@ def measured_steps() -> str:
     rows = [json.loads(line) for line in STEPS.read_text().splitlines()]
     heads = (
         *("kind", "layer", "k", "rows", "hit rate"),
-        *("KB a step", "first step"),
+        *("KB per step", "first step"),
     )
 
     def cells(row: dict[str, Any]) -> list[str]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command `sparq-ipu`, also `python -m sparq_ipu`: one name for the commands of the package.
 
-sparq-ipu devices                  which devices this machine has, and why not the others
+sparq-ipu devices                  list the devices, and why one is not available
 sparq-ipu generate --help          continue a text
 sparq-ipu tune --help              find settings for a model
 sparq-ipu serve --help             serve a model over HTTP
@@ -33,7 +33,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="sparq-ipu", description="SparQ attention for IPUs and CPUs.")
     parser.add_argument("--version", action="version", version=f"sparq-ipu {sparq_ipu.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    commands.add_parser("devices", help="which devices this machine has, and why not the others")
+    about = "list the devices, and why one is not available"
+    commands.add_parser("devices", help=about, description=f"{about.capitalize()}.")
     for name, (_, does) in COMMANDS.items():
         commands.add_parser(name, help=does, add_help=False)
     return parser

@@ -17,7 +17,7 @@ def summary(plans: Sequence[ModelPlan]) -> tuple[tuple[str, ...], list[tuple[str
     """The plans beside one another: header and rows."""
     header = (
         *("attention", "fits", "weights in", "layers on chip"),
-        *("KiB/tile", "GB streaming", "ms a token", "low", "high", "tokens/s"),
+        *("KiB/tile", "GB streaming", "ms per token", "low", "high", "tokens/s"),
         *("over dense", "over dense-streaming"),
     )
     seconds = {p.request.attention: p.seconds_per_step for p in plans if p.fits}

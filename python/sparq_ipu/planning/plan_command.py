@@ -54,11 +54,11 @@ from sparq_reference.checks import INDEX_BITS, ROW_BITS
 
 #: by argument: the help of a flag that has no default of its own
 _SETTINGS = {
-    "rank": f"components of each key read to score positions [{RECOMMENDED['rank']}, or half of head_dim]",
-    "top_k": f"positions that SparQ attends to [{RECOMMENDED['top_k']}]",
-    "n_local": "of these, the most recent positions [a quarter of --top-k]",
+    "rank": f"components read to score positions (default {RECOMMENDED['rank']}, or half of head_dim)",
+    "top_k": f"positions that SparQ attends to (default {RECOMMENDED['top_k']})",
+    "n_local": "of these, the most recent positions (default a quarter of --top-k)",
 }
-_DEVICE = f"cpu, an IPU ({', '.join(NAMES)}), or a file of bench/calibrate.py --day [bow]"
+_DEVICE = f"cpu, an IPU ({', '.join(NAMES)}), or a file of bench/calibrate.py --day (default bow)"
 #: arguments of plans for IPUs alone
 _IPU_ONLY = (
     *("in_flight", "n_ipus", "split", "weights_in", "index_components", "row_bits", "hot_rows", "hit_rate"),
@@ -73,50 +73,53 @@ def _device(text: str) -> str:
 def _parser(prog: str) -> argparse.ArgumentParser:
     parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("model", nargs="?", metavar="MODEL", help="name, config.json, or a folder that contains one")
+    add("model", nargs="?", metavar="MODEL", help="name, GGUF file, checkpoint folder, or config.json")
     add("--models", action="store_true", help="list the models that have names, and stop")
     add("--device", type=_device, default="bow", metavar="NAME", help=_DEVICE)
-    add("--S", type=int, default=16384, dest="seq_len", metavar="N", help="positions of a cache [16384]")
-    add("--batch", type=int, default=1, metavar="N", help="elements of one batch [1]")
     add(
-        "--in-flight",
+        "--S",
         type=int,
-        default=1,
+        default=16384,
+        dest="seq_len",
         metavar="N",
-        help="batches decoded at the same time, each with its own caches [1]",
+        help="positions held (default 16384)",
     )
-    add("--ipus", type=int, default=1, metavar="N", dest="n_ipus", help="IPUs [1]")
-    text = "split layers or KV heads over the IPUs [auto: the faster of those that fit]"
-    add("--split", choices=SPLITS, default=SPLITS[0], help=text)
-    text = "how weights are stored [on IPUs fp16; none: attention alone. On a CPU as in the file]"
+    add("--batch", type=int, default=1, metavar="N", help="texts in one batch (default 1)")
+    text = "type of the weights; none: attention alone (default: on IPUs fp16, on a CPU as in the file)"
     add("--weights", choices=tuple(dict.fromkeys([*WEIGHT_BITS, *BITS])), help=text)
-    text = "where weights are stored [auto: SRAM if they fit and that is faster]"
-    add("--weights-in", choices=WEIGHTS_IN, default="auto", help=text)
+    text = "with --device cpu: threads (default: OMP_NUM_THREADS, or all processors)"
+    add("--threads", type=thread_count, metavar="N", help=text)
+    add("--json", type=output_path, metavar="FILE", help="append a JSON line for each plan")
+    add("--quiet", action="store_true", help="no progress on stderr")
+    ipu = parser.add_argument_group("IPUs").add_argument
+    ipu("--ipus", type=int, default=1, metavar="N", dest="n_ipus", help="number of IPUs (default 1)")
+    text = "split layers or KV heads over the IPUs (default auto: the faster of those that fit)"
+    ipu("--split", choices=SPLITS, default=SPLITS[0], help=text)
+    text = "batches decoded at the same time, each with its own caches (default 1)"
+    ipu("--in-flight", type=int, default=1, metavar="N", help=text)
+    text = "memory of the weights (default auto: SRAM if they fit and that is faster)"
+    ipu("--weights-in", choices=WEIGHTS_IN, default="auto", help=text)
+    ipu("--page", type=Path, metavar="DIRECTORY", help="write plan.html with tables and pictures there")
     settings = parser.add_argument_group("SparQ attention").add_argument
     for name, text in _SETTINGS.items():
         settings(*SETTINGS_FLAGS[name], type=int, dest=name, metavar="N", help=text)
-    text = f"bits of a number in the key index of the best plan [{RECOMMENDED['index_bits']}]"
+    text = f"bits of a number in the key index of the best plan (default {RECOMMENDED['index_bits']})"
     settings("--index-bits", type=int, choices=INDEX_BITS[1:], help=text)
-    text = "in three tiers: components of each key that the index stores; --rank of them are read [all]"
+    text = "in three tiers: components of each key that the index stores (default all)"
     settings("--index-components", type=int, metavar="N", help=text)
-    text = "bits of a number in rows: in three tiers, and as a lower bound of dense attention [16]"
+    text = "bits of a number in rows: in three tiers, and as a lower bound of dense attention (default 16)"
     settings("--row-bits", type=int, choices=ROW_BITS, help=text)
-    text = "rows of a KV head that stay in SRAM, in three tiers [4 times --top-k]"
+    text = "rows of a KV head that stay in SRAM, in three tiers (default 4 times --top-k)"
     settings("--hot-rows", type=int, metavar="N", help=text)
-    text = "in three tiers: assumed share of the selected rows that are hot [0, the slowest case]"
+    text = "in three tiers: assumed share of the selected rows that are hot (default 0, the slowest case)"
     settings("--hit-rate", type=float, metavar="P", help=text)
-    text = "threads, with --device cpu [OMP_NUM_THREADS, else all processors]"
-    add("--threads", type=thread_count, metavar="N", help=text)
-    add("--json", type=output_path, metavar="FILE", help="append a JSON line for each plan")
-    add("--page", type=Path, metavar="DIRECTORY", help="write plan.html with tables and pictures there")
-    add("--quiet", action="store_true", help="no progress on stderr")
     return parser
 
 
 def _on_cpu(parser: argparse.ArgumentParser, a: argparse.Namespace) -> int:
     refuse(parser, a, "with --device cpu", *_IPU_ONLY)
     said = {name: getattr(a, name) for name in (*_SETTINGS, "index_bits") if getattr(a, name) is not None}
-    _progress(a.quiet)("times some layers on this machine ...")
+    _progress(a.quiet)("timing some layers on this machine ...")
     wait_briefly()
     try:
         plan = plan_cpu(

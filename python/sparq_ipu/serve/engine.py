@@ -242,7 +242,7 @@ class Engine:
                 else:
                     self._touch()
         except Exception as error:
-            _log.error("the engine ended: %s", where(error))
+            _log.error("The engine stopped: %s", where(error))
         finally:
             with self._wake:
                 self._is_closing = True
@@ -261,7 +261,7 @@ class Engine:
         try:
             self.contexts.touch(self._untouched[-1])
         except Exception as error:  # the request that needs the place fails alone
-            _log.warning("a place could not be touched: %s", where(error))
+            _log.warning("The memory of a place could not be reserved: %s", where(error))
         self._untouched.pop()
 
     def _turn(self) -> None:
@@ -367,7 +367,7 @@ class Engine:
             if len(requests) == 1:
                 self._fail(requests[0], error)
                 return
-            _log.warning("%d prompts are read one by one: %s", len(requests), where(error))
+            _log.warning("%d prompts failed together and are read alone: %s", len(requests), where(error))
             self.contexts.keep(places, held)
             for request, n in pieces.items():
                 self._read({request: n})
@@ -483,7 +483,7 @@ class Engine:
             if len(requests) == 1:
                 self._fail(requests[0], error)
                 return
-            _log.warning("a step of %d texts is made one by one: %s", len(requests), where(error))
+            _log.warning("A step of %d texts failed and is repeated alone: %s", len(requests), where(error))
             self._restore(requests)
             for request in requests:
                 if request in self._writing:
@@ -580,7 +580,7 @@ class Engine:
             self.contexts.keep([place.index], [request.n_read])
             place.tokens = request.tokens[: request.n_read]
         except Exception as error:
-            _log.error("a place could not be cleared: %s", where(error))
+            _log.error("A place could not be emptied: %s", where(error))
             place.tokens = place.tokens[:0]
         place.is_free = True
         self.metrics.running.set(len(self._reading) + len(self._writing))
@@ -595,7 +595,7 @@ class Engine:
     def _fail(self, request: Request, error: Exception) -> None:
         if request not in self._reading and request not in self._writing:
             return  # it had ended
-        _log.error("a request failed: %s", where(error))
+        _log.error("A request failed: %s", where(error))
         self._end(request, "failed", Failed(f"the answer could not be made ({type(error).__name__})"))
 
     def _emit(self, request: Request, event: Event) -> None:
@@ -604,7 +604,7 @@ class Engine:
         try:
             request.emit(event)
         except Exception as error:  # whoever asked is gone
-            _log.info("nobody takes an answer: %s", where(error))
+            _log.info("A client no longer reads its answer: %s", where(error))
             request.is_cancelled = True
 
 

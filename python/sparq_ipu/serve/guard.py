@@ -89,7 +89,7 @@ class Guard:
             if not has_begun:
                 await _answer(send, 503, error("the server is shutting down", "server_error"))
         except Exception as unexpected:  # with a traceback, what was asked could be in the log
-            _log.error("a request met an error: %s", where(unexpected))
+            _log.error("A request raised an error: %s", where(unexpected))
             if not has_begun:
                 await _answer(send, 500, error("the server failed", "server_error"))
 

@@ -92,7 +92,7 @@ def _task(tasks: Sequence[Any], model: str, seq_len: int, method: str, files: Fi
 
 def table(rows: Sequence[Default]) -> str:
     """KL, copying and finding, beside dense attention."""
-    head = ["model", "tokens", "`top_k`", "of dense attention's bytes", "KL [95 %]"]
+    head = ["model", "tokens", "`top_k`", "share of dense attention's bytes", "KL [95 %]"]
     for name in ("copied", "found"):
         head += [f"{name}, dense", f"{name}, SparQ", "difference [95 %]"]
     lines = []

@@ -110,10 +110,10 @@ def kl_table(lines: list[dict[str, Any]]) -> str:
         told = named(name, found[methods[0]], found["dense"])
         rows.append([told, *values, share_for(goal, points_of(found, methods))])
     header = [
-        "KL [95 %] at so much of dense attention's bytes",
+        "KL [95 %] at a share of dense attention's bytes of",
         *(f"{100 * share:.1f} %" for share in shares),
     ]
-    return markdown_table([*header, "bytes at the KL of 4 bits, k=128"], rows)
+    return markdown_table([*header, "share of bytes for the KL of 4 bits, k=128"], rows)
 
 
 def gap(items: Items, base: Items, metric: Metric = KL) -> str:
@@ -136,7 +136,7 @@ def gap_table(lines: list[dict[str, Any]]) -> str:
         for name, methods in methods_run.items()
         if name != OURS
     ]
-    return markdown_table([f"KL less that of {OURS}", *(f"`{level}`" for level in levels)], rows)
+    return markdown_table([f"KL minus that of {OURS}", *(f"`{level}`" for level in levels)], rows)
 
 
 def others_table(lines: list[dict[str, Any]]) -> str:
@@ -147,8 +147,8 @@ def others_table(lines: list[dict[str, Any]]) -> str:
         share = 100 / report.compression(found[method])
         kl = report.interval(report.estimate(found[method], KL), KL.digits)
         rows.append([f"`{method}`", f"{share:.1f} %", kl, gap(found[method], found[LATER_LEVELS[1]])])
-    header = ["method", "of dense attention's bytes", "KL [95 %]", f"less that of `{LATER_LEVELS[1]}`"]
-    return markdown_table(header, rows) if rows else ""
+    header = ["method", "share of dense attention's bytes", "KL [95 %]"]
+    return markdown_table([*header, f"KL minus that of `{LATER_LEVELS[1]}`"], rows) if rows else ""
 
 
 def in_order(files: Sequence[list[dict[str, Any]]]) -> list[list[dict[str, Any]]]:
@@ -174,7 +174,7 @@ def goal_table(files: Sequence[list[dict[str, Any]]]) -> str:
             told = f"{bound}{share * dense / 1e6:.1f} MB, {100 * share:.1f} %"
             cells.append(named(told, found[methods_run[name][0]], found["dense"]))
         rows.append([title(lines), f"{dense / 1e6:.1f} MB", *cells])
-    return markdown_table([f"at a KL of {goal:.{KL.digits}f}", "dense", *GOAL_METHODS], rows)
+    return markdown_table([f"bytes read at a KL of {goal:.{KL.digits}f}", "dense", *GOAL_METHODS], rows)
 
 
 def goal_of(files: Sequence[list[dict[str, Any]]]) -> float:
@@ -232,10 +232,10 @@ def settings_table(files: Sequence[list[dict[str, Any]]], more: Sequence[list[di
         "texts",
         "settings",
         "contexts",
-        "of dense attention's bytes",
+        "share of dense attention's bytes",
         "KL [95 %]",
     ]
-    return markdown_table([*header, f"at most {goal:.{KL.digits}f}"], rows)
+    return markdown_table([*header, f"KL at most {goal:.{KL.digits}f}"], rows)
 
 
 def components_table(files: Sequence[list[dict[str, Any]]]) -> str:
@@ -267,8 +267,9 @@ def components_table(files: Sequence[list[dict[str, Any]]]) -> str:
                     gap(items, found[LATER_LEVELS[1]]),
                 ]
             )
-    header = ["model", "positions", "contexts", "method", "components", "KL of all", "KL of these"]
-    return markdown_table([*header, "these less all", f"these less `{LATER_LEVELS[1]}`"], rows)
+    header = ["model", "positions", "contexts", "method", "components"]
+    header += ["KL, all components", "KL, these components", "difference"]
+    return markdown_table([*header, f"difference from `{LATER_LEVELS[1]}`"], rows)
 
 
 def tasks_table(files: Sequence[list[dict[str, Any]]]) -> str:
@@ -296,10 +297,10 @@ def tasks_table(files: Sequence[list[dict[str, Any]]]) -> str:
                     cells.append(f"{report.estimate(of[method], metric).value:.{metric.digits}f}")
                 else:
                     cells.append(gap(of[method], of["dense"], metric))
-            name = "dense attention" if method == "dense" else f"`{method}` less that"
+            name = "dense attention" if method == "dense" else f"`{method}` minus dense"
             share = f"{100 / report.compression(items):.1f} %"
             rows.append([model, positions, str(len(items)), name, share, *cells])
-    return markdown_table(["model", "positions", "contexts", "", "of its bytes", *TASKS_TOLD], rows)
+    return markdown_table(["model", "positions", "contexts", "method", "share of bytes", *TASKS_TOLD], rows)
 
 
 def tables(files: Sequence[list[dict[str, Any]]]) -> str:

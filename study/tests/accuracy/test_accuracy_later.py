@@ -70,7 +70,7 @@ def test_tables():
     assert "0.4400" in table[later.OURS] and "0.3300" in table["quest"] and "0.5500" in table["loki"]
     heads, ours_row = (
         [cell.strip() for cell in table[name].split("|")[1:-1]]
-        for name in ("KL [95 %] at so much of dense attention's bytes", later.OURS)
+        for name in ("KL [95 %] at a share of dense attention's bytes of", later.OURS)
     )
     assert ours_row[-1] == heads[2]  # where the middle level is
     assert "more than" in table["loki"]  # it never comes as low as the middle level
@@ -122,7 +122,7 @@ def test_bytes_at_the_goal():
     files[0] = [line for line in files[0] if "double_sparsity" not in line.get("method", "")]
     table = later.goal_table(files).splitlines()
     heads, first, second = ([cell.strip() for cell in row.split("|")[1:-1]] for row in (table[0], *table[2:]))
-    assert heads == ["at a KL of 0.2200", "dense", *later.GOAL_METHODS]
+    assert heads == ["bytes read at a KL of 0.2200", "dense", *later.GOAL_METHODS]
     assert first[0].startswith(later.CHOSEN_ON) and second[0].startswith("qwen2.5")  # in order
     dense = {later.CHOSEN_ON: 30 * 3 * 64 * 2 * 2 * length, "qwen": 24 * 2 * 64 * 2 * 2 * length}
     assert [first[1], second[1]] == [f"{n / 1e6:.1f} MB" for n in dense.values()]
@@ -161,7 +161,7 @@ def test_settings_that_reach_the_goal():
         [cell.strip() for cell in row.split("|")[1:-1]]
         for row in later.settings_table([other, own], [more, one]).splitlines()
     ]
-    assert rows[0][-1] == "at most 0.2200"
+    assert rows[0][-1] == "KL at most 0.2200"
     of = {(row[0], row[3].partition("index_")[2].strip("`")): row for row in rows[2:]}
     assert len(of) == len(rows) - 2 == 4
     assert of[later.CHOSEN_ON, "bits=4"][3] == "`rank=32, top_k=128, index_bits=4`"
@@ -257,8 +257,8 @@ def test_tasks_beside_dense_attention():
         for row in later.tasks_table([longer, lines]).splitlines()[2:]
     )
     assert base == ["a", "2,600 to 2,900", "6", "dense attention", "12.5 %", *["0.900"] * 4, ""]
-    assert first[3:5] == ["`sparq` less that", "25.0 %"]
-    assert second[3:5] == ["`sparq:k=256` less that", "12.5 %"]
+    assert first[3:5] == ["`sparq` minus dense", "25.0 %"]
+    assert second[3:5] == ["`sparq:k=256` minus dense", "12.5 %"]
     assert [cell.split(" ")[0].strip("*") for cell in first[5:9]] == ["-0.010", "-0.020", "-0.030", "-0.040"]
     assert all(cell.startswith("-0.005 [") for cell in second[5:9])  # in half of the contexts: not clear
     assert [row[1] for row in others] == ["16,000"] * 3 and others[0][5:] == [

@@ -27,8 +27,9 @@ from sparq_ipu.transformers.settings.layers import WEIGHTS, LayerSettings
 from sparq_ipu.transformers.supported import head_dim_of
 
 METHODS = ("dense", "sparq")
-#: weights of the probed layers, so that no cache of a processor holds them; weights of the output layer
-_LAYER_BYTES, _HEAD_WEIGHTS = 96 << 20, 1 << 25
+#: bytes of the probed layers: a small model whole, as Python between layers takes much of its time, and more
+#: than the caches of a processor hold; weights of the output layer
+_LAYER_BYTES, _HEAD_WEIGHTS = 256 << 20, 1 << 25
 #: bytes for the caches of the probe, and bytes that are read to empty the processor's caches
 _CACHE_BYTES, _FLUSHED_BYTES = 1 << 29, 1 << 27
 #: rounds, the first of which does not count; steps in a round, the first two of which do not count
