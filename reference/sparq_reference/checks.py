@@ -191,8 +191,8 @@ def check_attention(
     *,
     lengths: object = None,
     value_sum: np.ndarray | None = None,
-    check_finite: bool = True,
-    exact: bool = True,
+    check_finite: bool,
+    exact: bool,
 ) -> np.ndarray:
     """Validate the tensors of one attention call; return `lengths` as int64 (batch,).
 

@@ -154,16 +154,19 @@ class Map:
         return set().union(*(known.get(n, set()) for n in users)) or set().union(*known.values())
 
     def _of_file(self, file: str) -> list[str]:
-        """Test files of the room that name most of what the file defines, or all of them if none does."""
+        """Test files of the room, and of the name of a Python file anywhere: those first whose names are like
+        the file's and that name most of what it defines; all of the room if none is or does."""
         room = next(tests for start, tests in OF_ROOMS.items() if file.startswith(start))
-        text = (self._root / file).read_text(encoding="utf-8")
-        words = {Path(file).stem, *re.findall(r"^ *(?:class|def|struct) ([A-Za-z]\w+)", text, re.MULTILINE)}
+        text, stem = (self._root / file).read_text(encoding="utf-8"), Path(file).stem
+        words = {stem, *re.findall(r"^ *(?:class|def|struct) ([A-Za-z]\w+)", text, re.MULTILINE)}
         found: dict[str, int] = {}
-        for test in sorted((self._root / room).rglob("test_*.py")):
+        for test in sorted({p for top in ("tests", room) for p in (self._root / top).rglob("test_*.py")}):
             name = test.relative_to(self._root).as_posix()
-            if not name.startswith(LEFT_OUT):
-                text = f"{test.stem[5:]} {test.read_text(encoding='utf-8')}"
-                found[name] = len(words & set(re.findall(r"\w+", text)))
+            is_named = file.endswith(".py") and stem in test.stem
+            if name.startswith(LEFT_OUT) or not (is_named or name.startswith(room)):
+                continue
+            in_name = len({*stem.split("_")} & {*test.stem.split("_")})
+            found[name] = len(words & {*re.findall(r"\w+", test.read_text(encoding="utf-8"))}) + 9 * in_name
         if room != "tests" and not any(found.values()):
             found = dict.fromkeys(found, 1)
         of_much = OF_MUCH if room != "tests" else ()

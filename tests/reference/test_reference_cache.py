@@ -59,6 +59,13 @@ class CacheAgainstLists(RuleBasedStateMachine):
         self.cache.reorder(index)
         self.rows = [list(self.rows[i]) for i in index]
 
+    @rule(seed=st.integers(0, 100))
+    def truncate(self, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        kept = [int(rng.integers(0, len(rows) + 1)) for rows in self.rows]
+        self.cache.truncate(np.array(kept))
+        self.rows = [rows[:n] for rows, n in zip(self.rows, kept)]
+
     @precondition(lambda self: all(self.rows))
     @rule()
     def attend(self) -> None:
