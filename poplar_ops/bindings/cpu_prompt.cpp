@@ -33,7 +33,7 @@ PromptRows rowsAt(const TensorAt &at, std::size_t element, std::size_t token) {
 
 void promptAttention(const std::string &dtype, const TensorAt &query, const TensorAt &key,
                      const TensorAt &value, const Sizes &sizes, bool integers, float scale,
-                     std::size_t window, const std::vector<std::size_t> &starts,
+                     std::size_t window, float below, const std::vector<std::size_t> &starts,
                      std::uintptr_t output, std::int64_t nThreads, const std::string &isa) {
   const auto &[batch, nHeads, nKvHeads, nQueries, nKeys, headDim] = sizes;
   const Float type = floatNamed(dtype);
@@ -52,8 +52,8 @@ void promptAttention(const std::string &dtype, const TensorAt &query, const Tens
   const Kernels &kernels = kernelsNamed("prompt_attention", isa);
   const unsigned threads = checkedThreads("prompt_attention", nThreads);
   py::gil_scoped_release release;
-  attendPrompt({type, type, nHeads, nKvHeads, headDim, integers, scale, window}, texts, kernels,
-               threads);
+  attendPrompt({type, type, nHeads, nKvHeads, headDim, integers, scale, window, below}, texts,
+               kernels, threads);
 }
 
 // Tokens of a tensor, by their number: batch elements one after another.
@@ -62,7 +62,7 @@ using TokenRange = std::pair<std::size_t, std::size_t>; // first, count
 void promptAttentionOfCache(const KVCache &cache, const std::string &dtype, const TensorAt &query,
                             std::size_t nHeads, std::size_t nQueries,
                             const std::vector<TokenRange> &tokens, bool integers, float scale,
-                            std::size_t window, std::uintptr_t output) {
+                            std::size_t window, float below, std::uintptr_t output) {
   const Float type = floatNamed(dtype);
   std::vector<PromptText> texts;
   for (const auto &[first, count] : tokens) {
@@ -71,7 +71,7 @@ void promptAttentionOfCache(const KVCache &cache, const std::string &dtype, cons
     texts.push_back({rowsAt(query, first / nQueries, first % nQueries), {}, {}, count, 0, to});
   }
   py::gil_scoped_release release;
-  cache.attendPrompt({type, type, nHeads, 0, 0, integers, scale, window}, std::move(texts));
+  cache.attendPrompt({type, type, nHeads, 0, 0, integers, scale, window, below}, std::move(texts));
 }
 
 } // namespace
@@ -79,13 +79,14 @@ void promptAttentionOfCache(const KVCache &cache, const std::string &dtype, cons
 void bindPrompt(py::module_ &m) {
   m.def("prompt_attention", &promptAttention, py::arg("dtype"), py::arg("query"), py::arg("key"),
         py::arg("value"), py::arg("sizes"), py::kw_only(), py::arg("integers"), py::arg("scale"),
-        py::arg("window"), py::arg("starts"), py::arg("output"), py::arg("n_threads") = 0,
-        py::arg("isa") = "auto",
+        py::arg("window"), py::arg("below"), py::arg("starts"), py::arg("output"),
+        py::arg("n_threads") = 0, py::arg("isa") = "auto",
         "Causal attention of a prompt. sizes: batch, n_heads, n_kv_heads, n_queries, n_keys, "
         "head_dim.");
   m.def("prompt_attention_of_cache", &promptAttentionOfCache, py::arg("cache"), py::arg("dtype"),
         py::arg("query"), py::arg("n_heads"), py::arg("n_queries"), py::arg("tokens"),
-        py::kw_only(), py::arg("integers"), py::arg("scale"), py::arg("window"), py::arg("output"),
+        py::kw_only(), py::arg("integers"), py::arg("scale"), py::arg("window"), py::arg("below"),
+        py::arg("output"),
         "The same of the last positions of each batch element of a cache, whose queries are "
         "`tokens`: first, count.");
 }

@@ -63,6 +63,8 @@ void check(const Prompt &p, const std::vector<PromptText> &texts) {
   check(p.headDim > 0 && p.headDim % 8 == 0 && p.headDim <= 256, "head_dim",
         "be a multiple of 8 of at most 256", p.headDim);
   check(std::isfinite(p.scale) && p.scale > 0.0f, "scale", "be positive and finite", p.scale);
+  check(p.below >= 0.0f && std::isfinite(p.below), "blocks", "be in [0, 1)", p.below);
+  check(p.below == 0.0f || !p.window, "window", "be 0 with blocks", p.window);
   for (const PromptText &text : texts)
     check(text.nQueries <= text.nKeys, "query", "have at most as many tokens as key",
           text.nQueries);
@@ -81,13 +83,14 @@ struct Packed {
 
 // One thread's.
 struct Own {
-  float *rows, *sums, *maxima, *weightSums, *steps;
+  float *rows, *sums, *maxima, *weightSums, *limits, *steps;
   std::int16_t *integers;
   std::int32_t *valueDots;
   Own(Carver &carve, std::size_t width)
       : rows(carve.take<float>(2 * blockSize * width)),
         sums(carve.take<float>(rowsTogether * width)), maxima(carve.take<float>(rowsTogether)),
-        weightSums(carve.take<float>(rowsTogether)), steps(carve.take<float>(rowsTogether)),
+        weightSums(carve.take<float>(rowsTogether)), limits(carve.take<float>(rowsTogether)),
+        steps(carve.take<float>(rowsTogether)),
         integers(carve.take<std::int16_t>(blockSize * width)),
         valueDots(carve.take<std::int32_t>(promptRowGroup * width)) {}
 };
@@ -188,11 +191,12 @@ void attendPrompt(const Prompt &p, const std::vector<PromptText> &texts, const K
       std::fill_n(own.steps, rows, p.scale);
     }
     const std::size_t first = unit.firstBlock * blockSize;
-    kernels.promptAttention(
-        {p.integers, query, own.steps, static_cast<unsigned>(rows), static_cast<unsigned>(width),
-         text.nKeys - text.nQueries + begin - unit.begin, p.window, packed.keys + first * lanes,
-         packed.values + first * lanes, packed.keySteps + first, packed.valueSteps + first,
-         own.sums, own.maxima, own.weightSums, own.valueDots});
+    kernels.promptAttention({p.integers, query, own.steps, static_cast<unsigned>(rows),
+                             static_cast<unsigned>(width),
+                             text.nKeys - text.nQueries + begin - unit.begin, p.window, p.below,
+                             packed.keys + first * lanes, packed.values + first * lanes,
+                             packed.keySteps + first, packed.valueSteps + first, own.sums,
+                             own.maxima, own.weightSums, own.limits, own.valueDots});
     const std::size_t bytes = p.headDim * bytesOf(p.type);
     for (std::size_t row = 0; row < rows; ++row)
       writeRow(kernels, p.type, p.headDim, own.sums + row * width,

@@ -34,6 +34,7 @@ struct Prompt {
   bool integers; // products of integers: as accurate as bfloat16; else of fp32
   float scale;
   std::size_t window; // most recent positions that a row sees; 0: all
+  float below; // blocks whose scores are all this far below do not matter (E16); 0: all matter
 };
 
 // Throws Error for sizes that do not fit.

@@ -371,10 +371,11 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.generat
         loading = time.perf_counter() - start
 
         def turn_on() -> None:
+            blocks = arguments.prompt_blocks
             if arguments.dense:
-                enable_dense(model, device=arguments.device)
+                enable_dense(model, device=arguments.device, prompt_blocks=blocks)
             else:
-                settings.enable(model, arguments.device, (arguments.lossless or 0) + 1)
+                settings.enable(model, arguments.device, (arguments.lossless or 0) + 1, blocks)
 
         turn_on()
         kept = kept_prefixes("generate", arguments, model)

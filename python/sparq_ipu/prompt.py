@@ -8,7 +8,7 @@ from typing import Sequence
 import numpy as np
 
 from sparq_reference import checks
-from sparq_reference.prompt import OP, check
+from sparq_reference.prompt import OP, below, check
 
 
 def prompt_attention(
@@ -19,6 +19,7 @@ def prompt_attention(
     scale: float | None = None,
     integers: bool = False,
     window: int = 0,
+    blocks: float = 0.0,
     starts: Sequence[int] | None = None,
     n_threads: int = 0,
     isa: str = "auto",
@@ -36,6 +37,8 @@ def prompt_attention(
         integers: round queries to integers of 14 bits, keys and values to 13, which is as accurate as
             bfloat16 and about twice as fast; else compute in float32.
         window: most recent positions that a token sees, itself included; 0: all.
+        blocks: a row leaves out a block of 64 positions none of which has this share of the sum of its
+            weights (E16), e.g. 0.0003: faster, and other bits. 0: no block is left out.
         starts: (batch,) tokens of padding before the text of each batch element; None: none.
         n_threads: 0: OMP_NUM_THREADS, else all processors.
         isa: instruction set, as of `KVCache`.
@@ -49,7 +52,7 @@ def prompt_attention(
     """
     from sparq_ipu import _cpu
 
-    factor = check(query, key, value, scale, window, starts)
+    factor = check(query, key, value, scale, window, blocks, starts)
     for name, x in (("query", query), ("key", key), ("value", value)):
         checks.check_finite(OP, name, x)
     query, key, value = (x if x.strides[-1] == x.itemsize else x.copy() for x in (query, key, value))
@@ -64,6 +67,7 @@ def prompt_attention(
         integers=integers,
         scale=float(factor),
         window=window,
+        below=float(below(blocks)),
         starts=[] if starts is None else [int(start) for start in starts],
         output=output.ctypes.data,
         n_threads=n_threads,

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Causal dense attention of the tokens of a prompt: the exact twin and the float64 twin.
 
-The exact twin is rule E14 of docs/exactness.md. Its products are those of integers, which are exact in any
-order, or of float32, summed in a fixed order. A row's result depends on its own query and on the keys and
-values that it sees, and on nothing else: not on how a prompt is cut into pieces, on threads, batch mates or
-instruction sets.
+The exact twin is rules E14 and E16 of docs/exactness.md. Its products are those of integers, which are exact
+in any order, or of float32, summed in a fixed order. A row's result depends on its own query and on the keys
+and values that it sees, and on nothing else: not on how a prompt is cut into pieces, on threads, batch mates
+or instruction sets.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ QUERY_LIMIT, LIMIT = np.float32(8191), np.float32(4095)
 CHUNK = 64
 #: a block whose largest weight times value step is below this adds nothing: no denormal appears
 LEAST = np.float32(2.0**-100)
+LN2 = np.float32(np.log(2.0))
 
 _SHIFT = np.float32(1.5 * 2.0**23)
 _ZERO = np.float32(0.0)
@@ -67,7 +68,13 @@ def _dots(query: np.ndarray, key: np.ndarray) -> np.ndarray:
 
 
 def _attend(
-    query: np.ndarray, key: np.ndarray, value: np.ndarray, scale: np.float32, integers: bool, window: int
+    query: np.ndarray,
+    key: np.ndarray,
+    value: np.ndarray,
+    scale: np.float32,
+    integers: bool,
+    window: int,
+    share: float,
 ) -> np.ndarray:
     """One head: query (n, d), key and value (m, d) -> (n, d) float32."""
     n, m = len(query), len(key)
@@ -81,14 +88,18 @@ def _attend(
     maximum = np.full(n, -np.inf, np.float32)
     weight_sum = np.zeros(n, np.float32)
     total = np.zeros((n, value.shape[1]), np.float32)
-    for begin in range(0, m, numerics.BLOCK):
+    limit = np.full(n, -np.inf, np.float32)
+    for begin, chosen in _order(position, share):
         block = slice(begin, min(begin + numerics.BLOCK, m))
         scores = _dots(query, key[block])
         if integers:
             scores = scores * key_steps[block]
-        seen = _seen(position, np.arange(block.start, block.stop), window)
+        seen = _seen(position, np.arange(block.start, block.stop), window) & chosen[:, None]
         scores = np.where(seen, scores * query_steps[:, None], np.float32(-np.inf))
         largest = scores.max(axis=1)
+        left = is_far(position, begin) & (largest < limit) if share else np.zeros(n, bool)
+        scores = np.where(left[:, None], np.float32(-np.inf), scores)
+        largest = np.where(left, np.float32(-np.inf), largest)
         rises = largest > maximum
         raised = np.where(rises, largest, maximum)
         with np.errstate(invalid="ignore"):
@@ -98,6 +109,10 @@ def _attend(
         base = np.where(reached, maximum, _ZERO)
         weights = numerics.softmax_weight(scores - base[:, None])
         weight_sum = weight_sum + numerics.lane_sum(weights)
+        if share:
+            exponent = np.frexp(weight_sum)[1].astype(np.float32) - np.float32(1)
+            now = maximum + exponent * LN2 - below(share)
+            limit = np.where(np.isfinite(largest), now, limit)
         if not integers:
             total = total + _products(weights, value[block])
             continue
@@ -111,6 +126,27 @@ def _attend(
         total = total + _products(whole, value[block]) * step[:, None]
     output: np.ndarray = numerics.flush(total) / weight_sum[:, None]
     return output
+
+
+def below(share: float) -> np.float32:
+    """-log(share): how far below the logarithm of a sum of weights a score has this share of the sum."""
+    return np.float32(-np.log(share) if share else 0.0)
+
+
+def is_far(position: np.ndarray, begin: int) -> np.ndarray:
+    """Rows for which the block that begins there is neither the first nor one of their last two."""
+    far: np.ndarray = (begin > 0) & (begin // numerics.BLOCK < position // numerics.BLOCK - 1)
+    return far
+
+
+def _order(position: np.ndarray, share: float) -> Iterator[tuple[int, np.ndarray]]:
+    """(begin of a block, the rows that go over it now): with a share, blocks that are far come last."""
+    every = np.arange(0, position[-1] + 1, numerics.BLOCK).tolist()
+    for last in (False, True)[: 2 if share else 1]:
+        for begin in every:
+            rows = is_far(position, begin) == last if share else np.ones(len(position), bool)
+            if rows.any():
+                yield begin, rows
 
 
 def _seen(row: np.ndarray, position: np.ndarray, window: int) -> np.ndarray:
@@ -127,6 +163,7 @@ def prompt_attention(
     scale: float | None = None,
     integers: bool = False,
     window: int = 0,
+    blocks: float = 0.0,
     starts: Sequence[int] | None = None,
 ) -> np.ndarray:
     """Causal attention of the last n tokens (E14), bit for bit.
@@ -137,6 +174,8 @@ def prompt_attention(
         scale: factor of the scores; None: 1 / sqrt(head_dim).
         integers: products are those of integers: as accurate as bfloat16; else of float32.
         window: most recent positions that a token sees, itself included; 0: all.
+        blocks: a row leaves out a block of 64 positions none of which has this share of the sum of its
+            weights (E16). 0: no block is left out.
         starts: (batch,) tokens of padding before the text of each batch element; None: none.
 
     Returns:
@@ -145,11 +184,11 @@ def prompt_attention(
     Raises:
         ValueError: shapes, dtypes or settings that do not fit.
     """
-    factor = check(query, key, value, scale, window, starts)
+    factor = check(query, key, value, scale, window, blocks, starts)
     output = np.zeros((query.shape[0], query.shape[2], query.shape[1], query.shape[3]), np.float32)
     for (b, h, n), q, k, v in _heads(query, key, value, starts):
         q, k, v = (numerics.widen(x) for x in (q, k, v))
-        output[b, -n:, h] = _attend(q, k, v, factor, integers, window)
+        output[b, -n:, h] = _attend(q, k, v, factor, integers, window, blocks)
     return numerics.to_half(output) if query.dtype == np.float16 else output
 
 
@@ -163,7 +202,7 @@ def ideal_prompt_attention(
     starts: Sequence[int] | None = None,
 ) -> np.ndarray:
     """The same in float64, softmax(q k^T * scale) v over the positions that each row sees; float64 out."""
-    check(query, key, value, scale, window, starts)
+    check(query, key, value, scale, window, 0.0, starts)
     factor = 1.0 / np.sqrt(query.shape[-1]) if scale is None else scale
     output = np.zeros((query.shape[0], query.shape[2], query.shape[1], query.shape[3]))
     for (b, h, n), q, k, v in _heads(query, key, value, starts):
@@ -188,12 +227,21 @@ def _heads(
             yield (b, h, n), query[b, h, -n:], key[of_head], value[of_head]
 
 
+def check_blocks(op: str, name: str, blocks: float) -> float:
+    """A share of attention below which blocks are left out (E16): 0, or in [2**-30, 0.5]."""
+    is_number = isinstance(blocks, (int, float, np.floating)) and not isinstance(blocks, bool)
+    if not is_number or not (blocks == 0 or 2.0**-30 <= blocks <= 0.5):
+        checks.fail(op, name, "be 0 or in [2**-30, 0.5]", blocks)
+    return float(blocks)
+
+
 def check(
     query: np.ndarray,
     key: np.ndarray,
     value: np.ndarray,
     scale: float | None,
     window: int,
+    blocks: float,
     starts: Sequence[int] | None,
 ) -> np.float32:
     """Refuse arguments that do not fit one another.
@@ -223,6 +271,8 @@ def check(
     if not 1 <= n <= key.shape[2]:
         checks.fail(OP, "query", f"have 1 to seq_len={key.shape[2]} tokens", n)
     checks.check_integer(OP, "window", window, 0, 2**31 - 1)
+    if check_blocks(OP, "blocks", blocks) and window:
+        checks.fail(OP, "window", "be 0 with blocks", window)
     if starts is not None:
         checks.check_integers(OP, "starts", starts, batch, 0, np.full(batch, key.shape[2]), "[0, {high}]")
     factor = numerics.scale(head_dim) if scale is None else np.float32(scale)

@@ -55,6 +55,39 @@ def test_bits_of_the_reference(
     assert np.array_equal(bits(got), bits(prompt.prompt_attention(query, key, value, **settings)))
 
 
+#: of E16: from no block left out to most
+SHARES = (2.0**-30, 0.001, 0.01, 0.1, 0.5)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    kind=st.sampled_from(strategies.KINDS),
+    heads=st.sampled_from(((1, 1), (3, 1), (4, 2))),
+    d=st.sampled_from((8, 24, 64, 136)),
+    m=st.sampled_from((191, 256, 257, 500, 700, 64 * 66 + 1)),
+    n=st.integers(1, 130),
+    n_threads=st.integers(1, 3),
+    dtype=st.sampled_from((np.float32, np.float16)),
+    integers=st.booleans(),
+    blocks=st.sampled_from(SHARES),
+    start=st.integers(0, 70),
+)
+def test_blocks_have_the_bits_of_the_reference(
+    isa, seed, kind, heads, d, m, n, n_threads, dtype, integers, blocks, start
+) -> None:
+    if isa not in _cpu.available_isas():
+        pytest.skip(f"this processor lacks {isa}")
+    rng = np.random.default_rng(seed)
+    query, key, value = (
+        strategies.tensors(kind, (1, length, count, d), rng).astype(dtype).swapaxes(1, 2)
+        for length, count in ((n, heads[0]), (m, heads[1]), (m, heads[1]))
+    )
+    settings: Any = dict(integers=integers, blocks=blocks, starts=[start])
+    got = sparq_ipu.prompt_attention(query, key, value, n_threads=n_threads, isa=isa, **settings)
+    assert np.array_equal(bits(got), bits(prompt.prompt_attention(query, key, value, **settings)))
+
+
 def cut(rng: np.random.Generator, n: int) -> list[slice]:
     """Random pieces of n tokens: some short, some long."""
     pieces, begin = [], 0
@@ -71,7 +104,8 @@ def test_pieces_of_a_longer_text(seed: int) -> None:
     """In random cuts, on random instruction sets and threads, alone and in company: the same bits."""
     rng = np.random.default_rng(seed)
     n, d = int(rng.integers(1, 1100)), int(rng.choice((8, 16, 64)))
-    form: Any = dict(integers=bool(rng.integers(2)), window=int(rng.choice((0, 0, 90))))
+    window, blocks = ((0, 0.0), (90, 0.0), (0, float(rng.choice(SHARES))))[rng.integers(3)]
+    form: Any = dict(integers=bool(rng.integers(2)), window=window, blocks=blocks)
     dtype = (np.float32, np.float16)[rng.integers(2)]
     query, key, value = (rng.standard_normal((1, h, n, d)).astype(dtype) for h in (3, 1, 1))
     whole = sparq_ipu.prompt_attention(query, key, value, **form)

@@ -17,6 +17,7 @@ from tiny_models import enable, tiny_model, tokens_of  # noqa: E402
 
 from sparq_ipu import KVCache  # noqa: E402
 from sparq_ipu import transformers as sparq  # noqa: E402
+from sparq_ipu.serve.places import Places  # noqa: E402
 from sparq_ipu.torch import prompt as of_tensors  # noqa: E402
 from sparq_ipu.transformers.cache_name import with_cache  # noqa: E402
 from sparq_reference import prompt as reference  # noqa: E402
@@ -95,6 +96,24 @@ def test_a_prompt_is_read_by_it_in_pieces_too(calls: list[tuple[int, int]]) -> N
     pieces = prefill(model, tokens[:, :40], tokens[:, 40:])
     assert calls == [(40, 40)] * 3 + [(20, 60)] * 3
     assert (pieces - whole).abs().max() < 0.1 * whole.abs().max()
+
+
+def test_blocks_are_left_out_in_every_kind_of_pass(calls: list[tuple[int, int]]) -> None:
+    """By transformers' pass, by the lean one and by the server's places, whole and in pieces."""
+    tokens = tokens_of(400)
+    found = []
+    for lean, blocks in ((True, 0.0), (True, 0.01), (False, 0.01)):
+        model = tiny_model(max_position_embeddings=512)
+        sparq.enable_dense(model, prompt_blocks=blocks, lean=lean)
+        found.append(prefill(model, tokens))
+        pieces = prefill(model, tokens[:, :130], tokens[:, 130:300], tokens[:, 300:])
+        assert (pieces - found[-1]).abs().max() < 1e-3 * found[-1].abs().max()  # products are PyTorch's
+    assert (found[1] - found[0]).abs().max() > 1e-3 * found[0].abs().max()
+    assert torch.allclose(found[1], found[2], rtol=1e-4, atol=1e-5)
+    with torch.no_grad():
+        cache = Places([None] * 3, 2, 512, dict(device="cpu", n_threads=1), 0.01).tokens([1], [(0, 400)])
+        served = model(tokens, position_ids=torch.arange(400)[None], **with_cache(cache)).logits[0, -1]
+    assert torch.allclose(served, found[2], rtol=1e-4, atol=1e-5)
 
 
 def test_it_is_near_the_models_own_attention(calls: list[tuple[int, int]]) -> None:

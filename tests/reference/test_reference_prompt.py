@@ -131,6 +131,51 @@ def test_pieces_and_padded_texts_give_the_bits_of_the_whole(
     assert np.array_equal(got[:, n:].view(np.uint32), whole.view(np.uint32)) and not got[:, :n].any()
 
 
+@given(SEEDS, KINDS, st.integers(200, 460), st.booleans(), st.sampled_from((2.0**-30, 0.02, 0.5)), st.data())
+def test_pieces_with_blocks_give_the_bits_of_the_whole(
+    seed: int, kind: str, m: int, integers: bool, blocks: float, data: st.DataObject
+) -> None:
+    query, key, value = tensors(seed, kind, (3, 1), m, m, 16)
+    form: Any = dict(integers=integers, blocks=blocks)
+    whole = prompt.prompt_attention(query, key, value, **form)
+    begin = data.draw(st.integers(0, m - 1))
+    end = data.draw(st.integers(begin + 1, m))
+    piece = prompt.prompt_attention(query[:, :, begin:end], key[:, :, :end], value[:, :, :end], **form)
+    assert np.array_equal(piece.view(np.uint32), whole[:, begin:end].view(np.uint32))
+
+
+@given(SEEDS, st.booleans(), st.sampled_from((0.5, 0.1, 0.01)))
+def test_blocks_lose_no_more_than_their_bound(seed: int, integers: bool, blocks: float) -> None:
+    query, key, value = tensors(seed, "normal", (1, 1), 3, 700, 16)
+    query *= 4
+    some = prompt.prompt_attention(query, key, value, integers=integers, blocks=blocks)[0, :, 0]
+    ideal = prompt.ideal_prompt_attention(query, key, value)[0, :, 0]
+    left_out = 2 * np.abs(value).max() * blocks * 64 * 8  # far blocks
+    most = bound(query[0, 0], key[0, 0], value[0, 0], integers) + left_out
+    assert (np.abs(some - ideal).max(axis=-1) <= most).all()
+
+
+def test_a_block_is_left_out_from_a_share_on() -> None:
+    """By hand: one position of a far block has exp(-5) of the weight of the first."""
+    query, key, value = (np.zeros((1, 1, n, 8), F) for n in (1, 300, 300))
+    query[..., 0] = 8**0.5
+    key[..., 0] = -50
+    key[0, 0, 0, 0], key[0, 0, 100, 0] = 0, -5
+    value[0, 0, 100, 1] = 1
+    weight = np.exp(-5.0)
+    for blocks, expected in ((weight * 0.99, weight / (1 + weight)), (weight * 1.01, 0)):
+        got = prompt.prompt_attention(query, key, value, blocks=float(blocks))[0, 0, 0, 1]
+        assert got == pytest.approx(expected, rel=1e-5)
+
+
+def test_blocks_near_a_row_are_read() -> None:
+    """Up to three blocks there is nothing to choose: the bits of dense attention."""
+    query, key, value = tensors(6, "normal", (1, 1), 256, 256, 16)
+    dense, some = (prompt.prompt_attention(query, key, value, blocks=x)[0] for x in (0.0, 0.5))
+    assert np.array_equal(dense[:192].view(np.uint32), some[:192].view(np.uint32))
+    assert not (dense[192:] == some[192:]).all(axis=(1, 2)).any()
+
+
 def test_control_a_row_does_depend_on_what_lies_before_it() -> None:
     query, key, value = tensors(1, "normal", (1, 1), 70, 70, 16)
     other = key.copy()
@@ -191,6 +236,10 @@ def test_ordinary_tensors_lose_less_than_their_type(integers: bool, most: float)
         (dict(scale=1e-60), "scale must be positive and finite, got 1e-60"),
         (dict(scale=float("nan")), "scale must be positive and finite, got nan"),
         (dict(scale=float("inf")), "scale must be positive and finite, got inf"),
+        (dict(blocks=-0.1), r"blocks must be 0 or in \[2\*\*-30, 0.5\], got -0.1"),
+        (dict(blocks=0.6), r"blocks must be 0 or in \[2\*\*-30, 0.5\], got 0.6"),
+        (dict(blocks=True), r"blocks must be 0 or in \[2\*\*-30, 0.5\], got True"),
+        (dict(blocks=0.1, window=5), "window must be 0 with blocks, got 5"),
         (dict(window=-1), r"window must be in \[0, 2147483647\], got -1"),
         (dict(starts=[5]), r"starts must be in \[0, 4\], got 5"),
         (dict(starts=[0, 0]), r"starts must have shape \(batch=1,\), got \(2,\)"),

@@ -155,15 +155,23 @@ class Case:
         self._keep("window", numbers, query=query, output=output, positions=positions)
 
     def prompt(
-        self, n_tokens: int, n: int, integers: bool, window: int, starts: list[int], kind: str = "normal"
+        self,
+        n_tokens: int,
+        n: int,
+        integers: bool,
+        window: int,
+        starts: list[int],
+        kind: str = "normal",
+        blocks: int = 0,
     ) -> None:
-        """Of float16 numbers in fp32, so that no rounding of outputs hides a bit."""
+        """Of float16 numbers in fp32: no rounding of outputs hides a bit. blocks: -log2 of the share."""
         n_kv_heads = self.cache.n_kv_heads
         arrays = dict(query=self.make(kind, self.n_heads, n_tokens), key=self.make(kind, n_kv_heads, n))
         arrays["value"] = self.make(kind, n_kv_heads, n)
         wide = {name: x.astype(np.float32) for name, x in arrays.items()}
-        output = prompt.prompt_attention(**wide, integers=integers, window=window, starts=starts)
-        numbers = dict(n_tokens=n_tokens, n_positions=n, integers=int(integers), window=window)
+        settings: Any = dict(integers=integers, window=window, starts=starts)
+        output = prompt.prompt_attention(**wide, **settings, blocks=2.0**-blocks if blocks else 0.0)
+        numbers = dict(n_tokens=n_tokens, n_positions=n, integers=int(integers), window=window, blocks=blocks)
         self._keep("prompt", numbers, starts=np.array(starts), **arrays, output=output)
 
     def rows(self) -> None:
@@ -324,6 +332,7 @@ def _prompt(integers: bool) -> Case:
     case.prompt(9, 140, integers, 66, [3, 138])
     for kind in ("huge", "tiny", "zeros", "wide"):
         case.prompt(3, 65, integers, 0, [0, 1], kind)
+    case.prompt(9, 389, integers, 0, [0, 2], "peaks", blocks=4)
     return case
 
 

@@ -253,13 +253,11 @@ inline Seen seenBy(std::size_t position, std::size_t block, std::size_t window) 
           n < blockSize ? static_cast<unsigned>(n) : blockSize};
 }
 
-// Scores of one block to weights; the row's state goes on. Returns the step of the weights.
-template <typename Lane>
-float promptSoftmax(const PromptAttention &p, std::size_t block, unsigned row, const float *scores,
-                    Seen seen, Lane *weights) {
-  Vec x[blockVectors];
+// Scores of a row from its sums of products with a block; returns the largest.
+inline float promptScores(const PromptAttention &p, std::size_t block, unsigned row,
+                          const float *sums, Seen seen, Vec *x) {
   for (unsigned i = 0; i < blockVectors; ++i) {
-    x[i] = load(scores + i * width);
+    x[i] = load(sums + i * width);
     if (p.integers)
       x[i] = x[i] * load(p.keySteps + block + i * width);
     x[i] = x[i] * p.querySteps[row];
@@ -277,7 +275,13 @@ float promptSoftmax(const PromptAttention &p, std::size_t block, unsigned row, c
   Vec most = x[0];
   for (unsigned i = 1; i < blockVectors; ++i)
     most = maximum(most, x[i]);
-  const float largest = largestOf(most);
+  return largestOf(most);
+}
+
+// Scores of one block to weights; the row's state goes on. Returns the step of the weights.
+template <typename Lane>
+float promptSoftmax(const PromptAttention &p, std::size_t block, unsigned row, float largest,
+                    Vec *x, Lane *weights) {
   float *const sums = p.sums + row * p.headDim;
   if (largest > p.maxima[row]) {
     const float factor = softmaxWeight(p.maxima[row] - largest);
@@ -295,74 +299,128 @@ float promptSoftmax(const PromptAttention &p, std::size_t block, unsigned row, c
   for (unsigned i = 0; i < blockVectors; i += lanesStep / width)
     lanes = addToLanes(lanes, x + i);
   p.weightSums[row] = p.weightSums[row] + treeSum(lanes);
+  // Below the logarithm of the sum, rounded down to a power of two, by `below` (contract E16).
+  const int exponent = static_cast<int>(bitcast<unsigned>(p.weightSums[row]) >> 23) - 127;
+  p.limits[row] = p.maxima[row] + static_cast<float>(exponent) * ln2 - p.below;
   return toLanes(x, p.valueSteps + block, weights);
 }
 
-template <typename Number> void attendRows(const PromptAttention &p) {
+template <typename Number> class PromptRowsOf {
   using Lane = typename Number::Lane;
-  constexpr unsigned n = Number::perLane, blockLanes = blockSize / n;
-  const unsigned d = p.headDim;
-  for (unsigned row = 0; row < p.rows; ++row) {
-    p.maxima[row] = -__builtin_inff();
-    p.weightSums[row] = 0.0f;
+  static constexpr unsigned n = Number::perLane, blockLanes = blockSize / n;
+
+public:
+  explicit PromptRowsOf(const PromptAttention &of) : p(of), d(of.headDim) {
+    for (unsigned row = 0; row < p.rows; ++row) {
+      p.maxima[row] = -__builtin_inff();
+      p.weightSums[row] = 0.0f;
+    }
+    __builtin_memset(p.sums, 0, p.rows * d * sizeof(float));
   }
-  __builtin_memset(p.sums, 0, p.rows * d * sizeof(float));
-  const auto *const query = static_cast<const Lane *>(p.query);
-  auto *const valueDots = static_cast<Lane *>(p.valueDots);
+
+  void attend() {
+    const std::size_t end = p.position + p.rows; // behind the last position that a row sees
+    const std::size_t hidden = p.window && p.position >= p.window ? p.position + 1 - p.window : 0;
+    std::size_t begin = hidden / blockSize * blockSize;
+    if (p.below > 0.0f) { // first the blocks that no row leaves out
+      attend(0, 0, p.rows, false);
+      const std::size_t own = p.position / blockSize * blockSize;
+      for (begin = own > blockSize ? own - blockSize : blockSize; begin < end; begin += blockSize)
+        attend(begin, 0, nearEnd(begin), false);
+      for (begin = blockSize; begin + 2 * blockSize < end; begin += blockSize)
+        attend(begin, nearEnd(begin), p.rows, true);
+    } else {
+      for (; begin < end; begin += blockSize)
+        attend(begin, 0, p.rows, false);
+    }
+    for (unsigned row = 0; row < p.rows; ++row)
+      for (unsigned c = 0; c < d; c += width) {
+        float *const at = p.sums + row * d + c;
+        const Vec sum = load(at);
+        store(at, (magnitude(sum) < flushThreshold ? Vec{} : sum) / p.weightSums[row]);
+      }
+  }
+
+private:
+  const PromptAttention &p;
+  const unsigned d;
   Lane dots[promptRowGroup * blockSize], weights[promptRowGroup * blockLanes] = {};
   float partial[promptRowGroup * blockSize], steps[promptRowGroup];
-  const std::size_t end = p.position + p.rows; // behind the last position that a row sees
-  const std::size_t hidden = p.window && p.position >= p.window ? p.position + 1 - p.window : 0;
-  for (std::size_t begin = hidden / blockSize * blockSize; begin < end; begin += blockSize) {
-    const Lane *const keys = static_cast<const Lane *>(p.keys) + begin * d / n;
-    const Lane *const values = static_cast<const Lane *>(p.values) + begin * d / n;
-    const unsigned first = begin > p.position ? static_cast<unsigned>(begin - p.position) : 0;
-    for (unsigned row = first / promptRowGroup * promptRowGroup; row < p.rows;
+  unsigned rowsOf[promptRowGroup], nWeighted = 0; // rows whose weights wait for their values
+
+  // Behind the last row that is in the block or in the next one.
+  unsigned nearEnd(std::size_t block) const {
+    const std::size_t end = block + 2 * blockSize;
+    return end <= p.position           ? 0
+           : end - p.position < p.rows ? static_cast<unsigned>(end - p.position)
+                                       : p.rows;
+  }
+
+  // Rows from `first` to `last`, those that see any of a block; `some`: only if it matters to them.
+  void attend(std::size_t block, unsigned first, unsigned last, bool some) {
+    const Lane *const keys = static_cast<const Lane *>(p.keys) + block * d / n;
+    const Lane *const values = static_cast<const Lane *>(p.values) + block * d / n;
+    if (block > p.position + first)
+      first = static_cast<unsigned>(block - p.position);
+    for (unsigned row = first / promptRowGroup * promptRowGroup; row < last;
          row += promptRowGroup) {
-      const unsigned rows = p.rows - row < promptRowGroup ? p.rows - row : promptRowGroup;
-      constexpr unsigned chunk = blockSize; // components whose products are summed by themselves
-      for (unsigned c = 0; c < d; c += chunk) {
-        const unsigned lanes = (d - c < chunk ? d - c : chunk) / n;
-        for (unsigned r = 0; r < promptRowGroup; r += tileRows)
-          tiles<Number>({query + ((row + r) * d + c) / n, d / n, keys + c / n * blockSize,
-                         blockSize, lanes, dots + r * blockSize, blockSize},
-                        blockSize);
-        for (unsigned i = 0; i < rows * blockSize; i += width) {
-          const Vec number = Number::toFloat(Number::load(dots + i));
-          store(partial + i, c ? load(partial + i) + number : number);
-        }
-      }
-      for (unsigned r = 0; r < rows; ++r) {
-        const Seen seen = seenBy(p.position + row + r, begin, p.window);
-        steps[r] = seen.begin < seen.end ? promptSoftmax(p, begin, row + r, partial + r * blockSize,
-                                                         seen, weights + r * blockLanes)
-                                         : 0.0f;
-      }
-      for (unsigned r = 0; r < promptRowGroup; r += tileRows)
-        tiles<Number>(
-            {weights + r * blockLanes, blockLanes, values, d, blockLanes, valueDots + r * d, d}, d);
-      for (unsigned r = 0; r < rows; ++r) {
-        if (steps[r] == 0.0f)
+      multiplyKeys(row, keys);
+      const unsigned end = row + promptRowGroup < last ? row + promptRowGroup : last;
+      for (unsigned r = row < first ? first : row; r < end; ++r) {
+        const Seen seen = seenBy(p.position + r, block, p.window);
+        if (seen.begin >= seen.end)
           continue;
-        float *const sums = p.sums + (row + r) * d;
-        for (unsigned c = 0; c < d; c += width)
-          store(sums + c,
-                load(sums + c) + Number::toFloat(Number::load(valueDots + r * d + c)) * steps[r]);
+        Vec x[blockVectors];
+        const float largest = promptScores(p, block, r, partial + (r - row) * blockSize, seen, x);
+        if (some && largest < p.limits[r])
+          continue;
+        steps[nWeighted] = promptSoftmax(p, block, r, largest, x, weights + nWeighted * blockLanes);
+        rowsOf[nWeighted] = r;
+        nWeighted += steps[nWeighted] != 0.0f;
+        if (nWeighted == promptRowGroup)
+          addValues(values);
+      }
+    }
+    if (nWeighted)
+      addValues(values);
+  }
+
+  // Sums of products of promptRowGroup rows to `partial`.
+  void multiplyKeys(unsigned row, const Lane *keys) {
+    constexpr unsigned chunk = blockSize; // components whose products are summed by themselves
+    for (unsigned c = 0; c < d; c += chunk) {
+      const unsigned lanes = (d - c < chunk ? d - c : chunk) / n;
+      for (unsigned r = 0; r < promptRowGroup; r += tileRows)
+        tiles<Number>({static_cast<const Lane *>(p.query) + ((row + r) * d + c) / n, d / n,
+                       keys + c / n * blockSize, blockSize, lanes, dots + r * blockSize, blockSize},
+                      blockSize);
+      for (unsigned i = 0; i < promptRowGroup * blockSize; i += width) {
+        const Vec number = Number::toFloat(Number::load(dots + i));
+        store(partial + i, c ? load(partial + i) + number : number);
       }
     }
   }
-  for (unsigned row = 0; row < p.rows; ++row)
-    for (unsigned c = 0; c < d; c += width) {
-      float *const at = p.sums + row * d + c;
-      const Vec sum = load(at);
-      store(at, (magnitude(sum) < flushThreshold ? Vec{} : sum) / p.weightSums[row]);
+
+  // Weighted values to the sums of their rows.
+  void addValues(const Lane *values) {
+    auto *const valueDots = static_cast<Lane *>(p.valueDots);
+    for (unsigned r = 0; r < nWeighted; r += tileRows)
+      tiles<Number>(
+          {weights + r * blockLanes, blockLanes, values, d, blockLanes, valueDots + r * d, d}, d);
+    for (unsigned r = 0; r < nWeighted; ++r) {
+      float *const sums = p.sums + rowsOf[r] * d;
+      for (unsigned c = 0; c < d; c += width)
+        store(sums + c,
+              load(sums + c) + Number::toFloat(Number::load(valueDots + r * d + c)) * steps[r]);
     }
-}
+    nWeighted = 0;
+  }
+};
 
 // Rows of one head over the blocks that they see.
 inline void promptAttention(const PromptAttention &p) {
   if (p.integers)
-    attendRows<IntegerPairs>(p);
+    PromptRowsOf<IntegerPairs>(p).attend();
   else
-    attendRows<Floats>(p);
+    PromptRowsOf<Floats>(p).attend();
 }

@@ -158,6 +158,7 @@ struct DecoderKernels; // decoder/kernels/table.hpp
 // instruction set's; the largest integers; weights below which a block adds nothing.
 constexpr unsigned promptRowGroup = 6;
 constexpr float promptQueryLimit = 8191.0f, promptLimit = 4095.0f, promptLeast = 0x1p-100f;
+constexpr float ln2 = 0x1.62e43p-1f;
 
 // Queries to integers.
 struct PromptQuery {
@@ -189,10 +190,12 @@ struct PromptAttention {
   const float *querySteps; // (rows,); of floats the scale
   unsigned rows, headDim;
   std::size_t position, window; // positions that a row sees, itself included; 0: all before it
-  const void *keys, *values;    // of each block, as PromptBlock writes them
+  float below; // a block matters if a score is not this far below (contract E16); 0: all matter
+  const void *keys, *values; // of each block, as PromptBlock writes them
   const float *keySteps, *valueSteps;
   float *sums;                // (rows, headDim) out
   float *maxima, *weightSums; // (rows,) working memory
+  float *limits;              // (rows,) working memory
   void *valueDots;            // (promptRowGroup, headDim) of 32 bits, working memory
 };
 

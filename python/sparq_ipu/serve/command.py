@@ -185,9 +185,9 @@ def _build(arguments: argparse.Namespace) -> tuple[Any, Any]:
     if checkpoint.few_bits is not None:
         print(f"weights of {checkpoint.few_bits}", file=sys.stderr)
     if arguments.dense:
-        enable_dense(model, device="cpu")
+        enable_dense(model, device="cpu", prompt_blocks=arguments.prompt_blocks)
     else:
-        settings.enable(model, "cpu", (arguments.lossless or 0) + 1)
+        settings.enable(model, "cpu", (arguments.lossless or 0) + 1, arguments.prompt_blocks)
     contexts = Contexts(model, arguments.places, context)
     kept = kept_prefixes("serve", arguments, model)
     tokenizer = checkpoint.tokenizer

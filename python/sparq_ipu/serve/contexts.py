@@ -61,7 +61,7 @@ class Contexts:
         self.piece_rows = piece_rows(model)
         self._products = FixedRows(model)
         self._step_rows = STEP_ROWS.get(model.dtype, _USUAL_STEP_ROWS)
-        self._cache = Places(hooks.settings, n_places, context, options)
+        self._cache = Places(hooks.settings, n_places, context, options, hooks.prompt_blocks)
         self.touch(0)  # makes the cache, or fails because there is no room
 
     def touch(self, place: int) -> None:

@@ -147,7 +147,9 @@ class _LayerPass(StepLayer):
         """
         if self._pieces:
             scale = factor / float(query.shape[-1]) ** 0.5
-            attended = attend_cache(query, self._of.rows(self._places), self._pieces, scale)
+            attended = attend_cache(
+                query, self._of.rows(self._places), self._pieces, scale, blocks=self.prompt_blocks
+            )
             return without_backward(attended, query, key, value)
         assert self._waiting is not None
         new, self._waiting = self._waiting, None
@@ -207,10 +209,19 @@ class Places:
         n_places: texts that there is room for.
         capacity: most positions of each.
         options: of `sparq_ipu.KVCache`, with device "cpu".
+        prompt_blocks: of `sparq_ipu.transformers.enable`.
     """
 
-    def __init__(self, settings: ModelSettings, n_places: int, capacity: int, options: dict[str, Any]):
+    def __init__(
+        self,
+        settings: ModelSettings,
+        n_places: int,
+        capacity: int,
+        options: dict[str, Any],
+        prompt_blocks: float = 0.0,
+    ):
         self._settings = settings
+        self._prompt_blocks = prompt_blocks
         self._layers = [_Layer(n_places, capacity, options) for _ in settings]
 
     def tokens(
@@ -233,6 +244,8 @@ class Places:
             _LayerPass(layer, None if is_dense else settings, tuple(places), pieces, between)
             for layer, settings in zip(self._layers, self._settings)
         ]
+        for layer in layers:
+            layer.prompt_blocks = self._prompt_blocks
         return PreparedCache(layers=layers)
 
     @property

@@ -11,6 +11,7 @@ import torch
 from sparq_ipu.cache import KVCache
 from sparq_ipu.torch.graphs import outside_graphs
 from sparq_reference import numerics
+from sparq_reference.prompt import below
 
 if TYPE_CHECKING:
     from sparq_ipu.backends.cpu import CPUBackend
@@ -39,13 +40,14 @@ def prompt_attention(
     scale: float | None = None,
     window: int = 0,
     starts: Sequence[int] = (),
+    blocks: float = 0.0,
 ) -> torch.Tensor:
     """`sparq_ipu.prompt.prompt_attention` of tensors: with integers for bfloat16, else in float32.
 
     Args:
         query: (batch, n_heads, n, head_dim) float32, float16 or bfloat16: of the last n positions.
         key, value: (batch, n_kv_heads, seq_len, head_dim) of the same dtype.
-        scale, window, starts: as there.
+        scale, window, starts, blocks: as there.
 
     Returns:
         (batch, n, n_heads, head_dim) of the same dtype, 0 where padding is. NaN and infinity are not refused.
@@ -63,7 +65,7 @@ def prompt_attention(
         (batch, n_heads, key.shape[1], n, key.shape[2], head_dim),
         starts=starts,
         output=output.data_ptr(),
-        **_settings(query, scale, window),
+        **_settings(query, scale, window, blocks),
     )
     return output
 
@@ -75,6 +77,7 @@ def attend_cache(
     tokens: Sequence[tuple[int, int]],
     scale: float | None = None,
     window: int = 0,
+    blocks: float = 0.0,
 ) -> torch.Tensor:
     """`prompt_attention` to what a cache holds, without a copy of it.
 
@@ -101,7 +104,7 @@ def attend_cache(
         n,
         tokens,
         output=output.data_ptr(),
-        **_settings(query, scale, window),
+        **_settings(query, scale, window, blocks),
     )
     return output
 
@@ -114,9 +117,10 @@ def _ends(query: torch.Tensor, has_padding: bool) -> tuple[torch.Tensor, torch.T
     return query if query.stride(-1) == 1 else query.contiguous(), output
 
 
-def _settings(query: torch.Tensor, scale: float | None, window: int) -> dict[str, Any]:
+def _settings(query: torch.Tensor, scale: float | None, window: int, blocks: float) -> dict[str, Any]:
     factor = float(numerics.scale(query.shape[-1])) if scale is None else scale
-    return dict(integers=query.dtype == torch.bfloat16, scale=factor, window=window)
+    integers = query.dtype == torch.bfloat16
+    return dict(integers=integers, scale=factor, window=window, below=float(below(blocks)))
 
 
 def _name(query: torch.Tensor) -> str:

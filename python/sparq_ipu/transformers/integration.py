@@ -50,6 +50,7 @@ from sparq_ipu.transformers.supported import (
     text_config,
 )
 from sparq_reference import checks
+from sparq_reference.prompt import check_blocks
 
 #: Attribute of an enabled decoder: what `disable` needs to restore it. There it is seen from the model and
 #: from its decoder, and `copy.deepcopy` of a model copies it with the hooks.
@@ -70,6 +71,7 @@ def enable(
     tokens_per_step: int = 1,
     lean: bool = True,
     weights: str | None = None,
+    prompt_blocks: float = 0.0,
     **options: Any,
 ) -> None:
     """Decode with SparQ attention: `model.generate` and one-token forward passes, through a float16 KV cache.
@@ -101,6 +103,9 @@ def enable(
             prefill. Assisted generation and prompt lookup need more than 1, as `generate_lossless` does.
         lean: steps of one token take fewer operations than transformers does, with the same bits, in families
             that `decoder.families` describes. False: the model's own forward pass, always.
+        prompt_blocks: a token of a prompt leaves out blocks of 64 positions none of which has this share of
+            its attention, e.g. 0.0003. Long prompts are read faster, with other bits. 0: no block is left
+            out, as in layers that see a window.
         weights: "int8" or "int4": round the weights of linear layers to so few bits, of a model in bfloat16;
             see `quantise_weights`. `disable` does not bring the former ones back.
 
@@ -118,7 +123,7 @@ def enable(
     how = dict(published=published, can_be_dense=options.get("memory") != "tiered")
     of_layers = settings_of_layers("enable", said, layers, n_layers_of(model), head_dim_of(model), **how)
     common: dict[str, Any] = dict(capacity=capacity, check_finite=check_finite, lean=lean, weights=weights)
-    common.update(device=device, tokens_per_step=tokens_per_step)
+    common.update(device=device, tokens_per_step=tokens_per_step, prompt_blocks=prompt_blocks)
     _enable("enable", model, of_layers, names, **common, **options)
 
 
@@ -134,15 +139,17 @@ def _enable(
     tokens_per_step: int = 1,
     lean: bool = True,
     weights: str | None = None,
+    prompt_blocks: float = 0.0,
     **options: Any,
 ) -> None:
     """Decode with these settings. names: further ones that the caller takes; the others as of `enable`."""
     lean = checks.check_bool(op, "lean", lean)
     tokens_per_step = checks.check_integer(op, "tokens_per_step", tokens_per_step, 1, MAX_TOKENS)
+    prompt_blocks = check_blocks(op, "prompt_blocks", prompt_blocks)
     options = check_options(op, device, capacity, check_finite, options, names, layers)
     if weights is not None and weights != weights_of(model):
         _log.info("%s: %s", op, quantise_weights(model, weights, op=op))
-    _install(op, model, layers, options, tokens_per_step, lean)
+    _install(op, model, layers, options, tokens_per_step, lean, prompt_blocks)
 
 
 def _from_file(
@@ -230,6 +237,7 @@ def _install(
     options: dict[str, Any],
     tokens_per_step: int,
     lean: bool,
+    prompt_blocks: float = 0.0,
 ) -> None:
     if is_enabled(model):
         disable(model)
@@ -243,6 +251,7 @@ def _install(
     if model.config._attn_implementation != name:
         checks.fail(op, "model", "accept another attention implementation", type(model).__name__)
     hooks = _Hooks(settings, options, kinds, tokens_per_step)
+    hooks.prompt_blocks = prompt_blocks
     handles = [
         decoder.register_forward_pre_hook(hooks.before, with_kwargs=True),
         decoder.register_forward_hook(hooks.after, with_kwargs=True),
@@ -323,6 +332,7 @@ class _Hooks:
     ):
         self.settings = settings
         self.tokens_per_step = tokens_per_step
+        self.prompt_blocks = 0.0
         #: options of the caches that the hooks make
         self.cache_options = options
         self._kinds = kinds
@@ -417,3 +427,4 @@ class _Hooks:
         for layer in layers:
             settings = None if self.forward_pass.state.is_dense else self.settings[layer.index]
             layer.arm(real, settings, is_step, self.tokens_per_step > 1)
+            layer.prompt_blocks = self.prompt_blocks

@@ -201,7 +201,8 @@ auto prompts(unsigned seed) {
   Random random(seed);
   const std::size_t dims[] = {8, 24, 64, 80, 96, 128, 256};
   const std::size_t d = dims[seed % 7], batch = 1 + random.below(2), kvHeads = 1 + random.below(2);
-  const std::size_t heads = kvHeads * (1 + random.below(3)), keys = 1 + random.below(150);
+  const std::size_t heads = kvHeads * (1 + random.below(3)),
+                    keys = 1 + random.below(seed % 2 ? 500 : 150);
   const std::size_t queries = 1 + random.below(keys);
   const auto numbers = [&](std::size_t nHeads, std::size_t n) {
     std::vector<Half> all(batch * nHeads * n * d);
@@ -219,14 +220,10 @@ auto prompts(unsigned seed) {
     return PromptRows{reinterpret_cast<const char *>(at), row * static_cast<std::ptrdiff_t>(n),
                       row};
   };
-  const Prompt prompt{Float::float16,
-                      Float::float16,
-                      heads,
-                      kvHeads,
-                      d,
-                      random.below(2) == 0,
-                      0.125f,
-                      random.below(2) ? random.below(100) : 0};
+  const std::size_t window = random.below(2) ? random.below(100) : 0;
+  const Prompt prompt{
+      Float::float16, Float::float16,      heads, kvHeads, d, random.below(2) == 0, 0.125f,
+      window,         window ? 0.0f : 1.0f};
   std::vector<std::size_t> starts; // of each text, whose queries are its last tokens
   for (std::size_t element = 0; element < batch; ++element)
     starts.push_back(random.below(2) ? random.below(keys + 1) : 0);

@@ -354,19 +354,20 @@ class SparqLayer(StepLayer):
 
     @outside_graphs
     def attend_prompt(self, query: torch.Tensor, scaling: float | None) -> torch.Tensor | None:
-        """Dense attention of the tokens that came last, by the contract's own (E14): query (batch, n_heads,
+        """Attention of the tokens that came last, by the contract's own (E14, E16): query (batch, n_heads,
         n_tokens, head_dim) -> (batch, n_tokens, n_heads, head_dim). None where padding is behind a text or
         in it. scaling: factor of the scores; None: 1/sqrt(head_dim)."""
         starts, window = self._columns.starts(), self.window or 0
+        blocks = 0.0 if window else self.prompt_blocks
         if starts is None:
             return None
         if self.cache.device != "cpu":
             keys, values = (x.to(query.dtype) for x in self._by_column())
-            return prompt.prompt_attention(query, keys, values, scaling, window, starts)
+            return prompt.prompt_attention(query, keys, values, scaling, window, starts, blocks)
         n = query.shape[2]
         counts = [min(n, self._columns.n_columns - start) for start in starts]
         tokens = [((row + 1) * n - count, count) for row, count in enumerate(counts)]
-        return prompt.attend_cache(query, self.cache, tokens, scaling, window)
+        return prompt.attend_cache(query, self.cache, tokens, scaling, window, blocks)
 
     @outside_graphs
     def by_column(self, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 class StepLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly typed in transformers
     """A layer of a cache that stores the tokens of a lean forward pass and attends to them."""
 
+    #: of `enable`
+    prompt_blocks = 0.0
+
     def takes_step(self, position_ids: Any, attention_mask: Any) -> bool:
         """Whether the tokens of this forward pass, one in each row, may come by `step`. Arguments: as the
         model gets them."""

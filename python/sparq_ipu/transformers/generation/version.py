@@ -51,6 +51,7 @@ def version_of(model: Any, how: str) -> str:
             "weights": hashlib.sha256(weights.encode()).hexdigest(),
             "attention": model.config._attn_implementation,
             "row_bits": decoding(how, model).cache_options.get("row_bits", 16),
+            "prompt_blocks": decoding(how, model).prompt_blocks,
             "how": how,
             "cpu": hashlib.sha256(cpu.encode()).hexdigest(),
             "threads": torch.get_num_threads(),

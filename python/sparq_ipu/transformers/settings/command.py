@@ -55,6 +55,14 @@ def add_attention(settings: argparse._ArgumentGroup, advanced: argparse._Argumen
         help="draft N tokens at a time, at most 31, and let dense attention check them; greedy decoding only",
     )
     advanced.add_argument(
+        "--prompt-blocks",
+        type=number(float, "0 or in [2**-30, 0.5]", lambda x: x == 0 or 2**-30 <= x <= 0.5),
+        default=0.0,
+        metavar="SHARE",
+        help="a token of a prompt leaves out blocks of 64 positions none of which has this share of its "
+        "attention, e.g. 0.0003: long prompts are read faster, with other bits (default: 0, all are read)",
+    )
+    advanced.add_argument(
         "--published",
         action="store_true",
         help="settings that are not given are those of the paper: the mean value in every layer, "
@@ -195,11 +203,13 @@ class SaidSettings:
         how = dict(published=self.published)
         return settings_of_layers(self.op, self.said, self.layers, n_layers, head_dim, **how)
 
-    def enable(self, model: Any, device: str, tokens_per_step: int) -> None:
+    def enable(self, model: Any, device: str, tokens_per_step: int, prompt_blocks: float = 0.0) -> None:
         """Decode with them."""
         from sparq_ipu.transformers import enable
 
-        common: dict[str, Any] = dict(device=device, tokens_per_step=tokens_per_step)
+        common: dict[str, Any] = dict(
+            device=device, tokens_per_step=tokens_per_step, prompt_blocks=prompt_blocks
+        )
         enable(model, layers=self.layers, published=self.published, **self.said, **common)
 
 
