@@ -145,7 +145,7 @@ def _check_alone(arguments: argparse.Namespace) -> None:
     others = {"--temperature": arguments.temperature, "--compare-dense": arguments.compare_dense or None}
     for name, value in others.items():
         if arguments.lossless and value is not None:
-            raise ValueError(f"generate: --lossless must be greedy and alone, got {name} too")
+            raise ValueError(f"generate: --lossless must be given without {name}, got both")
     for name, value in {"--top-p": arguments.top_p, "--seed": arguments.seed}.items():
         if value is not None and arguments.temperature is None:
             raise ValueError(f"generate: {name} must be given with --temperature, got {value} alone")

@@ -210,7 +210,7 @@ def test_speed_has_a_spread(checkpoint, capsys, tmp_path):
         ),
         (
             ("--settings", "nowhere", "--rank", "3", "--published"),
-            "generate: --settings must be in place of the other settings, got --rank, --published too",
+            "generate: --settings must be given without other settings, got --rank, --published",
         ),
         (
             ("--dense", "--rank", "3", "--index-bits", "4"),

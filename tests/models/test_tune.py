@@ -214,7 +214,7 @@ def test_the_commands(tmp_path, capsys):
     assert printed.splitlines()[0] in expected  # the text of the dense run
     assert "accepted" in printed and json.loads((folder / "rows").read_text())["attention"] == "lossless"
     assert generate.main([*lossless, "--temperature", "1"]) == 2
-    assert "--lossless must be greedy and alone, got --temperature too" in capsys.readouterr().err
+    assert "--lossless must be given without --temperature, got both" in capsys.readouterr().err
     output.unlink()
     assert tune.main([*command, "--max-kl", "1e-12"]) == 1
     assert not output.exists()

@@ -147,12 +147,12 @@ def check_alone(op: str, arguments: argparse.Namespace) -> None:
     said = _given(arguments)
     if arguments.settings is not None and said:
         got = ", ".join(said)
-        raise ValueError(f"{op}: --settings must be in place of the other settings, got {got} too")
+        raise ValueError(f"{op}: --settings must be given without other settings, got {got}")
     sparq = said + ["--settings"] * (arguments.settings is not None)
     if arguments.dense and sparq:
         raise ValueError(f"{op}: --dense must be without settings of SparQ, got {', '.join(sparq)} too")
     if arguments.dense and arguments.lossless:
-        raise ValueError(f"{op}: --lossless must be greedy and alone, got --dense too")
+        raise ValueError(f"{op}: --lossless must be given without --dense, got both")
 
 
 def _given(arguments: argparse.Namespace) -> list[str]:
