@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Sequence
+from typing import Sequence
 
 from sparq_ipu.kernels import Settings, attention_over
 from sparq_reference import CacheSpec, checks
@@ -68,22 +68,6 @@ class DeviceOptions:
             check_choice(op, name, getattr(self, name), values)
         if self.n_ipus & (self.n_ipus - 1):
             checks.fail(op, "n_ipus", f"be a power of two up to {MAX_IPUS}", self.n_ipus)
-
-    @classmethod
-    def names(cls) -> list[str]:
-        """Of all options."""
-        return [field.name for field in dataclasses.fields(cls)]
-
-    @classmethod
-    def take(cls, op: str, options: dict[str, Any], names: Sequence[str] | None = None) -> DeviceOptions:
-        """Of these keyword arguments, those that are options of a device, or of these names: removed from
-        them.
-
-        Raises:
-            ValueError: as the constructor.
-        """
-        names = cls.names() if names is None else names
-        return cls(**{name: options.pop(name) for name in names if name in options}, op=op)
 
     def check(self, op: str, spec: CacheSpec, n_layers: int = 1, settings: Sequence[Settings] = ()) -> None:
         """Whether so many layers of such a cache can have these options, and attention each of these

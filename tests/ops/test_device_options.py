@@ -44,16 +44,6 @@ def test_each_field_by_itself(change: dict[str, Any], message: str) -> None:
     assert str(error.value) == f"op: {message}"
 
 
-def test_options_are_taken_out_of_arguments() -> None:
-    arguments: dict[str, Any] = dict(rank=4, memory="tiered", hot_rows=9, n_ipus=2)
-    assert DeviceOptions.take("op", arguments, ["memory", "hot_rows"]) == DeviceOptions(
-        memory="tiered", hot_rows=9
-    )
-    assert DeviceOptions.take("op", arguments) == DeviceOptions(n_ipus=2) and arguments == {"rank": 4}
-    with pytest.raises(ValueError, match=r"^op: n_tiles must be in"):
-        DeviceOptions.take("op", {"n_tiles": -1})
-
-
 TIERED: dict[str, Any] = dict(memory="tiered")
 
 

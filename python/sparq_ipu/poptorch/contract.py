@@ -151,7 +151,9 @@ def take_options(op: str, options: dict[str, Any]) -> DeviceOptions:
         ValueError: `<op>: <argument> must <rule>, got <value>`.
     """
     check_choice(op, "memory", options.get("memory", MEMORIES[0]), MEMORIES)
-    return DeviceOptions.take(op, options, [attribute.name for attribute in _OF_DEVICE])
+    return DeviceOptions(
+        **{name: options.pop(name) for name in ("memory", "hot_rows") if name in options}, op=op
+    )
 
 
 def check_cache(
