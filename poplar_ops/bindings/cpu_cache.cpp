@@ -142,7 +142,7 @@ Query queryOf(const char *op, const KVCache &cache, const py::array &array, bool
 
 // Of several tokens the kernels have the heads of a KV head together, in (batch, nKvHeads, nTokens,
 // nHeads / nKvHeads, headDim).
-py::array attendFromTokens(const KVCache &cache, const py::array &query) {
+py::array attendFromTokens(const KVCache &cache, const py::array &query, std::size_t window) {
   const Query view = queryOf("dense_attention", cache, query, true);
   const std::int64_t nHeads = query.shape(1);
   const auto nKvHeads = static_cast<py::ssize_t>(cache.nKvHeads);
@@ -151,7 +151,7 @@ py::array attendFromTokens(const KVCache &cache, const py::array &query) {
   Half *const to = static_cast<Half *>(output.mutable_data());
   {
     py::gil_scoped_release release;
-    cache.attention(view, nHeads, nullptr, to);
+    cache.attention(view, nHeads, nullptr, to, window);
   }
   return output.attr("swapaxes")(2, 3).attr("reshape")(query.attr("shape"));
 }
@@ -172,8 +172,6 @@ py::array attend(KVCache &cache, const py::object &query, const py::object &sett
   if (!check.is_none() && !isPlainQuery(cache, query, checkFinite))
     check(query, settings);
   const auto array = query.cast<py::array>();
-  if (settings.is_none() && array.ndim() == 4)
-    return attendFromTokens(cache, array);
   std::optional<SparqSettings> sparq;
   std::optional<WindowSettings> window;
   try {
@@ -184,6 +182,8 @@ py::array attend(KVCache &cache, const py::object &query, const py::object &sett
   } catch (const py::cast_error &) {
     throw py::type_error("attend: settings must be SparqSettings, WindowSettings or None");
   }
+  if (!sparq && array.ndim() == 4)
+    return attendFromTokens(cache, array, window ? window->topK : 0);
   const Query view = queryOf(window  ? "window_attention"
                              : sparq ? "sparq_attention"
                                      : "dense_attention",

@@ -36,16 +36,25 @@ Rotary rotaryAt(const RotaryAt &at) {
           factor};
 }
 
+// The members of Wave.
+using WaveAt = std::tuple<KVCache *, std::optional<SparqSettings>, std::size_t, std::size_t>;
+
+std::vector<Wave> wavesAt(const std::vector<WaveAt> &at) {
+  std::vector<Wave> waves;
+  for (const auto &[cache, settings, window, nTokens] : at)
+    waves.push_back({cache, settings ? &*settings : nullptr, window, nTokens});
+  return waves;
+}
+
 // A step of a model, whose tensors are given by their addresses. None, and nothing has happened,
 // where the caller must do it in parts.
 std::optional<std::vector<std::int64_t>>
-attendRotaryAt(KVCache &cache, const std::string &type, std::uintptr_t products,
-               const RotaryAt &rotary, std::uintptr_t output,
-               const std::optional<SparqSettings> &settings) {
+attendRotaryAt(const std::vector<WaveAt> &waves, const std::string &type, std::uintptr_t products,
+               const RotaryAt &rotary, std::uintptr_t output) {
   const RotaryStep step{floatNamed(type), reinterpret_cast<const void *>(products),
                         rotaryAt(rotary), reinterpret_cast<void *>(output)};
   py::gil_scoped_release release;
-  std::vector<std::int64_t> lengths = attendRotary(cache, step, settings ? &*settings : nullptr);
+  std::vector<std::int64_t> lengths = attendRotary(wavesAt(waves), step);
   if (lengths.empty())
     return std::nullopt;
   return lengths;
@@ -84,9 +93,9 @@ RmsNorm normAt(const NormAt &at) {
   return {epsilon, lanes, offset, roundsTwice};
 }
 
-// The norms and the linears of a layer, in the order of DecoderStep::Layer, and whether it has a
-// rotary embedding. A missing norm is at 0.
-using LayerAt = std::tuple<std::array<std::uintptr_t, 6>, std::array<LinearAt, 4>, bool>;
+// The norms, the linears and the rotary embedding of a layer, in the order of DecoderStep::Layer. A
+// missing norm is at 0.
+using LayerAt = std::tuple<std::array<std::uintptr_t, 6>, std::array<LinearAt, 4>, int>;
 
 std::unique_ptr<DecoderStep> decoderStep(const std::vector<LayerAt> &layersAt,
                                          std::uintptr_t lastNorm, const NormAt &norm,
@@ -96,11 +105,11 @@ std::unique_ptr<DecoderStep> decoderStep(const std::vector<LayerAt> &layersAt,
   if (layersAt.empty())
     throw sparq::Error("decoder_step: layers must be at least one, got 0");
   std::vector<DecoderStep::Layer> layers;
-  for (const auto &[norms, linears, isTurned] : layersAt)
+  for (const auto &[norms, linears, rotary] : layersAt)
     layers.push_back({bfloat16At(norms[0]), linearAt(linears[0]), bfloat16At(norms[1]),
                       bfloat16At(norms[2]), linearAt(linears[1]), bfloat16At(norms[3]),
                       bfloat16At(norms[4]), linearAt(linears[2]), linearAt(linears[3]),
-                      bfloat16At(norms[5]), isTurned});
+                      bfloat16At(norms[5]), rotary});
   const auto &[nQueries, queryWidth, nKeys, keyWidth] = heads;
   return std::make_unique<DecoderStep>(
       std::move(layers), bfloat16At(lastNorm), normAt(norm),
@@ -128,32 +137,26 @@ void turnRows(const DecoderStep &step, std::size_t layer, const RotaryAt &rotary
   step.turn(layer, rotaryAt(rotary), nRows, reinterpret_cast<std::uint16_t *>(products), nThreads);
 }
 
-// The cache, and settings, or none for dense attention.
-using AttentionAt = std::tuple<KVCache *, std::optional<SparqSettings>>;
-
 // The layer that the caller goes on with, and the seconds of attention and of all else. `lengths`
 // gets those of each layer before it, also where this throws.
 std::tuple<std::size_t, double, double>
 runStep(const DecoderStep &step, std::size_t layer,
-        const std::vector<std::optional<AttentionAt>> &attention, const RotaryAt &rotary,
-        std::size_t nRows, std::uintptr_t hidden, std::uintptr_t products, std::int64_t nThreads,
+        const std::vector<std::optional<std::vector<WaveAt>>> &attention,
+        const std::vector<RotaryAt> &rotaries, std::size_t nRows, std::uintptr_t hidden,
+        std::uintptr_t products, std::int64_t nThreads,
         py::typing::List<py::typing::List<std::int64_t>> lengths) {
-  std::vector<DecoderStep::Attention> of;
-  of.reserve(attention.size());
-  for (const auto &at : attention) {
-    of.push_back({});
-    if (at) {
-      const auto &[cache, settings] = *at;
-      of.back() = {cache, settings ? &*settings : nullptr};
-    }
-  }
+  std::vector<std::vector<Wave>> of;
+  for (const auto &at : attention)
+    of.push_back(at ? wavesAt(*at) : std::vector<Wave>());
   DecoderStep::Done done{layer, {}, 0, 0};
   const auto tell = [&] {
     for (const auto &ofLayer : done.lengths)
       lengths.append(py::cast(ofLayer));
   };
   try {
-    const Rotary turning = rotaryAt(rotary);
+    std::vector<Rotary> turning;
+    for (const RotaryAt &at : rotaries)
+      turning.push_back(rotaryAt(at));
     py::gil_scoped_release release;
     step.run(of, turning, nRows, reinterpret_cast<std::uint16_t *>(hidden),
              reinterpret_cast<std::uint16_t *>(products), nThreads, done);
@@ -192,8 +195,8 @@ void bindDecoder(py::module_ &m) {
       },
       py::arg("n"), py::arg("lanes"), py::arg("row"));
 
-  m.def("attend_rotary", &attendRotaryAt, py::arg("cache"), py::arg("dtype"), py::arg("products"),
-        py::arg("rotary"), py::arg("output"), py::arg("settings"),
+  m.def("attend_rotary", &attendRotaryAt, py::arg("waves"), py::arg("dtype"), py::arg("products"),
+        py::arg("rotary"), py::arg("output"),
         "A step of one layer, of arrays at these addresses; None: the caller does it in parts.");
 
   py::class_<DecoderStep>(m, "DecoderStep")
@@ -206,7 +209,7 @@ void bindDecoder(py::module_ &m) {
            py::arg("hidden"), py::arg("products"), py::arg("n_threads"))
       .def("turn", &turnRows, py::arg("layer"), py::arg("rotary"), py::arg("n_rows"),
            py::arg("products"), py::arg("n_threads"))
-      .def("run", &runStep, py::arg("layer"), py::arg("attention"), py::arg("rotary"),
+      .def("run", &runStep, py::arg("layer"), py::arg("attention"), py::arg("rotaries"),
            py::arg("n_rows"), py::arg("hidden"), py::arg("products"), py::arg("n_threads"),
            py::arg("lengths"));
 }

@@ -74,13 +74,14 @@ private:
 } // namespace
 
 void attend(const KVCache &cache, const Query &query, std::size_t nHeads,
-            const SparqSettings *settings, Half *output) {
+            const SparqSettings *settings, std::size_t window, Half *output) {
   PoolLease pool(cache.nThreads);
   const unsigned nThreads = pool->nThreads();
-  Call call{cache, cache.kernels, query, nHeads, nHeads / cache.nKvHeads, settings, output, 0};
+  Call call{cache,    cache.kernels, query, nHeads, nHeads / cache.nKvHeads,
+            settings, output,        0,     window};
   const std::size_t nPairs = call.nWorks();
   for (std::size_t i = 0; i < cache.nPairs(); ++i)
-    call.maxLength = std::max(call.maxLength, cache.pair(i).length);
+    call.maxLength = std::max(call.maxLength, call.lastOf(i).length);
 
   // Scratch: the order of the pairs, memory for the team of all threads, memory for each thread.
   const auto forPairs = [&](Carver &carve, std::uint32_t *&pairs, std::size_t *&lengths) {
@@ -104,7 +105,7 @@ void attend(const KVCache &cache, const Query &query, std::size_t nHeads,
 
   for (std::size_t i = 0; i < nPairs; ++i) {
     pairs[i] = static_cast<std::uint32_t>(i);
-    lengths[i] = cache.pair(call.pairNumber(i)).length; // alike: the tokens of a pair stay together
+    lengths[i] = call.lastOf(call.pairNumber(i)).length; // alike: a pair's tokens stay together
   }
   const std::size_t nSplit = schedulePairs(pairs, nPairs, lengths, nThreads);
   // The first of each thread is its own: a thread asks for its second before it computes the first,

@@ -7,9 +7,9 @@
 
 namespace sparq::cpu {
 
-// Dense attention where `settings` is null, else SparQ. Arguments are checked by KVCache, which
-// holds its lock.
+// Dense attention where `settings` is null, else SparQ. `window` as of KVCache::attention.
+// Arguments are checked by KVCache, which holds its lock.
 void attend(const KVCache &cache, const Query &query, std::size_t nHeads,
-            const SparqSettings *settings, Half *output);
+            const SparqSettings *settings, std::size_t window, Half *output);
 
 } // namespace sparq::cpu

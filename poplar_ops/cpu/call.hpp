@@ -54,15 +54,16 @@ struct Call {
   const SparqSettings *settings; // null: dense attention
   Half *output;
   std::size_t maxLength;
+  std::size_t window = 0; // of dense attention: the most recent positions that a token sees; 0: all
 
   // Each token of the query has its own work on a pair: number pair * nTokens + token. It sees the
   // positions up to its own.
   std::size_t pairNumber(std::size_t index) const { return index / query.nTokens; }
   KVCache::Pair pair(std::size_t index) const {
-    KVCache::Pair seen = cache.pair(pairNumber(index));
-    seen.length -= query.nTokens - 1 - index % query.nTokens;
-    return seen;
+    return seenBy(pairNumber(index), query.nTokens - 1 - index % query.nTokens);
   }
+  // What the last token sees of a pair.
+  KVCache::Pair lastOf(std::size_t number) const { return seenBy(number, 0); }
   std::size_t nWorks() const { return cache.nPairs() * query.nTokens; }
 
   // With one head the scores of a pair and the softmax of the one before are computed together.
@@ -70,6 +71,19 @@ struct Call {
   bool isDense(std::size_t length) const {
     // With all positions selected alpha is 1 and what remains is dense attention (contract E7).
     return !settings || settings->topK >= length;
+  }
+
+private:
+  // By the token so many before the last one.
+  KVCache::Pair seenBy(std::size_t number, std::size_t back) const {
+    KVCache::Pair seen = cache.pair(number);
+    seen.length -= back;
+    if (!settings && window && seen.length > window) { // dense attention reads rows alone
+      seen.keyRows += (seen.length - window) * cache.headDim;
+      seen.valueRows += (seen.length - window) * cache.headDim;
+      seen.length = window;
+    }
+    return seen;
   }
 };
 

@@ -322,7 +322,7 @@ void KVCache::checkTokens(const char *op, std::size_t nTokens) const {
 }
 
 void KVCache::attention(const Query &query, std::int64_t nHeads, const SparqSettings *settings,
-                        Half *output) const {
+                        Half *output, std::size_t window) const {
   const char *const op = settings ? "sparq_attention" : "dense_attention";
   checkHeads(op, spec, nHeads);
   if (query.nTokens == 0 || (settings && query.nTokens > 1))
@@ -335,7 +335,7 @@ void KVCache::attention(const Query &query, std::int64_t nHeads, const SparqSett
     checkTokens(op, query.nTokens);
   if (settings)
     check(op, *settings, spec);
-  attend(*this, query, static_cast<std::size_t>(nHeads), settings, output);
+  attend(*this, query, static_cast<std::size_t>(nHeads), settings, window, output);
 }
 
 void KVCache::attendPrompt(Prompt prompt, std::vector<PromptText> texts) const {
@@ -383,8 +383,11 @@ void KVCache::windowAttention(const Query &query, std::int64_t nHeads,
   checkHeads("window_attention", spec, nHeads);
   checkNotEmpty("window_attention");
   checkWindow("window_attention", nHeads, settings);
-  attendInWindow(*this, historyFor(settings), query, static_cast<std::size_t>(nHeads), settings, 0,
-                 output);
+  const auto heads = static_cast<std::size_t>(nHeads);
+  if (settings.nLocal == settings.topK) // nothing is selected: rows are read in sequence
+    attend(*this, query, heads, nullptr, settings.topK, output);
+  else
+    attendInWindow(*this, historyFor(settings), query, heads, settings, 0, output);
 }
 
 void KVCache::observe(const Query &query, std::int64_t nHeads, const WindowSettings &settings) {

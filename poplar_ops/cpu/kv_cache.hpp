@@ -60,9 +60,9 @@ public:
   // SparQ attention, or dense attention where settings is null. nHeads a multiple of nKvHeads;
   // output (batch, nKvHeads, nTokens, nHeads / nKvHeads, headDim), contiguous. Throws Error, also
   // for an empty batch element. Several tokens (dense attention only) are the last ones held: each
-  // attends to the positions up to its own.
+  // attends to the positions up to its own. Dense attention sees the last `window` of them; 0: all.
   void attention(const Query &query, std::int64_t nHeads, const SparqSettings *settings,
-                 Half *output) const;
+                 Half *output, std::size_t window = 0) const;
 
   // Attention of the last tokens held, those of a prompt (contract E14): of each batch element a
   // text, of which the queries and the output are given. Throws Error.

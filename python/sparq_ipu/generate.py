@@ -38,6 +38,7 @@ from sparq_ipu.commands.command_line import (
 )
 from sparq_ipu.commands.progress import EVERY, PromptProgress
 from sparq_ipu.devices import resolve_device
+from sparq_ipu.drafts import MOST
 from sparq_ipu.kept_prefixes import KeptPrefixes
 from sparq_ipu.transformers.generation.chats import chat_tokens
 from sparq_ipu.transformers.generation.runs import (
@@ -247,6 +248,11 @@ def _describe(run: Run, n_prompt: int, settings: ModelSettings | None, head_dim:
         _prompt_line(n_prompt, run),
         f"decode    {len(run.tokens)} tokens, {_speed(run)}",
     ]
+    if run.n_drafted:
+        share = run.n_accepted / run.n_drafted
+        lines.append(
+            f"drafts    {run.n_accepted} of {run.n_drafted} accepted ({share:.3f}), from the text itself"
+        )
     if traffic["n_steps"]:
         per_token = [traffic[name] / traffic["n_steps"] / 1e6 for name in ("bytes_read", "bytes_dense")]
         ratio = traffic["bytes_dense"] / traffic["bytes_read"]
@@ -370,12 +376,19 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.generat
         model = _load(arguments, checkpoint, start)
         loading = time.perf_counter() - start
 
+        tokens_per_step = 1 + (arguments.lossless or (MOST if device == "cpu" else 0))
+
         def turn_on() -> None:
             blocks = arguments.prompt_blocks
             if arguments.dense:
-                enable_dense(model, device=arguments.device, prompt_blocks=blocks)
+                enable_dense(
+                    model,
+                    device=arguments.device,
+                    tokens_per_step=tokens_per_step,
+                    prompt_blocks=blocks,
+                )
             else:
-                settings.enable(model, arguments.device, (arguments.lossless or 0) + 1, blocks)
+                settings.enable(model, arguments.device, tokens_per_step, blocks)
 
         turn_on()
         kept = kept_prefixes("generate", arguments, model)
@@ -422,7 +435,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.generat
     print(f"device    {device}{slow}")
     comparison = {}
     if arguments.compare_dense:
-        enable_dense(model, device=arguments.device)
+        enable_dense(model, device=arguments.device, tokens_per_step=tokens_per_step)
         print("decoding again with dense attention ...", file=sys.stderr)
         comparison = _compare(
             model, tokenizer, prompt, result, run(None), turn_on, arguments.temperature is not None
@@ -515,6 +528,8 @@ def _measured(run: Run) -> dict[str, Any]:
         "step_milliseconds": dict(zip(("p10", "median", "p90"), _step_milliseconds(run)))
         if run.step_seconds
         else None,
+        "n_drafted": run.n_drafted,
+        "n_accepted": run.n_accepted,
         **run.traffic,
     }
 

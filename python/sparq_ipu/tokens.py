@@ -35,8 +35,8 @@ def append_and_attend(
         query: (batch, n_heads, n_tokens, head_dim) float16, n_tokens in [1, 32].
         key, value: (batch, n_kv_heads, n_tokens, head_dim) float16.
         cache: on "cpu" or "reference" if there is more than one token.
-        settings: `sparq_ipu.SparqSettings` or `sparq_ipu.WindowSettings`; None: dense attention, which reads
-            the cache once for all tokens.
+        settings: `sparq_ipu.SparqSettings` or `sparq_ipu.WindowSettings`; None: dense attention. This
+            and, on a CPU, a window without selection (n_local = top_k) are one call for all tokens.
 
     Returns:
         (batch, n_heads, n_tokens, head_dim) float16.
@@ -49,12 +49,14 @@ def append_and_attend(
         rule = "be sparq_ipu.SparqSettings, sparq_ipu.WindowSettings or None"
         checks.fail("append_and_attend", "settings", rule, type(settings).__name__)
     _check(op_of(settings), query, key, value, cache, settings)
-    if settings is not None or query.shape[2] == 1:
+    is_local = isinstance(settings, WindowSettings) and settings.n_local == settings.top_k
+    together = settings is None or (is_local and cache.device == "cpu")
+    if not together or query.shape[2] == 1:
         steps = one_by_one(query, key, value, cache)
         return np.stack([attention(token, cache, settings) for token in steps], axis=2)
     backend = cache.one_layer("append")
     backend.append(key, value, np.full(cache.batch, key.shape[2], np.int64))
-    return backend.attend(query, None)
+    return backend.attend(query, settings)
 
 
 def one_by_one(query: np.ndarray, key: np.ndarray, value: np.ndarray, cache: KVCache) -> Iterator[np.ndarray]:

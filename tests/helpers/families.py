@@ -56,9 +56,10 @@ FAMILIES = {
         "Gemma2",
         dict(_ALTERNATING, sliding_window=WINDOW, attn_logit_softcapping=None, query_pre_attn_scalar=32),
         _FULL,
+        is_fast=True,
     ),
     "Gemma 3": Family(
-        "Gemma3Text", dict(_ALTERNATING, sliding_window=WINDOW, query_pre_attn_scalar=32), _FULL
+        "Gemma3Text", dict(_ALTERNATING, sliding_window=WINDOW, query_pre_attn_scalar=32), _FULL, True
     ),
     "Pythia, GPT-NeoX": Family("GPTNeoX", {}),
     "OPT": Family("OPT", _OPT),
@@ -71,7 +72,7 @@ FAMILIES = {
     "Phi-3 with a sliding window": Family("Phi3", dict(sliding_window=WINDOW), _WITHIN, True, "phi3"),
     "Qwen 2": Family("Qwen2", {}, is_fast=True, gguf="qwen2"),
     "Qwen 2 with sliding windows": Family(
-        "Qwen2", dict(_ALTERNATING, use_sliding_window=True, sliding_window=WINDOW), _FULL
+        "Qwen2", dict(_ALTERNATING, use_sliding_window=True, sliding_window=WINDOW), _FULL, True
     ),
     "Qwen 3": Family("Qwen3", {}, is_fast=True, gguf="qwen3"),
     "SmolLM 3": Family("SmolLM3", dict(no_rope_layers=[1, 0, 1]), is_fast=True),

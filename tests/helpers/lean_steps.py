@@ -64,13 +64,13 @@ def skip_trials(monkeypatch: Any) -> None:
 
 @contextlib.contextmanager
 def counted(monkeypatch: Any) -> Iterator[list[int]]:
-    """How many steps of one token are lean."""
+    """How many steps are lean, of one token or of several."""
     steps: list[int] = []
     own = LeanStep.step
 
-    def step(self: Any, few_bits: Any, tokens: Any, *given: Any) -> Any:
-        steps.extend([1] if tokens.shape[1] == 1 else [])
-        return own(self, few_bits, tokens, *given)
+    def step(self: Any, few_bits: Any, tokens: Any, positions: Any, cache: Any, is_step: bool) -> Any:
+        steps.extend([1] * is_step)
+        return own(self, few_bits, tokens, positions, cache, is_step)
 
     with monkeypatch.context() as patch:
         patch.setattr(LeanStep, "step", step)

@@ -24,9 +24,11 @@ FAMILIES = {
     "Mistral": "[TOOL_CALLS]",
     "Mistral, SentencePiece": "[TOOL_CALLS] [",
     "Mistral, newer": "[TOOL_CALLS] [ARGS]",
+    "Granite": "<|tool_call|>",
+    "Phi-4-mini": "<|tool|>",
     "Llama": "<|python_tag|>",
 }
-SPECIAL = ["<s>", "</s>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>"]
+SPECIAL = ["<s>", "</s>", "[TOOL_CALLS]", "[ARGS]", "<|tool_call|>", "<|/tool_call|>", "<|python_tag|>"]
 BODY = (
     "{% if tools %}{{ tools | tojson }} TAG {% endif %}{% for m in messages %}{{ m.role }}: {{ m.content }}"
     "{% for call in m.tool_calls or [] %}{{ call | tojson }}{% endfor %}\n{% endfor %}{{ mood }}>"
@@ -49,12 +51,13 @@ TOOLS = [tool("weather", WEATHER), tool("now")]
 
 
 @contextlib.contextmanager
-def client_of(family: str) -> Iterator[Any]:
+def client_of(family: str, context: int = CONTEXT) -> Iterator[Any]:
     tokenizer = byte_tokenizer(BODY.replace("TAG", FAMILIES[family]), SPECIAL, False)
-    model = tiny_model(max_position_embeddings=CONTEXT, vocab_size=len(tokenizer))
+    model = tiny_model(max_position_embeddings=context, vocab_size=len(tokenizer))
     sparq_ipu.transformers.enable(model, rank=8, top_k=16, min_seq_len=40)
     end = tokenizer.eos_token_id
-    prompts = Prompts(tokenizer, CONTEXT, len(tokenizer), [end], [end])
-    with running_engine(model, tokenizer=tokenizer) as engine, running_server(engine, prompts=prompts) as url:
+    prompts = Prompts(tokenizer, context, len(tokenizer), [end], [end])
+    running = running_engine(model, tokenizer=tokenizer, context=context)
+    with running as engine, running_server(engine, prompts=prompts) as url:
         with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
             yield client

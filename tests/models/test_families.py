@@ -56,13 +56,13 @@ def test_an_enabled_model_says_what_the_model_says(name):
         ("Llama 2", "SparQ attention in 3 of 3 layers"),
         (
             "Gemma 3",
-            f"SparQ attention in 1 of 3 layers; the others keep the model's own, "
-            f"which sees a window of {WINDOW} positions",
+            f"SparQ attention in 1 of 3 layers, "
+            f"dense attention to a window of {WINDOW} positions in the others",
         ),
         (
             "Mistral with a sliding window",
             f"SparQ attention in 3 of 3 layers while a text is within their window of {WINDOW} positions, "
-            "the model's own beyond",
+            "dense attention beyond",
         ),
     ],
 )
@@ -76,8 +76,6 @@ def test_enable_says_in_a_line_which_layers(name, line, caplog):
         f"enable: {line}",
         f"enable_dense: {line.replace('SparQ', 'dense')}",
     ]
-    is_all = FAMILIES[name].layers == "all"
-    assert {record.levelname for record in records} == {"INFO" if is_all else "WARNING"}
 
 
 @pytest.mark.parametrize("name", ["Gemma 3", "Mistral with a sliding window", "OPT", "GPT-2"])
@@ -98,8 +96,6 @@ def test_generate_and_beams(name):
 @pytest.mark.parametrize("way", ["lookup", "assistant"])
 def test_tokens_can_be_taken_back_beyond_a_window(name, way):
     """Prompt lookup and assisted generation say what the model itself says."""
-    if not hasattr(transformers.DynamicCache, "activate_past_recording"):
-        pytest.skip(f"transformers {transformers.__version__} does not take tokens back from a window")
     model = model_of(name)
     tokens = tokens_of(12).repeat(1, 4)  # repeats, so that lookup finds something
     plain = greedy(model, tokens, 16, eos_token_id=100)

@@ -125,11 +125,9 @@ APART: list[tuple[tuple[int, ...], list[tuple[int, ...]]]] = [
 def test_some_layers_attend_elsewhere(
     apart: tuple[int, ...], expected: list[tuple[int, ...]], spy: list[Spy], monkeypatch: Any
 ) -> None:
-    own_attention = SparqLayer.attention_of_step
+    own_waves = SparqLayer.waves
     monkeypatch.setattr(
-        SparqLayer,
-        "attention_of_step",
-        lambda layer: None if layer.index in apart else own_attention(layer),
+        SparqLayer, "waves", lambda layer, n: None if layer.index in apart else own_waves(layer, n)
     )
     own, lean, _ = both(a_wide_model("int4"), monkeypatch)
     assert torch.equal(own, lean)
@@ -426,7 +424,7 @@ def test_shapes_that_do_not_fit_together() -> None:
     linear, gates = (0, 0, 0, 64, 64), (0, 0, 0, 64, 128)
 
     def step_of(layers: Any, hidden: int = 64, lanes: int = 8, heads: Any = (0, 0, 0, 0)) -> Any:
-        of_layers = [([0] * 6, linears, True) for linears in layers]
+        of_layers = [([0] * 6, linears, 0) for linears in layers]
         return _cpu.DecoderStep(of_layers, 0, (1e-5, lanes, 0.0, True), heads, hidden, 1.0, 0)
 
     layer = [linear, linear, gates, linear]
@@ -443,8 +441,8 @@ def test_shapes_that_do_not_fit_together() -> None:
     step = step_of([layer], heads=(2, 16, 2, 16))
     rows, heads = "a cache of as many rows", "the heads of its cache"
     for n_rows, n_heads, n_kv_heads, rule in ((2, 2, 1, rows), (1, 4, 2, heads), (1, 2, 1, heads)):
-        attention = [(_cpu.KVCache(CacheSpec(1, n_kv_heads, 16, 8)), None)]
+        attention = [[(_cpu.KVCache(CacheSpec(1, n_kv_heads, 16, 8)), None, 0, 1)]]
         with pytest.raises(ValueError, match=f"^decoder_step: layer 0 must have {rule}"):
-            step.run(0, attention, ("bfloat16", 0, 0, 1, 16, n_heads, 1.0), n_rows, 0, 0, 1, [])
+            step.run(0, attention, [("bfloat16", 0, 0, 1, 16, n_heads, 1.0)], n_rows, 0, 0, 1, [])
     with pytest.raises(ValueError, match=r"^decoder_step: layers must be at least one, got 0"):
         step_of([])

@@ -15,7 +15,7 @@ pytest.importorskip("transformers")
 from sparq_ipu import KVCache, _cpu  # noqa: E402
 from sparq_ipu.attention import attention  # noqa: E402
 from sparq_ipu.transformers.decoder.rotary import Rotary  # noqa: E402
-from sparq_ipu.transformers.decoder.step_layer import attention_of_step  # noqa: E402
+from sparq_ipu.transformers.decoder.step_layer import waves_of  # noqa: E402
 from sparq_ipu.transformers.settings.layers import LayerSettings, WindowLayerSettings  # noqa: E402
 
 BATCH, N_HEADS, N_KV_HEADS, HEAD_DIM, HELD = 3, 6, 2, 24, 40
@@ -45,7 +45,7 @@ def a_step(dtype: str, rows: int = BATCH) -> tuple[Any, Rotary]:
 
 def attend(rotary: Rotary, products: Any, cache: KVCache, settings: Any) -> tuple[Any, list[int]] | None:
     """As a layer does it."""
-    return rotary.attend(products, attention_of_step(cache, settings))
+    return rotary.attend(products, waves_of(cache, settings))
 
 
 def in_parts(products: Any, rotary: Rotary, cache: KVCache, settings: Any) -> Any:
@@ -153,7 +153,7 @@ def test_what_is_left_to_the_parts() -> None:
     # Of the same size, so nothing else would refuse them.
     assert attend(a_step("bfloat16")[1], torch.ones_like(products).half(), a_cache(), None) is None
     assert attend(rotary, products.repeat(1, 2)[:, ::2], a_cache(), None) is None
-    assert attention_of_step(a_cache(), SETTINGS) is not None
+    assert waves_of(a_cache(), SETTINGS) is not None
 
 
 def test_no_room() -> None:

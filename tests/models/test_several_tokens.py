@@ -211,9 +211,7 @@ def test_lossless_stops_within_a_round(model):
 
 
 def test_lossless_with_windows():
-    """Layers that keep the model's own attention take tokens back too."""
-    if not hasattr(transformers.DynamicCache, "activate_past_recording"):
-        pytest.skip(f"transformers {transformers.__version__} does not take tokens back from a window")
+    """Layers with windows take tokens back too."""
     kinds = ["sliding_attention", "full_attention", "sliding_attention"]
     model = tiny_model("Gemma3Text", layer_types=kinds, sliding_window=16, query_pre_attn_scalar=16)
     enable_dense(model)
@@ -273,12 +271,14 @@ def test_a_step_that_fails_leaves_the_cache_as_it_was(model):
     assert torch.equal(logits_of(model, text, cache, 3), logits_of(model, text, other, 3))
 
 
-@pytest.mark.parametrize("n_tokens, are_steps", [(3, True), (4, True), (5, False)])
-def test_tokens_that_reach_the_window_and_no_further_are_steps(n_tokens, are_steps):
+@pytest.mark.parametrize("n_tokens", [3, 5, 8])
+def test_tokens_that_pass_the_end_of_a_window_are_steps(n_tokens):
     model = tiny_model("Mistral", sliding_window=16)
     enable(model, **SETTINGS, tokens_per_step=8)
-    cache = SparqCache(model)
-    with torch.no_grad():
-        for tokens in (tokens_of(12), tokens_of(n_tokens, seed=1)):
-            model(tokens, **with_cache(cache), use_cache=True)
-    assert {layer.traffic.n_steps for layer in cache.layers} == {n_tokens if are_steps else 0}
+    caches = [prefilled(model, tokens_of(12)) for _ in range(2)]
+    tokens = tokens_of(n_tokens, seed=1)
+    together = logits_of(model, tokens, caches[0], n_tokens)
+    alone = logits_of(model, tokens, caches[1], 1)
+    assert {layer.traffic.n_steps for layer in caches[0].layers} == {n_tokens}
+    # products of several rows round differently, which turns a few roundings to float16
+    assert (together - alone).norm() < 1e-3 * alone.norm()

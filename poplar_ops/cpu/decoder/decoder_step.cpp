@@ -113,29 +113,34 @@ void DecoderStep::attentionInputs(const Layer &layer, std::size_t nRows, const s
   });
 }
 
-void DecoderStep::run(const std::vector<Attention> &attention, const Rotary &rotary,
-                      std::size_t nRows, std::uint16_t *hidden, std::uint16_t *products,
-                      std::int64_t nThreads, Done &done) const {
+void DecoderStep::run(const std::vector<std::vector<Wave>> &attention,
+                      const std::vector<Rotary> &rotaries, std::size_t nRows, std::uint16_t *hidden,
+                      std::uint16_t *products, std::int64_t nThreads, Done &done) const {
   using Clock = std::chrono::steady_clock;
   const auto seconds = [](Clock::duration d) { return std::chrono::duration<double>(d).count(); };
   std::vector<std::uint16_t> attended;
   for (; done.layer < layers.size(); ++done.layer) {
-    const Attention &of = attention.at(done.layer);
-    if (!of.cache)
+    const std::vector<Wave> &waves = attention.at(done.layer);
+    if (waves.empty())
       return;
     const Layer &layer = layers[done.layer];
-    const std::size_t headDim = of.cache->headDim;
-    check(of.cache->batch == nRows, done.layer, "a cache of as many rows");
-    check(rotary.nHeads * headDim == layer.output.inputs &&
-              (rotary.nHeads + 2 * of.cache->nKvHeads) * headDim == layer.inputs.outputs,
-          done.layer, "the heads of its cache");
-    Rotary ofLayer = rotary;
-    if (!layer.isTurned)
-      ofLayer.dim = 0;
+    Rotary rotary = rotaries.at(layer.rotary < 0 ? 0 : static_cast<std::size_t>(layer.rotary));
+    if (layer.rotary < 0)
+      rotary.dim = 0;
+    std::size_t nOfWaves = 0;
+    for (const Wave &wave : waves)
+      nOfWaves += wave.nRows();
+    check(nOfWaves == nRows, done.layer, "a cache of as many rows");
+    for (const Wave &wave : waves) {
+      const std::size_t headDim = wave.cache->headDim;
+      check(rotary.nHeads * headDim == layer.output.inputs &&
+                (rotary.nHeads + 2 * wave.cache->nKvHeads) * headDim == layer.inputs.outputs,
+            done.layer, "the heads of its cache");
+    }
     attended.resize(nRows * layer.output.inputs);
     const auto start = Clock::now();
     std::vector<std::int64_t> lengths =
-        attendRotary(*of.cache, {Float::bfloat16, products, ofLayer, attended.data()}, of.settings);
+        attendRotary(waves, {Float::bfloat16, products, rotary, attended.data()});
     if (lengths.empty())
       return;
     done.lengths.push_back(std::move(lengths));
@@ -215,7 +220,7 @@ void DecoderStep::turn(std::size_t index, const Rotary &rotary, std::size_t nRow
   const auto at = [&](const void *from, std::size_t row) {
     return static_cast<const char *>(from) + row % rotary.rows * angles;
   };
-  if (layer.isTurned)
+  if (layer.rotary >= 0)
     eachRow(nRows, nThreads, [&](std::size_t row) {
       kernels.turnHeads({products + row * width, nTurned, headDim, rotary.dim, at(rotary.cos, row),
                          at(rotary.sin, row), isWide});

@@ -38,19 +38,12 @@ public:
     FewBitsWeights gates; // the gate's outputs, then as many that it is multiplied with
     FewBitsWeights down;
     const std::uint16_t *downNorm; // as outputNorm
-    bool isTurned;                 // has a rotary embedding
+    int rotary;                    // number of its rotary embedding in `run`; -1: none
   };
 
   // Norms of queries and keys, each over `width` numbers: of one head, or of all.
   struct HeadNorms {
     std::size_t nQueries, queryWidth, nKeys, keyWidth;
-  };
-
-  // A layer's attention, as `attendRotary`. Its numbers are bfloat16, and its positions those of
-  // `run`.
-  struct Attention {
-    KVCache *cache;                // null: the caller computes it
-    const SparqSettings *settings; // null: dense
   };
 
   // How far `run` came.
@@ -84,12 +77,13 @@ public:
             std::int64_t nThreads) const;
 
   // Attention and `next` of the layers from done.layer on, up to one whose attention the caller
-  // computes, or which `attendRotary` leaves to it. products: (nRows, outputs of the inputs of
-  // done.layer) in memory for those of any layer, and then of the layer that done.layer is, or the
-  // normed output of the last one. Throws Error as `attendRotary`; done is then what was done
-  // before that.
-  void run(const std::vector<Attention> &attention, const Rotary &rotary, std::size_t nRows,
-           std::uint16_t *hidden, std::uint16_t *products, std::int64_t nThreads, Done &done) const;
+  // computes (without waves), or which `attendRotary` leaves to it. products: (nRows, outputs of
+  // the inputs of done.layer) in memory for those of any layer, and then of the layer that
+  // done.layer is, or the normed output of the last one. Throws Error as `attendRotary`; done is
+  // then what was done before that.
+  void run(const std::vector<std::vector<Wave>> &attention, const std::vector<Rotary> &rotaries,
+           std::size_t nRows, std::uint16_t *hidden, std::uint16_t *products, std::int64_t nThreads,
+           Done &done) const;
 
 private:
   // Few enough rows to stay in the second cache.

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from sparq_ipu import _cpu
     from sparq_ipu.kernels import Settings
 
-    #: what `CPUBackend.attention_of_step` returns
-    AttentionOfStep = Tuple[_cpu.KVCache, Optional[SparqSettings]]
+    #: what `CPUBackend.wave` returns
+    Wave = Tuple[_cpu.KVCache, Optional[SparqSettings], int, int]
 
 #: overrides the choice of the instruction set where the option `isa` is not given
 ISA_VARIABLE = "SPARQ_CPU_ISA"
@@ -163,10 +163,10 @@ class CPUBackend:
     def attend(self, query: np.ndarray, settings: Settings, check: CheckQuery | None = None) -> np.ndarray:
         return self._cache.attend(query, settings, check, self._check_finite)
 
-    def attention_of_step(self, settings: SparqSettings | None) -> AttentionOfStep:
-        """The arguments of the kernels for one token through a layer of a model: this cache, and the settings
-        (None for dense attention)."""
-        return self._cache, settings
+    def wave(self, settings: SparqSettings | None, window: int | None, n_tokens: int) -> Wave:
+        """The arguments of the kernels for tokens of each batch element through a layer of a model: this
+        cache, the settings (of one token; None for dense attention, which sees the window), the number."""
+        return self._cache, settings, window or 0, n_tokens
 
     def observe(self, query: np.ndarray, settings: WindowSettings) -> None:
         self._cache.observe(query, settings)

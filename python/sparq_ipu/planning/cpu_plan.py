@@ -225,7 +225,7 @@ def plan_cpu(
     layer_bytes = round(shape.layer_weights * BITS[weights][0] / 8)
     timed = probe(config, weights, seq_len, batch, chosen, layer_bytes)
     windows = LayerKinds.of(config)
-    seen = tuple(w if index in windows.own else None for index, w in enumerate(windows.windows))
+    seen = tuple(w if index in windows.dense else None for index, w in enumerate(windows.windows))
     return CpuPlan(shape, weights, seq_len, batch, torch.get_num_threads(), chosen, seen, timed)
 
 

@@ -9,7 +9,7 @@ import time
 import uuid
 from typing import Any, Callable, Sequence
 
-from sparq_ipu.serve.engine import Done, Text
+from sparq_ipu.serve.requests import Done, Text
 from sparq_ipu.serve.sampling import LogProbability
 from sparq_ipu.serve.text import TextStream, TokenNames
 from sparq_ipu.serve.tools import Calls
@@ -26,11 +26,17 @@ def usage(ends: Sequence[Done], n_prompts: int) -> dict[str, Any]:
     n_prompt = sum(end.n_prompt for end in ends[::each])
     n_held = sum(end.n_held for end in ends[::each])
     n_new = sum(end.n_new for end in ends)
+    n_accepted = sum(end.n_accepted for end in ends)
+    n_rejected = sum(end.n_drafted for end in ends) - n_accepted
     return {
         "prompt_tokens": n_prompt,
         "completion_tokens": n_new,
         "total_tokens": n_prompt + n_new,
         "prompt_tokens_details": {"cached_tokens": n_held},
+        "completion_tokens_details": {
+            "accepted_prediction_tokens": n_accepted,
+            "rejected_prediction_tokens": n_rejected,
+        },
     }
 
 

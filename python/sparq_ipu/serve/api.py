@@ -16,8 +16,9 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 
-from sparq_ipu.serve import engine as serving
+from sparq_ipu.serve import requests as serving
 from sparq_ipu.serve.answers import Answer, error
+from sparq_ipu.serve.engine import Engine
 from sparq_ipu.serve.guard import Guard
 from sparq_ipu.serve.prompts import CHARACTERS_PER_TOKEN, Prompts
 from sparq_ipu.serve.responses import ResponsesAnswer, ResponsesRequest
@@ -44,7 +45,7 @@ class _Gone(Exception):
 
 
 def create_app(
-    engine: serving.Engine,
+    engine: Engine,
     prompts: Prompts,
     name: str,
     api_key: str | None = None,
@@ -198,7 +199,7 @@ def _error(
 
 
 async def _events(
-    engine: serving.Engine,
+    engine: Engine,
     requests: Sequence[serving.Request],
     queue: asyncio.Queue[tuple[int, serving.Event]],
     http: Request,

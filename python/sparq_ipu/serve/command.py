@@ -169,13 +169,14 @@ def _build(arguments: argparse.Namespace) -> tuple[Any, Any]:
     from sparq_ipu.serve.engine import Engine
     from sparq_ipu.serve.prompts import Prompts
     from sparq_ipu.transformers import enable_dense
-    from sparq_ipu.transformers.supported import text_config
+    from sparq_ipu.transformers.supported import same_rotary_until, text_config
 
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     layers = settings.of_model(*checkpoint.shape)
     trained = getattr(text_config(checkpoint.config), "max_position_embeddings", None)
-    context = arguments.context or trained or _USUAL_CONTEXT
+    most = same_rotary_until(text_config(checkpoint.config))
+    context = arguments.context or min(trained or _USUAL_CONTEXT, most)
     if trained and context > trained:
         print(
             f"serve: the model was trained for {trained} tokens; output beyond that may be poor",

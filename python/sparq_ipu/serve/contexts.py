@@ -14,17 +14,18 @@ from transformers import PreTrainedModel
 from sparq_ipu.kept_prefixes import Rows
 from sparq_ipu.serve.places import Places
 from sparq_ipu.serve.products import FixedRows
-from sparq_ipu.tokens import MAX_TOKENS
 from sparq_ipu.transformers.cache.sparq_cache import PreparedCache
 from sparq_ipu.transformers.cache_name import with_cache
 from sparq_ipu.transformers.decoder.weights import piece_rows
 from sparq_ipu.transformers.integration import decoding
-from sparq_ipu.transformers.supported import LayerKinds, text_config
+from sparq_ipu.transformers.supported import LayerKinds, same_rotary_until, text_config
 from sparq_reference import checks
 
 #: rows of one product in a step, by dtype: one of so many takes about as long as one of a single row
 STEP_ROWS = {torch.float32: 8}
 _USUAL_STEP_ROWS = 32
+#: most rows of a step that drafts add to
+MOST_ROWS = 32
 
 
 class Contexts:
@@ -36,8 +37,7 @@ class Contexts:
         context: most tokens of each.
 
     Raises:
-        ValueError: a model whose layers see a window, another device than "cpu", no memory for the
-            cache.
+        ValueError: another device than "cpu", no memory for the cache.
     """
 
     def __init__(self, model: PreTrainedModel, n_places: int, context: int):
@@ -46,14 +46,12 @@ class Contexts:
         options = {name: value for name, value in hooks.cache_options.items() if name != "capacity"}
         if options["device"] != "cpu":
             checks.fail(op, "device", "be 'cpu', which serves some texts of a cache", repr(options["device"]))
-        if LayerKinds.of(text_config(model)).has_windows:
-            rule = "have layers that see all positions: texts of different lengths share no window"
-            checks.fail(op, "model", rule, type(model).__name__)
         takes = inspect.signature(model.forward).parameters
         if "position_ids" not in takes:
             checks.fail(op, "model", "take position_ids", type(model).__name__)
         self.n_places = checks.check_integer(op, "places", n_places, 1, 1024)
-        self.context = checks.check_integer(op, "context", context, 1, checks.MAX_CAPACITY)
+        config = text_config(model)
+        self.context = checks.check_integer(op, "context", context, 1, same_rotary_until(config))
         self._model = model
         #: not every model of the oldest transformers can leave out logits
         self._keeps = "logits_to_keep" in takes
@@ -61,7 +59,8 @@ class Contexts:
         self.piece_rows = piece_rows(model)
         self._products = FixedRows(model)
         self._step_rows = STEP_ROWS.get(model.dtype, _USUAL_STEP_ROWS)
-        self._cache = Places(hooks.settings, n_places, context, options, hooks.prompt_blocks)
+        windows = LayerKinds.of(config).windows
+        self._cache = Places(hooks.settings, n_places, context, options, hooks.prompt_blocks, windows)
         self.touch(0)  # makes the cache, or fails because there is no room
 
     def touch(self, place: int) -> None:
@@ -106,25 +105,23 @@ class Contexts:
         with self._rows(self.piece_rows):
             return self._forward([row], torch.tensor([positions]), cache, kept)[0]
 
-    def step(self, places: Sequence[int], tokens: Sequence[int], held: Sequence[int]) -> torch.Tensor:
-        """The next token of each of these texts. Returns logits (len(places), vocabulary) float32."""
-        cache = self._cache.tokens(places)
-        with self._rows(self._step_rows):
-            return self._forward([[token] for token in tokens], torch.tensor(held)[:, None], cache)[:, 0]
-
-    def check(
-        self, places: Sequence[int], tokens: Sequence[Sequence[int]], held: Sequence[int]
+    def step(
+        self, places: Sequence[int], tokens: Sequence[int], held: Sequence[int], is_dense: bool = False
     ) -> torch.Tensor:
-        """Several next tokens of each of these texts, the same number, at most 32, with dense attention.
+        """The next tokens of some texts.
+
+        Args:
+            places: of the tokens. A text with several tokens comes several times, after the earlier tokens
+                of all others.
+            held: tokens before each.
+            is_dense: attend densely, whatever the settings.
 
         Returns:
-            Logits (len(places), n_tokens, vocabulary) float32 after each of them.
+            Logits (len(places), vocabulary) float32 after each token: the same whatever else is in the step.
         """
-        n_tokens = checks.check_integer("serve", "n_tokens", len(tokens[0]), 1, MAX_TOKENS)
-        cache = self._cache.tokens(places, is_dense=True)
-        positions = torch.tensor(held)[:, None] + torch.arange(n_tokens)
+        cache = self._cache.tokens(places, is_dense=is_dense)
         with self._rows(self._step_rows):
-            return self._forward(tokens, positions, cache)
+            return self._forward([[token] for token in tokens], torch.tensor(held)[:, None], cache)[:, 0]
 
     def keep(self, places: Sequence[int], lengths: Sequence[int]) -> None:
         """Forget what these places hold behind these lengths; also after a pass that failed."""

@@ -10,23 +10,23 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
-import dataclasses
 import functools
 import logging
 import threading
 import time
 import traceback
-from typing import Any, Callable, NamedTuple, Sequence, Union
+from typing import Any, Sequence
 
 import numpy as np
 
 from sparq_ipu.commands.progress import EVERY, PromptProgress
-from sparq_ipu.kept_prefixes import BLOCK, KeptPrefixes, Rows
-from sparq_ipu.serve.contexts import Contexts
-from sparq_ipu.serve.forms import Form
+from sparq_ipu.drafts import Drafts, Pace
+from sparq_ipu.kept_prefixes import BLOCK, KeptPrefixes
+from sparq_ipu.serve.contexts import MOST_ROWS, Contexts
 from sparq_ipu.serve.metrics import Metrics
 from sparq_ipu.serve.prefixes import Place, choose, common, longest
-from sparq_ipu.serve.sampling import LogProbability, Sampler, Sampling
+from sparq_ipu.serve.requests import Done, Event, Failed, Refused, Request, Text
+from sparq_ipu.serve.sampling import LogProbability
 from sparq_ipu.serve.text import TextStream
 
 _log = logging.getLogger("sparq_ipu.serve")
@@ -37,91 +37,6 @@ PIECE = 1024
 PIECE_STEPS = 1.5
 #: most times longer where more texts are read than written: more tokens then share a step
 MOST_READERS = 4.0
-
-
-class Text(NamedTuple):
-    """More of an answer: text that is certain, and tokens that came since."""
-
-    text: str
-    tokens: list[int]
-    log_probabilities: list[LogProbability]
-
-
-class Done(NamedTuple):
-    """The end of an answer. reason: "stop" or "length". n_held: tokens of the prompt that were not read
-    again."""
-
-    reason: str
-    n_prompt: int
-    n_held: int
-    n_new: int
-
-
-class Failed(NamedTuple):
-    """A request that gets no more. is_refused: because the server ends."""
-
-    message: str
-    is_refused: bool = False
-
-
-Event = Union[Text, Done, Failed]
-
-
-class Refused(Exception):
-    """A request that was not taken. is_closing: the server ends; else too many wait."""
-
-    def __init__(self, message: str, is_closing: bool):
-        super().__init__(message)
-        self.is_closing = is_closing
-
-
-@dataclasses.dataclass(eq=False)
-class Request:
-    """A text to continue.
-
-    Args:
-        tokens: (n,) integers, the prompt.
-        max_new: most tokens of the answer.
-        emit: called with each `Event`, by the engine's thread.
-        stops: strings that end the answer. stop_tokens: tokens that do.
-        echo: text of the prompt, if it begins the answer; with log-probabilities where these are reported.
-        form: which tokens may come next; its special tokens are text of the answer.
-    """
-
-    tokens: np.ndarray
-    max_new: int
-    sampling: Sampling
-    emit: Callable[[Event], None]
-    stops: Sequence[str] = ()
-    stop_tokens: Sequence[int] = ()
-    echo: str | None = None
-    form: Form | None = None
-
-    # what follows is the engine's
-
-    def __post_init__(self) -> None:
-        self.came = time.perf_counter()
-        self.is_cancelled = False
-        self.place: Place | None = None
-        self.sampler = Sampler(self.sampling, self.tokens)
-        #: all of the prompt is read, whatever is held of it
-        self.reports_prompt = self.echo is not None and self.sampling.n_top is not None
-        #: tokens of the prompt in the place; of those, how many were there before
-        self.n_read = self.n_held = 0
-        #: rows of the prompt that the disk gives, and the first of them; no more are there
-        self.fetch: concurrent.futures.Future[Rows] | None = None
-        self.fetched_from = 0
-        self.is_fetched = False
-        self.progress = PromptProgress(len(self.tokens))
-        self.new: list[int] = []
-        self.fresh: list[int] = []
-        self.log_probabilities: list[LogProbability] = []
-        self.last_at = 0.0
-
-    @property
-    def n_stored(self) -> int:
-        """Tokens in the place: of the answer all but the last."""
-        return self.n_read + max(len(self.new) - 1, 0)
 
 
 class Engine:
@@ -135,6 +50,7 @@ class Engine:
             are those of SparQ attention.
         metrics: what it counts into.
         kept: prefixes on disk, which the engine closes at its end; None: places are all that is kept.
+        looks_up: without `draft_tokens`, drafts come from the text itself where that pays.
     """
 
     def __init__(
@@ -145,11 +61,13 @@ class Engine:
         metrics: Metrics,
         draft_tokens: int = 0,
         kept: KeptPrefixes | None = None,
+        looks_up: bool = True,
     ):
         self.contexts = contexts
         self.metrics = metrics
         self.max_waiting = max_waiting
         self.draft_tokens = draft_tokens
+        self._looks_up, self._pace = looks_up and not draft_tokens, Pace()
         self.kept = kept
         self.tokenizer = tokenizer
         #: requests that can have a place or wait for one
@@ -443,6 +361,8 @@ class Engine:
         """The prompt is read: the answer begins, with logits (vocabulary,)."""
         if request.echo is not None:
             self._say(request, request.echo)
+        if self._looks_up:
+            request.drafts = Drafts(request.tokens.tolist(), self._pace)
         if request.max_new:
             self._take(request, logits)
         else:
@@ -473,10 +393,9 @@ class Engine:
 
     def _write(self, requests: list[Request]) -> None:
         """Make a step of all; one that fails is made again with each alone, and who fails alone fails."""
-        make = self._round if self.draft_tokens else self._step
         start = time.perf_counter()
         try:
-            make(requests)
+            self._step(requests)
             self._lately.append(time.perf_counter() - start)
             self._step_seconds = min(self._lately)
         except Exception as error:
@@ -490,28 +409,49 @@ class Engine:
                     self._write([request])
 
     def _step(self, requests: list[Request]) -> None:
-        """One more token of each."""
-        tokens = [request.new[-1] for request in requests]
-        logits = self.contexts.step(_indices(requests), tokens, [r.n_stored for r in requests]).numpy()
-        for row, request in zip(logits, requests):
-            self._take_or_fail(request, [row])
+        """The next token of each, and further ones where a draft is right."""
+        drafts = self._sparq_drafts(requests) if self.draft_tokens else self._drafts(requests)
+        texts = list(zip(requests, drafts))
+        rows = [
+            (request, at, [request.new[-1], *draft][at])
+            for at in range(1 + max(map(len, drafts)))
+            for request, draft in texts
+            if at <= len(draft)
+        ]
+        of, ahead, tokens = zip(*rows)
+        held = [request.n_stored + at for request, at in zip(of, ahead)]
+        start = time.perf_counter()
+        logits = self.contexts.step(_indices(of), tokens, held, self.draft_tokens > 0).numpy()
+        self._pace.took(len(rows), time.perf_counter() - start)
+        for request, draft in texts:
+            n, mine = len(request.new), [row for row, other in zip(logits, of) if other is request]
+            self._take_or_fail(request, mine, draft)
+            if draft and request.drafts is not None:
+                request.drafts.took(len(draft), len(request.new) - n - 1)
+        left = [request for request, draft in texts if draft and request in self._writing]
+        if left:
+            self._restore(left)
 
-    def _round(self, requests: list[Request]) -> None:
-        """Draft some tokens of each, and take those that dense attention predicts too."""
+    def _drafts(self, requests: list[Request]) -> list[list[int]]:
+        """What followed the last tokens of each text before, as long as checking that pays."""
+        drafts: list[list[int]] = []
+        n_rows = len(requests)
+        for request in requests:
+            most = min(MOST_ROWS - n_rows, request.max_new - len(request.new) - 1)
+            drafts.append([] if request.drafts is None else request.drafts.draft(most, n_rows))
+            n_rows += len(drafts[-1])
+        return drafts
+
+    def _sparq_drafts(self, requests: list[Request]) -> list[list[int]]:
+        """What SparQ attention predicts, for dense attention to check."""
         places, held = _indices(requests), [request.n_stored for request in requests]
-        n = min(self.draft_tokens, *(request.max_new - len(request.new) for request in requests))
         drafts = [[request.new[-1]] for request in requests]
-        for index in range(n):
+        for index in range(min(self.draft_tokens, *(r.max_new - len(r.new) for r in requests))):
             logits = self.contexts.step(places, [draft[-1] for draft in drafts], [h + index for h in held])
             for draft, token in zip(drafts, logits.argmax(-1).tolist()):
                 draft.append(token)
         self.contexts.keep(places, held)
-        checked = self.contexts.check(places, drafts, held).numpy()
-        for request, rows, draft in zip(requests, checked, drafts):
-            self._take_or_fail(request, list(rows), draft[1:])
-        left = [request for request in requests if request in self._writing]
-        if left:
-            self._restore(left)
+        return [draft[1:] for draft in drafts]
 
     def _take_or_fail(self, request: Request, rows: list[np.ndarray], draft: Sequence[int] = ()) -> None:
         """Take the next token, from the first row, and one of each further row as long as they are the
@@ -538,6 +478,8 @@ class Engine:
             self.metrics.first_token.observe(now - request.came)
         request.last_at = now
         request.new.append(token)
+        if request.drafts is not None:
+            request.drafts.push(token)
         self.metrics.new_tokens.inc()
         reported = sampler.log_probability(logits, token)
         if token in request.stop_tokens:
@@ -565,8 +507,11 @@ class Engine:
 
     def _finish(self, request: Request, reason: str, text: str) -> None:
         self._say(request, text)
-        done = Done(reason, len(request.tokens), request.n_held, len(request.new))
-        self._end(request, reason, done)
+        of = request.drafts
+        drafted = (0, 0) if of is None else (of.n_drafted, of.n_accepted)
+        self._end(
+            request, reason, Done(reason, len(request.tokens), request.n_held, len(request.new), *drafted)
+        )
 
     def _end(self, request: Request, outcome: str, event: Event | None) -> None:
         """The place is free again, and keeps of the prompt what was read."""

@@ -9,7 +9,8 @@ made of other places.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Sequence, cast
+import itertools
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Sequence, cast
 
 import numpy as np
 import torch
@@ -23,14 +24,14 @@ from sparq_ipu.transformers.cache.attend import attend, half_of
 from sparq_ipu.transformers.cache.autograd import without_backward
 from sparq_ipu.transformers.cache.sparq_cache import PreparedCache
 from sparq_ipu.transformers.decoder.rotary import Rotary
-from sparq_ipu.transformers.decoder.step_layer import StepLayer, attention_of_step
-from sparq_ipu.transformers.settings.layers import AnyLayerSettings, ModelSettings
+from sparq_ipu.transformers.decoder.step_layer import StepLayer, waves_of
+from sparq_ipu.transformers.settings.layers import AnyLayerSettings, ModelSettings, dense_attention_of
 
 if TYPE_CHECKING:
-    from sparq_ipu.backends.cpu import AttentionOfStep, CPUBackend
+    from sparq_ipu.backends.cpu import CPUBackend, Wave
 
 #: sets of places with rows that are kept ready
-_SETS = 8
+_SETS = 32
 
 
 class _Layer:
@@ -39,11 +40,13 @@ class _Layer:
     Args:
         n_places: texts that it has room for.
         capacity: most positions of each.
+        window: most recent positions that the layer sees; None: all.
         options: of `sparq_ipu.KVCache`.
     """
 
-    def __init__(self, n_places: int, capacity: int, options: dict[str, Any]):
+    def __init__(self, n_places: int, capacity: int, window: int | None, options: dict[str, Any]):
         self.capacity = capacity
+        self.window = window
         self._n_places = n_places
         self._options = options
         self._cache: KVCache | None = None
@@ -90,8 +93,6 @@ class _LayerPass(StepLayer):
     is_sliding = False
     is_croppable = False
     supports_early_init = False
-    #: the attention function asks this of a layer
-    is_beyond_window = False
 
     def __init__(
         self,
@@ -140,49 +141,80 @@ class _LayerPass(StepLayer):
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, factor: float = 1.0
     ) -> torch.Tensor:
         """A step, or pieces in one row: query (rows, n_heads, n_tokens, head_dim) -> (rows, n_tokens,
-        n_heads, head_dim). Several tokens attend densely, each to the positions up to its own.
+        n_heads, head_dim).
 
         Raises:
             ValueError: NaN or infinity, a place that is full.
         """
         if self._pieces:
             scale = factor / float(query.shape[-1]) ** 0.5
-            attended = attend_cache(
-                query, self._of.rows(self._places), self._pieces, scale, blocks=self.prompt_blocks
-            )
-            return without_backward(attended, query, key, value)
-        assert self._waiting is not None
-        new, self._waiting = self._waiting, None
-        half, rows = half_of(query, factor), self._of.rows(self._places)
-        if half.shape[2] > 1:
-            output = np.swapaxes(append_and_attend(half, *new, rows), 1, 2)
+            rows, window = self._of.rows(self._places), self._of.window or 0
+            blocks = 0.0 if window else self.prompt_blocks
+            attended = attend_cache(query, rows, self._pieces, scale, window, blocks=blocks)
         else:
-            rows.append(*new)
-            output = attend(half[:, :, 0], rows, self._settings)[:, None]
-        return without_backward(torch.from_numpy(output).to(query.dtype), query, key, value)
+            assert self._waiting is not None
+            new, self._waiting = self._waiting, None
+            attended = torch.from_numpy(self._attend_rows(half_of(query, factor), *new)).to(query.dtype)
+        return without_backward(attended, query, key, value)
 
-    def takes_step(self, position_ids: Any, attention_mask: Any) -> bool:
-        return position_ids is not None and attention_mask is None and not self._pieces
+    def takes_step(self, n_tokens: int, position_ids: Any, attention_mask: Any) -> bool:
+        return n_tokens == 1 and position_ids is not None and attention_mask is None and not self._pieces
 
     def takes_prompt(self, position_ids: Any, attention_mask: Any) -> bool:
         return position_ids is not None and attention_mask is None
 
     def step(self, products: torch.Tensor, rotary: Rotary) -> torch.Tensor:
-        done = rotary.attend(products, self.attention_of_step())
+        done = rotary.attend(products, self.waves(len(products)))
         if done is not None:
             return done[0]
         query, key, value = rotary.turned(products)
         self.lazy_initialization(key)
-        rows = self._of.rows(self._places)
-        rows.append(key.numpy(), value.numpy())
-        half = attend(query.numpy()[:, :, 0], rows, self._settings)
+        half = self._attend_rows(query.numpy(), key.numpy(), value.numpy())
         return torch.from_numpy(half).view(len(products), -1).to(products.dtype)
 
-    def attention_of_step(self) -> AttentionOfStep | None:
-        return None if self._of.is_empty else attention_of_step(self._of.rows(self._places), self._settings)
+    def waves(self, n_rows: int) -> list[Wave] | None:
+        waves: list[Wave] = []
+        n_before = 0
+        for places, n_tokens in self._groups() if not self._of.is_empty else ():
+            more = waves_of(self._of.rows(places), self._settings, self._of.window, n_tokens, n_before)
+            if more is None:
+                return None
+            waves += more
+            n_before += n_tokens
+        return waves or None
 
     def has_attended(self, lengths: Sequence[int]) -> None:
         """The places know their lengths."""
+
+    def _groups(self) -> list[tuple[tuple[int, ...], int]]:
+        """Rows that are attended to together: their places, and the tokens of each."""
+        groups: list[tuple[tuple[int, ...], int]] = []
+        for places, same in itertools.groupby(_once_each(self._places)):
+            n = len(list(same))
+            # dense attention reads the cache once for several tokens
+            groups += [(places, n)] if self._settings is None else [(places, 1)] * n
+        return groups
+
+    def _attend_rows(self, query: np.ndarray, key: np.ndarray, value: np.ndarray) -> np.ndarray:
+        """Store the tokens of a step and attend to them: (rows, heads, 1, head_dim) of each -> (rows, 1,
+        n_heads, head_dim)."""
+        outputs = []
+        end = 0
+        for places, n in self._groups():
+            begin, end = end, end + n * len(places)
+            rows = self._of.rows(places)
+            q, k, v = (
+                np.ascontiguousarray(x[begin:end, :, 0].reshape(n, -1, *x.shape[1::2]).transpose(1, 2, 0, 3))
+                for x in (query, key, value)
+            )
+            if n > 1:
+                output = append_and_attend(q, k, v, rows, dense_attention_of(self._of.window))
+                outputs.append(output.transpose(2, 0, 1, 3).reshape(end - begin, 1, *output.shape[1::2]))
+            else:
+                rows.append(k, v)
+                output = attend(q[:, :, 0], rows, self._settings, window=self._of.window)
+                outputs.append(output[:, None])
+        return np.concatenate(outputs)
 
     def get_seq_length(self, *args: Any) -> int:
         """0: the model is told the positions of all tokens."""
@@ -201,6 +233,17 @@ class _LayerPass(StepLayer):
     get_max_cache_shape = get_max_length  # its older name
 
 
+def _once_each(places: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """The places of rows in parts, each as long as may be with no place twice."""
+    part: list[int] = []
+    for place in places:
+        if place in part:
+            yield tuple(part)
+            part = []
+        part.append(place)
+    yield tuple(part)
+
+
 class Places:
     """The contexts of a model: of each place, keys and values of all layers.
 
@@ -210,6 +253,7 @@ class Places:
         capacity: most positions of each.
         options: of `sparq_ipu.KVCache`, with device "cpu".
         prompt_blocks: of `sparq_ipu.transformers.enable`.
+        windows: of each layer, the most recent positions that it sees; None: all. (): all of all.
     """
 
     def __init__(
@@ -219,10 +263,13 @@ class Places:
         capacity: int,
         options: dict[str, Any],
         prompt_blocks: float = 0.0,
+        windows: Sequence[int | None] = (),
     ):
         self._settings = settings
         self._prompt_blocks = prompt_blocks
-        self._layers = [_Layer(n_places, capacity, options) for _ in settings]
+        self._layers = [
+            _Layer(n_places, capacity, window, options) for window in windows or [None] * len(settings)
+        ]
 
     def tokens(
         self,
@@ -234,7 +281,8 @@ class Places:
         """The cache for one forward pass with tokens of these places.
 
         Args:
-            places: the places of the tokens, in order.
+            places: the places of the tokens, in order. In a step, a place comes once for each of its tokens,
+                after the earlier tokens of all other places.
             pieces: of prompts, side by side in one row, which are read with dense attention: for each place,
                 its first token in the row and the number of tokens. Others are not stored. Empty: steps.
             is_dense: steps attend densely, whatever the settings.

@@ -11,8 +11,8 @@ from typing import Any, Callable, Iterable, Sequence
 
 import numpy as np
 
-from sparq_ipu.serve.engine import Event, Request
 from sparq_ipu.serve.forms import Forms
+from sparq_ipu.serve.requests import Event, Request
 from sparq_ipu.serve.sampling import Sampling
 from sparq_ipu.serve.schemas import (
     ChatRequest,

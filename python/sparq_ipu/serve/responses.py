@@ -11,7 +11,7 @@ from typing import Any, Sequence
 from pydantic import model_validator
 
 from sparq_ipu.serve.answers import Answer, usage
-from sparq_ipu.serve.engine import Done, Text
+from sparq_ipu.serve.requests import Done, Text
 from sparq_ipu.serve.schemas import ChatRequest, Invalid
 
 #: names of fields in chats, and here

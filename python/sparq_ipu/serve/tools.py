@@ -38,6 +38,8 @@ _HERMES = Style(
 _MISTRAL = Style("[TOOL_CALLS]", "[", _NAME, _ARGUMENTS, "}", ", ", "]")
 _MISTRAL_SPACED = _MISTRAL._replace(first=" [")  # templates for SentencePiece
 _MISTRAL_ARGS = Style("[TOOL_CALLS]", "", "", "[ARGS]", "", "[TOOL_CALLS]", "")
+_GRANITE = Style("<|tool_call|>", "[", _NAME, _ARGUMENTS, "}", ", ", "]")
+_PHI = _GRANITE._replace(last="]<|/tool_call|>")
 _LLAMA = Style("", "", _NAME, '", "parameters": ', "}", None, "")
 #: by what a template contains, the first that does; None: calls that are not JSON
 _STYLES: list[tuple[str, Style | None]] = [
@@ -46,11 +48,13 @@ _STYLES: list[tuple[str, Style | None]] = [
     ("[TOOL_CALLS] [", _MISTRAL_SPACED),
     ("[TOOL_CALLS]", _MISTRAL),
     ("<tool_call>", _HERMES),
+    ("<|tool_call|>", _GRANITE),
+    ("<|tool|>", _PHI),
     ("<|python_tag|>", _LLAMA),
     ("dictionary of argument name and its value", _LLAMA),
 ]
 #: may be single tokens of a model
-_MARKS = re.compile(r"(<tool_call>|</tool_call>|\[TOOL_CALLS\]|\[ARGS\])")
+_MARKS = re.compile(r"(<\|?/?tool_call\|?>|\[TOOL_CALLS\]|\[ARGS\])")
 
 
 def style_of(template: str) -> Style | None:

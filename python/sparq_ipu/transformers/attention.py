@@ -57,27 +57,21 @@ class PassState(threading.local):
 class ForwardPass:
     """Facts about a forward pass that its attention needs."""
 
-    #: layers that keep the model's own attention
-    own: frozenset[int] = frozenset()
-    #: windows of the other layers, in positions, where they have one
+    #: windows of layers, in positions, where they have one
     windows: dict[int, int] = dataclasses.field(default_factory=dict)
     state: PassState = dataclasses.field(default_factory=PassState)
 
 
-def register(base: str, has_windows: bool = False) -> str:
+def register(base: str) -> str:
     """Register SparQ attention whose prefill is `base`; returns the name to give a model.
-
-    Args:
-        has_windows: some layers see a window of positions. Their own attention wants masks for one token too.
 
     A mask function is registered with it: without one, transformers passes no mask at all, neither for
     padding nor for prefill on top of a filled cache.
     """
     # transformers looks for "sdpa" in a name, and refuses it for models that have "eager" alone
-    name = f"{_OWN_PROMPTS if base == 'sdpa' else 'sparq_ipu_' + base}{'_windows' if has_windows else ''}"
-    mask = _mask_interface()[base]
+    name = _OWN_PROMPTS if base == "sdpa" else f"sparq_ipu_{base}"
     AttentionInterface.register(name, _attention_over(_attention_interface()[base], base == "sdpa"))
-    AttentionMaskInterface.register(name, mask if has_windows else _mask_over(mask))
+    AttentionMaskInterface.register(name, _mask_over(_mask_interface()[base]))
     return name
 
 
@@ -127,9 +121,6 @@ def _attention_over(base: Callable[..., Any], is_default: bool) -> Callable[...,
 
         forward: ForwardPass = getattr(module, FORWARD_PASS, _NO_FORWARD_PASS)
         index: Any = module.layer_idx
-        if index in forward.own:
-            result: tuple[torch.Tensor, None] = own(key, value, attention_mask)
-            return result
         layer = getattr(key, "sparq_layer", None)
         _check_arguments(kwargs, dropout, forward.windows.get(index))
         if layer is None:
@@ -145,16 +136,10 @@ def _attention_over(base: Callable[..., Any], is_default: bool) -> Callable[...,
                 if attended is not None:
                     return attended, None
             key, value = layer.by_column(key, value)
-        elif layer.is_beyond_window:
-            key, value = layer.attend_window(key, value)
-            mask = None if attention_mask is None else attention_mask[..., -key.shape[2] :]
-            key, value = (x.to(query.dtype) for x in (key, value))
-            result = own(key, value, mask)
-            return result
         else:
             layer.check_mask(attention_mask, query.shape[2])
             return layer.attend(query, key, value, scores_factor(scaling, query)), None
-        result = own(key, value, attention_mask)
+        result: tuple[torch.Tensor, None] = own(key, value, attention_mask)
         return result
 
     return attention

@@ -26,7 +26,6 @@ from sparq_ipu.transformers.cache.sparq_cache import (
     SparqCache,
     is_sparq_cache,
     kinds_of,
-    record_past,
     sparq_layers,
 )
 from sparq_ipu.transformers.cache_name import CACHE, cache_in, cache_name
@@ -86,7 +85,7 @@ def enable(
 
     Args:
         model: a causal decoder (Llama, Mistral, Gemma, Qwen, Pythia, OPT, ...: docs/models.md has a table) on
-            the CPU, in eval mode. Layers that see a window of positions may keep their own attention: the
+            the CPU, in eval mode. Where some layers see a window of positions, these attend densely: the
             logger "sparq_ipu" reports them in a line.
         options: the settings of all layers: rank, top_k, index_bits and so on, see `LayerSettings`; and
             options of `sparq_ipu.KVCache`.
@@ -245,11 +244,12 @@ def _install(
     kinds = LayerKinds.of(text_config(model))
     own = decoder.config._attn_implementation
     # "eager" is a function private to each model's file, so its prefill runs as "sdpa": the same mathematics
-    name = register(own if own != "eager" and is_registered(own) else "sdpa", kinds.has_windows)
+    name = register(own if own != "eager" and is_registered(own) else "sdpa")
     _own_config(model)
     _set_attention(model, name)
     if model.config._attn_implementation != name:
         checks.fail(op, "model", "accept another attention implementation", type(model).__name__)
+    settings = [None if index in kinds.dense else of_layer for index, of_layer in enumerate(settings)]
     hooks = _Hooks(settings, options, kinds, tokens_per_step)
     hooks.prompt_blocks = prompt_blocks
     handles = [
@@ -262,14 +262,11 @@ def _install(
     for module in attention_modules(model):
         setattr(module, FORWARD_PASS, hooks.forward_pass)
     setattr(decoder, _STATE, {"attn_implementation": own, "handles": handles, "hooks": hooks})
-    attention = "dense attention" if settings == [None] * len(settings) else "SparQ attention"
-    if settings[0] is not None and settings[0].kind == "window":
-        attention = "window attention"
-    _log.log(logging.WARNING if kinds.has_windows else logging.INFO, "%s: %s", op, kinds.describe(attention))
+    kind = {of_layer.kind for of_layer in settings if of_layer is not None}
+    name = "window attention" if "window" in kind else "SparQ attention" if kind else "dense attention"
+    _log.info("%s: %s", op, kinds.describe(name))
     if lean:
-        step: LeanStep | str = "some layers keep the model's own attention"
-        if not kinds.own:
-            step = lean_step_of(decoder)
+        step: LeanStep | str = lean_step_of(decoder)
         if isinstance(step, LeanStep):
             decoder.forward = step
             steps = f"fast: {step}"
@@ -337,7 +334,7 @@ class _Hooks:
         self.cache_options = options
         self._kinds = kinds
         windows = {index: window for index, window in enumerate(kinds.windows) if window is not None}
-        self.forward_pass = ForwardPass(kinds.own, windows)
+        self.forward_pass = ForwardPass(windows)
 
     @outside_graphs
     def before(
@@ -385,12 +382,8 @@ class _Hooks:
         # Made by `generate`, or by the caller, who keeps it over turns: the object stays, its layers change.
         is_ours_to_fill = type(cache) is DynamicCache and not getattr(cache, "offloading", False)
         if is_ours_to_fill and cache.get_seq_length() == 0:
-            # `generate` has told the layers that they will be cropped, if there were any
-            takes_back = [getattr(layer, "record_past", False) for layer in cache.layers]
             cache.layers[:] = SparqCache.of_checked(module.config, self.cache_options).layers
             cache.layer_class_to_replicate = None
-            if any(takes_back) or (not takes_back and self.tokens_per_step > 1):
-                record_past(cache)
             return cache
         rule = "be a SparqCache, an empty DynamicCache that offloads nothing, or None"
         length = f" of length {cache.get_seq_length()}" if hasattr(cache, "get_seq_length") else ""

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which models can be enabled, judged by their structure and not by their name; and which of their layers.
 
-A layer that sees all positions has SparQ attention. A layer that sees a window of the most recent ones is
+A layer that sees all positions has SparQ attention. A layer that sees a window of the most recent ones has
 
-* where other layers see all positions: left to the model, with the cache that transformers gives it. Windows
-  are short, and there is little to gain.
-* where all layers have a window: SparQ attention as long as the text is within it; beyond, the model's own
-  attention over the window.
+* dense attention, where other layers see all positions: windows are short, and there is little to gain.
+* SparQ attention as long as the text is within its window, where all layers have one, and dense attention
+  beyond.
 """
 
 from __future__ import annotations
@@ -51,26 +50,21 @@ class LayerKinds:
         return cls(tuple(window if kind == "sliding_attention" else None for kind in types))
 
     @property
-    def own(self) -> frozenset[int]:
-        """Layers that stay with the model's own attention."""
+    def dense(self) -> frozenset[int]:
+        """Layers that attend densely to their window, whatever the settings."""
         if None not in self.windows:
             return frozenset()
         return frozenset(index for index, window in enumerate(self.windows) if window is not None)
 
-    @property
-    def has_windows(self) -> bool:
-        """Some layer has one."""
-        return any(window is not None for window in self.windows)
-
     def describe(self, attention: str) -> str:
         """One line: which layers have `attention`, e.g. "SparQ attention"."""
-        n_layers, n_own = len(self.windows), len(self.own)
-        line = f"{attention} in {n_layers - n_own} of {n_layers} layers"
+        n_layers, n_dense = len(self.windows), len(self.dense)
+        line = f"{attention} in {n_layers - n_dense} of {n_layers} layers"
         sizes = ", ".join(str(size) for size in sorted({w for w in self.windows if w is not None}))
-        if n_own:
-            return f"{line}; the others keep the model's own, which sees a window of {sizes} positions"
-        if self.has_windows:
-            return f"{line} while a text is within their window of {sizes} positions, the model's own beyond"
+        if n_dense:
+            return f"{line}, dense attention to a window of {sizes} positions in the others"
+        if sizes:
+            return f"{line} while a text is within their window of {sizes} positions, dense attention beyond"
         return line
 
 
@@ -90,6 +84,15 @@ def text_config(model: Any) -> PretrainedConfig:
 def n_layers_of(model: PreTrainedModel) -> int:
     """Layers of the decoder."""
     return int(text_config(model).num_hidden_layers)
+
+
+def same_rotary_until(config: PretrainedConfig) -> int:
+    """Positions of a text up to which a token has the rotary embedding that it has in a shorter one."""
+    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    if rope.get("rope_type", rope.get("type")) not in ("longrope", "dynamic"):
+        return checks.MAX_CAPACITY
+    name = "original_max_position_embeddings"
+    return int(rope.get(name) or getattr(config, name, None) or config.max_position_embeddings)
 
 
 def head_dim_of(model: PreTrainedModel, op: str = "enable") -> int:

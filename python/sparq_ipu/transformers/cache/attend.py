@@ -10,14 +10,18 @@ from sparq_ipu import KVCache
 from sparq_ipu.attention import attention
 from sparq_ipu.tokens import append_and_attend, one_by_one
 from sparq_ipu.transformers.cache.traffic import Traffic
-from sparq_ipu.transformers.settings.layers import AnyLayerSettings, dense_rows
+from sparq_ipu.transformers.settings.layers import AnyLayerSettings, dense_attention_of, dense_rows
 from sparq_reference import checks
 
 
 def attend(
-    query: np.ndarray, cache: KVCache, settings: AnyLayerSettings | None, traffic: Traffic | None = None
+    query: np.ndarray,
+    cache: KVCache,
+    settings: AnyLayerSettings | None,
+    traffic: Traffic | None = None,
+    window: int | None = None,
 ) -> np.ndarray:
-    """Attention of query (batch, n_heads, head_dim); rows below min_seq_len are dense.
+    """Attention of query (batch, n_heads, head_dim); `dense_rows` are dense, over the window.
 
     Raises:
         ValueError: a row without any real token.
@@ -29,19 +33,19 @@ def attend(
             f"got lengths {lengths.tolist()}"
         )
     sparq = None if settings is None else settings.attention
-    is_dense = dense_rows(settings, lengths.tolist())
+    is_dense, densely = dense_rows(settings, lengths.tolist(), window), dense_attention_of(window)
     if len(set(is_dense)) == 1:
-        output = attention(query, cache, None if is_dense[0] else sparq)
+        output = attention(query, cache, densely if is_dense[0] else sparq)
     else:
         output = np.empty_like(query)
-        for each in (None, sparq):
-            rows = [row for row, dense in enumerate(is_dense) if dense == (each is None)]
+        for each in (densely, sparq):
+            rows = [row for row, dense in enumerate(is_dense) if dense == (each is densely)]
             if cache.device == "cpu":
                 output[rows] = attention(query[rows], cache.rows(rows), each)
             else:  # its program attends in all rows
                 output[rows] = attention(query, cache, each)[rows]
     if traffic is not None:
-        traffic.count(cache, lengths.tolist(), is_dense, sparq)
+        traffic.count(cache, lengths.tolist(), is_dense, sparq, window)
     return output
 
 
@@ -52,6 +56,7 @@ def attend_tokens(
     cache: KVCache,
     settings: AnyLayerSettings | None,
     traffic: Traffic,
+    window: int | None = None,
 ) -> np.ndarray:
     """Append several tokens (batch, heads, n_tokens, head_dim), and attend from each as if it came alone, to
     the bit: (batch, n_tokens, n_heads, head_dim).
@@ -61,16 +66,16 @@ def attend_tokens(
     """
     n_tokens = query.shape[2]
     if settings is None:
-        output = append_and_attend(query, key, value, cache)
+        output = append_and_attend(query, key, value, cache, dense_attention_of(window))
         for back in reversed(range(n_tokens)):
             lengths = (cache.lengths - back).tolist()
-            traffic.count(cache, lengths, [True] * len(lengths), None)
+            traffic.count(cache, lengths, [True] * len(lengths), None, window)
         return np.swapaxes(output, 1, 2)
     cache.check_tokens(key, value)
     if cache.check_finite:
         checks.check_finite("sparq_attention", "query", query)
     steps = one_by_one(query, key, value, cache)
-    return np.stack([attend(token, cache, settings, traffic) for token in steps], axis=1)
+    return np.stack([attend(token, cache, settings, traffic, window) for token in steps], axis=1)
 
 
 def half_of(query: torch.Tensor, factor: float) -> np.ndarray:

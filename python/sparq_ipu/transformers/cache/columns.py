@@ -63,9 +63,9 @@ class RealColumns:
             self._flags[:, start:stop] = True
         self.n_columns = stop
 
-    def check_mask(self, mask: torch.Tensor | None, n_tokens: int) -> None:
+    def check_mask(self, mask: torch.Tensor | None, n_tokens: int, window: int | None = None) -> None:
         """Whether a mask (batch, 1, n_tokens, n_columns), bool or added to scores, shows each of the last
-        tokens all real columns up to its own and no others, as `attend` does.
+        tokens all real columns of the window up to its own and no others, as `attend` does.
 
         Raises:
             ValueError: it does not: it is one of the model's own.
@@ -74,7 +74,8 @@ class RealColumns:
             return
         shown = mask if mask.dtype == torch.bool else mask == 0
         n = self.n_columns
-        causal = torch.arange(n) <= torch.arange(n - n_tokens, n)[:, None]
+        back = torch.arange(n - n_tokens, n)[:, None] - torch.arange(n)
+        causal = (back >= 0) & (back < (n if window is None else window))
         expected = (self.flags[:, None] & causal)[:, None]
         if shown.shape[1:] != expected.shape[1:] or not bool((shown == expected).all()):
             got = "one of the model that hides others"

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Sequence
 
-import numpy as np
 import torch
 from transformers.cache_utils import DynamicLayer
 
@@ -27,13 +26,13 @@ from sparq_ipu.transformers.cache.handover import Announcement, Handover
 from sparq_ipu.transformers.cache.storage import LayerStack, Storage
 from sparq_ipu.transformers.cache.traffic import Traffic
 from sparq_ipu.transformers.decoder.rotary import Rotary
-from sparq_ipu.transformers.decoder.step_layer import StepLayer, attention_of_step
+from sparq_ipu.transformers.decoder.step_layer import StepLayer, waves_of
 from sparq_ipu.transformers.settings.layers import AnyLayerSettings, dense_rows
 from sparq_reference import NotFinite, checks
 from sparq_reference.settings import op_of
 
 if TYPE_CHECKING:
-    from sparq_ipu.backends.cpu import AttentionOfStep
+    from sparq_ipu.backends.cpu import Wave
 
 
 class SparqLayer(StepLayer):
@@ -42,7 +41,7 @@ class SparqLayer(StepLayer):
     Args:
         index: of the layer, for messages.
         capacity: most positions of one row; None: the cache grows by doubling, which copies it.
-        window: most recent columns that the model lets a token attend to, itself included; None: all.
+        window: most recent real tokens that the model lets a token attend to, itself included; None: all.
         device, check_finite, options: as `sparq_ipu.KVCache`; `index_bits`, if left out, is what the settings
             of the first tokens ask for.
         stack: the layers that share its KVCache; None: it is alone.
@@ -210,7 +209,7 @@ class SparqLayer(StepLayer):
         key = key_states.detach().to(torch.float16).contiguous()
         value = value_states.detach().to(torch.float16).contiguous()
         n_tokens = key.shape[2]
-        if self._is_step(n_tokens):
+        if announced.is_step and n_tokens > 1:
             self._storage.reserve(self._columns.n_columns + n_tokens)
             self._columns.append(None, n_tokens)
             self._handover.waiting = key.numpy(), value.numpy()
@@ -219,13 +218,6 @@ class SparqLayer(StepLayer):
         key_states.sparq_layer = self  # type: ignore[attr-defined]  # a tensor takes attributes
         self._handover.give(key_states, value_states)
         return key_states, value_states
-
-    def _is_step(self, n_tokens: int) -> bool:
-        """Several announced tokens are decode steps in one, here too: they are within the window."""
-        announced = self._handover.announced
-        if announced is None or not announced.is_step or n_tokens == 1:
-            return False
-        return self.window is None or self._columns.n_columns + n_tokens <= self.window
 
     def restore(self, key: torch.Tensor, value: torch.Tensor, settings: AnyLayerSettings | None) -> None:
         """Append tokens that a cache like this one held: (batch, n_kv_heads, n_tokens, head_dim) float16, all
@@ -344,7 +336,8 @@ class SparqLayer(StepLayer):
             ValueError: key and value are not that, or came before.
         """
         settings = self._handover.take(key, value)
-        if settings is not None and settings.kind == "window" and not self.is_beyond_window:
+        is_within = self.window is None or self._columns.n_columns <= self.window
+        if settings is not None and settings.kind == "window" and is_within:
             hidden = (~self.real[:, -query.shape[2] :]).any(0).nonzero()
             n_shown = query.shape[2] - (int(hidden.max()) + 1 if len(hidden) else 0)
             n = min(n_shown, settings.n_recent)  # all rows have a token in each of these columns
@@ -376,37 +369,10 @@ class SparqLayer(StepLayer):
         keys, values = (without_backward(x.to(new.dtype), new) for x, new in columns)
         return keys, values
 
-    @property
-    def is_beyond_window(self) -> bool:
-        """There are columns that a token must not attend to."""
-        return self.window is not None and self._columns.n_columns > self.window
-
-    @outside_graphs
-    def attend_window(self, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """One token came to attention, which is the model's own. key, value: what `update` returned.
-
-        Returns:
-            Keys and values of the columns in its window, (batch, n_kv_heads, window, head_dim) float16.
-
-        Raises:
-            ValueError: key and value are not that, or came before.
-        """
-        self._handover.take(key, value)
-        assert self.window is not None  # `is_beyond_window`
-        lengths = np.minimum(self.cache.lengths, self.window).tolist()
-        self.traffic.count(self.cache, lengths, [True] * len(lengths), None)
-        if self.is_all_real:  # columns are positions
-            n = self._columns.n_columns
-            rows = [torch.from_numpy(x) for x in self.cache.read(n - self.window, n)]
-        else:
-            rows = [x[:, :, -self.window :] for x in self._by_column()]
-        keys, values = (without_backward(x, key, value) for x in rows)
-        return keys, values
-
     @outside_graphs
     def check_mask(self, mask: torch.Tensor | None, n_tokens: int) -> None:
         """As `RealColumns.check_mask`."""
-        self._columns.check_mask(mask, n_tokens)
+        self._columns.check_mask(mask, n_tokens, self.window)
 
     @outside_graphs
     def attend(
@@ -424,48 +390,60 @@ class SparqLayer(StepLayer):
         settings = self._handover.take(key, value)
         half = half_of(query, factor)
         if waiting is None:
-            output = attend(half[:, :, 0], self.cache, settings, self.traffic)[:, None]
+            output = attend(half[:, :, 0], self.cache, settings, self.traffic, self.window)[:, None]
         else:
             try:
-                output = attend_tokens(half, *waiting, self.cache, settings, self.traffic)
+                output = attend_tokens(half, *waiting, self.cache, settings, self.traffic, self.window)
             except ValueError:
                 self._columns.n_columns -= half.shape[2]  # none has come
                 raise
         return without_backward(torch.from_numpy(output).to(query.dtype), query, key, value)
 
-    def takes_step(self, position_ids: Any, attention_mask: Any) -> bool:
-        return self.window is None or self._columns.n_columns < self.window
+    def takes_step(self, n_tokens: int, position_ids: Any, attention_mask: Any) -> bool:
+        announced = self._handover.announced
+        return n_tokens == 1 or (announced is not None and announced.is_step)
 
     def takes_prompt(self, position_ids: Any, attention_mask: Any) -> bool:
         is_all_real = self._handover.expected().real is None and (not self.is_initialized or self.is_all_real)
         return is_all_real and (attention_mask is None or attention_mask.ndim == 2)
 
     def step(self, products: torch.Tensor, rotary: Rotary) -> torch.Tensor:
-        done = rotary.attend(products, self.attention_of_step())
+        done = rotary.attend(products, self.waves(len(products)))
         if done is not None:
             output, lengths = done
             self.has_attended(lengths)
             return output
         announced = self._handover.expected()
         query, key, value = rotary.turned(products)
-        self._store(key, value, announced.real)
+        how = announced.settings, self.traffic, self.window
+        if announced.is_step:  # rows are tokens of one text
+            q, k, v = (x.transpose(0, 2).contiguous().numpy() for x in (query, key, value))
+            self._storage.reserve(self._columns.n_columns + len(products))
+            half = attend_tokens(q, k, v, self.cache, *how)[0]
+            self._columns.append(None, len(products))
+        else:
+            self._store(key, value, announced.real)
+            half = attend(query.numpy()[:, :, 0], self.cache, *how)
         self._handover.announce(None)
-        half = attend(query.numpy()[:, :, 0], self.cache, announced.settings, self.traffic)
         return torch.from_numpy(half).view(len(products), -1).to(products.dtype)
 
-    def attention_of_step(self) -> AttentionOfStep | None:
+    def waves(self, n_rows: int) -> list[Wave] | None:
         announced = self._handover.expected()
         if announced.real is not None or not self.is_initialized:
             return None
-        self._storage.reserve(self._columns.n_columns + 1)
-        return attention_of_step(self.cache, announced.settings)
+        n_tokens = n_rows // self.batch_size
+        self._storage.reserve(self._columns.n_columns + n_tokens)
+        return waves_of(self.cache, announced.settings, self.window, n_tokens)
 
     def has_attended(self, lengths: Sequence[int]) -> None:
-        settings = self._handover.expected().settings
-        self._columns.append(None, 1)
+        settings, batch = self._handover.expected().settings, self.batch_size
+        self._columns.append(None, len(lengths) // batch)
         self._handover.announce(None)
         sparq = None if settings is None else settings.attention
-        self.traffic.count(self.cache, lengths, dense_rows(settings, lengths), sparq)
+        for token in range(0, len(lengths), batch):
+            of_rows = lengths[token : token + batch]
+            is_dense = dense_rows(settings, of_rows, self.window)
+            self.traffic.count(self.cache, of_rows, is_dense, sparq, self.window)
 
     @property
     def waits(self) -> bool:

@@ -6,10 +6,10 @@ from __future__ import annotations
 from typing import Any
 
 from transformers import PretrainedConfig
-from transformers.cache_utils import Cache, DynamicSlidingWindowLayer
+from transformers.cache_utils import Cache
 
 from sparq_ipu.transformers.cache.layer import SparqLayer
-from sparq_ipu.transformers.cache.options import check_options, is_stacked
+from sparq_ipu.transformers.cache.options import check_options, host_device, is_stacked
 from sparq_ipu.transformers.cache.storage import LayerStack
 from sparq_ipu.transformers.supported import LayerKinds, text_config
 from sparq_reference import checks
@@ -58,8 +58,10 @@ class SparqCache(Cache):
         stack = LayerStack(len(kinds.windows)) if is_stacked(options) else None
         layers: list[Any] = []
         for index, window in enumerate(kinds.windows):
-            if window is not None and index in kinds.own:
-                layers.append(DynamicSlidingWindowLayer(sliding_window=window))
+            if stack is not None and index in kinds.dense:  # windows are short: the host attends to them
+                layers.append(
+                    SparqLayer(index, options["capacity"], host_device("SparqCache", "auto"), window=window)
+                )
             else:
                 layers.append(SparqLayer(index, window=window, stack=stack, **options))
         super().__init__(layers=layers)
@@ -72,16 +74,11 @@ class PreparedCache(Cache):
 
 def kinds_of(cache: Any) -> LayerKinds:
     """The kinds of layers that a cache is for."""
-    return LayerKinds(
-        tuple(
-            layer.window if isinstance(layer, SparqLayer) else getattr(layer, "sliding_window", None)
-            for layer in cache.layers
-        )
-    )
+    return LayerKinds(tuple(getattr(layer, "window", None) for layer in cache.layers))
 
 
 def sparq_layers(cache: Any) -> list[SparqLayer]:
-    """The layers of a cache that are not left to the model; none without a cache."""
+    """The layers of a cache for an enabled model; none of another or without one."""
     return [layer for layer in getattr(cache, "layers", []) if isinstance(layer, SparqLayer)]
 
 
@@ -90,19 +87,13 @@ def is_sparq_cache(cache: object) -> bool:
     return len(sparq_layers(cache)) > 0
 
 
-def record_past(cache: Any) -> None:
-    """Tokens will be taken back, also from layers that keep the model's own attention over a window."""
-    if hasattr(cache, "activate_past_recording"):  # not in transformers 4
-        cache.activate_past_recording()
-
-
 def cache_traffic(cache: Cache) -> dict[str, int]:
     """The bytes that the decode steps of a run moved.
 
     Returns:
         n_steps: decode steps; bytes_read: bytes of the KV cache, queries and outputs that they moved, over
-        all layers that are not left to the model, by the formulas of `sparq_reference.transfers` (counted,
-        not measured); bytes_dense: what dense attention would have.
+        all layers, by the formulas of `sparq_reference.transfers` (counted, not measured); bytes_dense: what
+        dense attention would have.
 
     Raises:
         ValueError: not a cache of an enabled model.

@@ -41,7 +41,12 @@ class Traffic:
         return self._bytes_dense
 
     def count(
-        self, cache: KVCache, lengths: Sequence[int], is_dense: Sequence[bool], settings: Settings
+        self,
+        cache: KVCache,
+        lengths: Sequence[int],
+        is_dense: Sequence[bool],
+        settings: Settings,
+        window: int | None = None,
     ) -> None:
         """Add one decode step.
 
@@ -49,7 +54,10 @@ class Traffic:
             cache: what attention reads.
             lengths: positions of each row.
             is_dense: rows that attended densely; the others had `settings`.
+            window: most recent positions that the layer sees; None: all.
         """
+        if window is not None:
+            lengths = [min(length, window) for length in lengths]
         self.n_steps += 1
         self._steps.append((cache.spec, cache.memory, lengths, is_dense, settings))
         if len(self._steps) == _MOST_STEPS:

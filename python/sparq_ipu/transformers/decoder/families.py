@@ -30,6 +30,7 @@ class Family:
         norm_rounds_twice: norms round before the multiplication by the weight too.
         is_rotary: attribute of attention, False in layers without a rotary embedding.
         has_wide_rotary: cosine and sine are float32 in any model.
+        rotary_by_type: layers of each of `config.layer_types` have a rotary embedding of their own.
         embedding_multiplier, residual_multiplier: attributes of the decoder and of its layers.
     """
 
@@ -43,8 +44,19 @@ class Family:
     norm_rounds_twice: bool = True
     is_rotary: str | None = None
     has_wide_rotary: bool = False
+    rotary_by_type: bool = False
     embedding_multiplier: str | None = None
     residual_multiplier: str | None = None
+
+    def rotary_types(self, config: Any) -> list[str]:
+        """The kinds of rotary embeddings, by the name that the module takes; one without a name."""
+        return sorted(set(config.layer_types)) if self.rotary_by_type else [""]
+
+    def rotary_of(self, config: Any, index: int, attention: Any) -> int:
+        """The number of the rotary embedding of a layer among `rotary_types`, -1 without one."""
+        if self.is_rotary is not None and not getattr(attention, self.is_rotary):
+            return -1
+        return self.rotary_types(config).index(config.layer_types[index]) if self.rotary_by_type else 0
 
     def norm(self, module: Any, rows: torch.Tensor) -> torch.Tensor:
         """RMSNorm by this module, rounded as the model's own."""
@@ -79,6 +91,12 @@ class Family:
                 yield from ((inner, one) for one in inner if one not in called)
 
 
+_GEMMA_NORMS = (
+    "input_layernorm",
+    "post_attention_layernorm",
+    "pre_feedforward_layernorm",
+    "post_feedforward_layernorm",
+)
 FAMILIES = {
     "Llama": Family(),
     "Mistral": Family(),
@@ -94,6 +112,15 @@ FAMILIES = {
         has_wide_rotary=True,
     ),
     "Gemma": Family(norm_offset=1.0, norm_rounds_twice=False, epsilon="eps"),
+    "Gemma2": Family(norms=_GEMMA_NORMS, norm_offset=1.0, norm_rounds_twice=False, epsilon="eps"),
+    "Gemma3Text": Family(
+        norms=_GEMMA_NORMS,
+        head_norms=("q_norm", "k_norm"),
+        norm_offset=1.0,
+        norm_rounds_twice=False,
+        epsilon="eps",
+        rotary_by_type=True,
+    ),
 }
 #: the classes of parts that are written out
 _PARTS = ("DecoderLayer", "Attention", "MLP", "RMSNorm")
@@ -110,7 +137,8 @@ def family_of(decoder: Any) -> Family | str:
     if "forward" in vars(decoder):
         return "its forward pass was replaced"
     written = sys.modules[source]
-    parts = [getattr(written, prefix + part) for part in _PARTS]
+    of_parts = prefix[:-4] if prefix.endswith("Text") else prefix
+    parts = [getattr(written, of_parts + part) for part in _PARTS]
     functions = [part.forward for part in (type(decoder), *parts)] + [written.apply_rotary_pos_emb]
     if any(function.__module__ != source for function in functions):
         return f"functions of {source} were replaced"

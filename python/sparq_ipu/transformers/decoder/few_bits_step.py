@@ -17,7 +17,7 @@ from transformers.activations import ACT2FN
 
 from sparq_ipu.transformers.decoder.families import Family
 from sparq_ipu.transformers.decoder.few_bits import JoinedLinear
-from sparq_ipu.transformers.decoder.rotary import Rotary
+from sparq_ipu.transformers.decoder.rotary import Rotary, of_layer_among
 from sparq_ipu.transformers.decoder.unchanged import Unchanged
 
 try:
@@ -42,7 +42,7 @@ class FewBitsStep:
         decoder: as `lean_step.LeanStep` computes it.
         family: its description.
         layers: its linear layers.
-        turned: which layers have a rotary embedding.
+        rotary: of each layer, the number of its rotary embedding, -1 without one.
         lanes: see `_lanes`.
         as_written: watches the modules that are written out.
     """
@@ -52,14 +52,14 @@ class FewBitsStep:
         decoder: Any,
         family: Family,
         layers: Sequence[Joined],
-        turned: Sequence[bool],
+        rotary: Sequence[int],
         lanes: int,
         as_written: Unchanged,
     ):
         #: False where the decoder is not what it was
         self.stands = _watch(decoder, family, layers, as_written)
         self._hidden = decoder.norm.weight.shape[0]
-        self._turned = turned
+        self._rotary = rotary
         table = _activation_table(getattr(decoder.layers[0].mlp, family.activation))
         #: tensors whose addresses the kernels keep
         self._kept = layers, table, [norm.weight.data for norm in family.each_norm(decoder)]
@@ -74,8 +74,8 @@ class FewBitsStep:
         #: the calls of a step, which a clock may stand around
         self.kernels = _cpu.DecoderStep(
             [
-                (_norms_at(layer, family), [one.addresses for one in of_layer], is_turned)
-                for layer, of_layer, is_turned in zip(decoder.layers, layers, turned)
+                (_norms_at(layer, family), [one.addresses for one in of_layer], number)
+                for layer, of_layer, number in zip(decoder.layers, layers, rotary)
             ],
             decoder.norm.weight.data_ptr(),
             _norm_at(decoder.norm, family, lanes),
@@ -91,7 +91,7 @@ class FewBitsStep:
         decoder: Any,
         family: Family,
         layers: Sequence[Sequence[JoinedLinear | None]],
-        turned: Sequence[bool],
+        rotary: Sequence[int],
         as_written: Unchanged,
     ) -> FewBitsStep | str:
         """Or why it is left to PyTorch."""
@@ -117,10 +117,15 @@ class FewBitsStep:
         found = lanes.pop() if len(lanes) == 1 else None
         if found is None:
             return "this PyTorch rounds norms differently"
-        return cls(decoder, family, joined, turned, found, as_written)
+        return cls(decoder, family, joined, rotary, found, as_written)
 
     def __call__(
-        self, embedded: torch.Tensor, layers: Sequence[Any], rotary: Rotary, scaling: float
+        self,
+        embedded: torch.Tensor,
+        layers: Sequence[Any],
+        rotaries: Sequence[Rotary],
+        scaling: float,
+        is_step: bool,
     ) -> torch.Tensor | None:
         """The normed output of the last layer, (batch, n_tokens, hidden_size). None, and nothing has
         happened, where the kernels do not take it.
@@ -128,36 +133,39 @@ class FewBitsStep:
         Args:
             embedded: (batch, n_tokens, hidden_size), what the first layer gets.
             layers: of the cache.
+            rotaries: by number.
             scaling: of the scores.
+            is_step: tokens come by `step`, one of each row or several of one text; else by `read`.
         """
         batch, n_tokens, _ = embedded.shape
-        n_rows, is_taken = batch * n_tokens, rotary.is_for(torch.bfloat16)
-        if embedded.dtype is not torch.bfloat16 or (n_tokens > 1 and not is_taken):
+        n_rows, is_taken = batch * n_tokens, all(rotary.is_for(torch.bfloat16) for rotary in rotaries)
+        if embedded.dtype is not torch.bfloat16 or not (is_step or is_taken):
             return None
         step, n_threads = self.kernels, torch.get_num_threads()
         hidden = embedded.clone(memory_format=torch.contiguous_format)
         memory = hidden.new_empty(n_rows * max(self._widths))
+        turning = [rotary.for_kernels for rotary in rotaries]
         at = n_rows, hidden.data_ptr(), memory.data_ptr(), n_threads
-        is_step = is_taken and n_tokens == 1
-        attention = [layer.attention_of_step() if is_step else None for layer in layers]
+        attention = [layer.waves(n_rows) if is_step and is_taken else None for layer in layers]
         step.begin(*at)
         index = 0
         while True:
             begin, lengths = index, []  # type: tuple[int, list[list[int]]]
             try:
-                if n_tokens == 1:
-                    index, *_ = step.run(begin, attention, rotary.for_kernels, *at, lengths)
+                if is_step:
+                    index, *_ = step.run(begin, attention, turning, *at, lengths)
             finally:
                 for layer, of_rows in zip(layers[begin:], lengths):
                     layer.has_attended(of_rows)
             products = memory[: n_rows * self._widths[index]].view(n_rows, -1)
             if index == len(layers):
                 return products.view(batch, n_tokens, -1)
-            if n_tokens > 1:
+            rotary = of_layer_among(rotaries, self._rotary[index])
+            if is_step:
+                attended = layers[index].step(products, rotary)
+            else:
                 step.turn(index, rotary.for_kernels, n_rows, memory.data_ptr(), n_threads)
                 attended = layers[index].read(*rotary.heads(products.view(batch, n_tokens, -1)), scaling)
-            else:
-                attended = layers[index].step(products, rotary if self._turned[index] else rotary.unturned)
             attended = attended.contiguous()
             step.next(index, n_rows, attended.data_ptr(), *at[1:])
             index += 1

@@ -27,7 +27,7 @@ from sparq_ipu.transformers.cache_name import cache_in, with_cache
 from sparq_ipu.transformers.decoder.families import Family
 from sparq_ipu.transformers.decoder.few_bits import JoinedLinear
 from sparq_ipu.transformers.decoder.few_bits_step import SILU, FewBitsStep
-from sparq_ipu.transformers.decoder.rotary import Rotary
+from sparq_ipu.transformers.decoder.rotary import Rotary, of_layer_among
 from sparq_ipu.transformers.decoder.step_layer import StepLayer
 from sparq_ipu.transformers.decoder.unchanged import Unchanged, looks, replaces_forward
 
@@ -81,12 +81,13 @@ class _Linears:
 class _Layer:
     """The linear layers of a decoder layer, and its attributes."""
 
-    def __init__(self, layer: Any, family: Family):
+    def __init__(self, layer: Any, family: Family, rotary: int):
+        #: number of its rotary embedding, -1 without one
+        self.rotary = rotary
         self.inputs = _Linears(layer.self_attn, *family.inputs)
         self.output = _Linears(layer.self_attn, "o_proj")
         self.gates = _Linears(layer.mlp, *family.gates)
         self.down = _Linears(layer.mlp, "down_proj")
-        self.is_turned = family.is_rotary is None or bool(getattr(layer.self_attn, family.is_rotary))
 
     @property
     def joined(self) -> list[JoinedLinear | None]:
@@ -115,7 +116,10 @@ class LeanStep:
         parts = list(family.written_out(decoder))
         if [type(holder[name]) for holder, name in parts] != self._classes:
             return  # others were put into a copy
-        self._layers = [_Layer(layer, family) for layer in decoder.layers]
+        self._layers = [
+            _Layer(layer, family, family.rotary_of(decoder.config, index, layer.self_attn))
+            for index, layer in enumerate(decoder.layers)
+        ]
         self._as_written = Unchanged()
         for holder, name in parts:
             self._as_written.watch_module(holder, name)
@@ -129,16 +133,15 @@ class LeanStep:
         return dict(vars(self), _layers=[], _as_written=None, _few_bits=None)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        n_tokens = 0 if args or self._is_looked_at() else _n_tokens(**kwargs)
-        if not n_tokens:
+        is_step = None if args or self._is_looked_at() else _is_step(**kwargs)
+        if is_step is None:
             return self.__wrapped__(*args, **kwargs)
-        few_bits = self.find_few_bits()
-        is_prompt = n_tokens > 1
-        if is_prompt and not (few_bits and has_own_prompts(self._decoder.config._attn_implementation)):
+        few_bits, tokens = self.find_few_bits(), kwargs["input_ids"]
+        if not is_step and not (few_bits and has_own_prompts(self._decoder.config._attn_implementation)):
             return self.__wrapped__(*args, **kwargs)
-        if few_bits is None and not (self._layers and self._as_written()):
+        if few_bits is None and (tokens.shape[1] > 1 or not (self._layers and self._as_written())):
             return self.__wrapped__(*args, **kwargs)
-        output = self.step(few_bits, kwargs["input_ids"], kwargs.get("position_ids"), cache_in(kwargs))
+        output = self.step(few_bits, tokens, kwargs.get("position_ids"), cache_in(kwargs), is_step)
         return self.__wrapped__(*args, **kwargs) if output is None else output
 
     def find_few_bits(self) -> FewBitsStep | None:
@@ -148,8 +151,8 @@ class LeanStep:
             self._prepare()
         if self._few_bits is None and self._layers:
             joined = [layer.joined for layer in self._layers]
-            turned = [layer.is_turned for layer in self._layers]
-            self._few_bits = FewBitsStep.of(self._decoder, self._family, joined, turned, self._as_written)
+            rotary = [layer.rotary for layer in self._layers]
+            self._few_bits = FewBitsStep.of(self._decoder, self._family, joined, rotary, self._as_written)
         few_bits = self._few_bits
         return few_bits if isinstance(few_bits, FewBitsStep) and few_bits.stands() else None
 
@@ -169,31 +172,44 @@ class LeanStep:
         self,
         few_bits: FewBitsStep | None,
         tokens: torch.Tensor,
-        position: torch.Tensor | None,
+        positions: torch.Tensor | None,
         cache: Any,
+        is_step: bool = True,
     ) -> BaseModelOutputWithPast | None:
         """The pass of a decoder that is as it was written. None, and nothing has happened, where the kernels
-        do not take a prompt. few_bits: of `find_few_bits`."""
+        do not take several tokens.
+
+        Args:
+            few_bits: of `find_few_bits`.
+            positions: of the tokens, or one for all; None: the next ones.
+            is_step: of `_is_step`.
+        """
         decoder, family = self._decoder, self._family
         modules = decoder._modules
         n_tokens = tokens.shape[1]
         embedded = modules["embed_tokens"](tokens)
         if family.embedding_multiplier is not None:
             embedded = embedded * getattr(decoder, family.embedding_multiplier)
-        if position is None:
-            position = torch.arange(n_tokens)[None] + cache.get_seq_length()
-        cos, sin = (x.flatten(0, 1) for x in modules["rotary_emb"](embedded, position_ids=position))
+        if positions is None:
+            positions = torch.arange(n_tokens)[None] + cache.get_seq_length()
         heads = decoder.config.num_attention_heads, self._head_dim
         factor = self._scaling * float(self._head_dim) ** 0.5
-        rotary = Rotary(cos, _signed(sin), *heads, factor, family.has_wide_rotary)
-        normed = None if few_bits is None else few_bits(embedded, cache.layers, rotary, self._scaling)
+        rotaries = []
+        for name in family.rotary_types(decoder.config):
+            kind = {"layer_type": name} if name else {}
+            angles = modules["rotary_emb"](embedded, position_ids=positions, **kind)
+            cos, sin = (x.flatten(0, 1) for x in angles)
+            rotaries.append(Rotary(cos, _signed(sin), *heads, factor, family.has_wide_rotary))
+        normed = None
+        if few_bits is not None:
+            normed = few_bits(embedded, cache.layers, rotaries, self._scaling, is_step)
         if normed is None:
             if n_tokens > 1:
                 return None
-            normed = self._by_torch(embedded[:, 0], cache, rotary)[:, None]
+            normed = self._by_torch(embedded[:, 0], cache, rotaries)[:, None]
         return BaseModelOutputWithPast(normed, **with_cache(cache))
 
-    def _by_torch(self, hidden: torch.Tensor, cache: Any, rotary: Rotary) -> torch.Tensor:
+    def _by_torch(self, hidden: torch.Tensor, cache: Any, rotaries: Sequence[Rotary]) -> torch.Tensor:
         modules, family = self._decoder._modules, self._family
         before_attention, after_attention, before_mlp, after_mlp = family.norms
         for layer, cached, linears in zip(modules["layers"]._modules.values(), cache.layers, self._layers):
@@ -210,7 +226,7 @@ class LeanStep:
             products = linears.inputs.one(attention, normed(before_attention, hidden))
             if family.head_norms:
                 products = self._head_normed(attention, products)
-            attended = cached.step(products, rotary if linears.is_turned else rotary.unturned)
+            attended = cached.step(products, of_layer_among(rotaries, linears.rotary))
             output = linears.output.one(attention, attended)
             hidden = hidden + added(normed(after_attention, output))
             gate, up = linears.gates.halves(mlp, normed(before_mlp, hidden))
@@ -230,7 +246,7 @@ class LeanStep:
         return torch.cat(parts, 1)
 
 
-def _n_tokens(
+def _is_step(
     *,
     input_ids: torch.Tensor | None = None,
     cache: Any = None,
@@ -240,24 +256,29 @@ def _n_tokens(
     use_cache: bool | None = None,
     cache_position: Any = None,
     **others: Any,
-) -> int:
-    """Tokens of each row, if arguments of a decoder ask for nothing but what follows from them; else 0."""
+) -> bool | None:
+    """Whether arguments of a decoder are those of a step, of one token or of several of one text; False: of
+    a prompt. None where they ask for more than what follows from the tokens."""
     cache = past_key_values if cache is None else cache
     if input_ids is None or cache is None:
-        return 0
+        return None
     if any(other is not None and other is not False for other in others.values()):
-        return 0
+        return None
     if cache_position is not None and position_ids is None:
-        return 0
-    n_tokens = input_ids.shape[1]
-    for layer in cache.layers:
-        if not isinstance(layer, StepLayer):
-            return 0
-        takes = layer.takes_step if n_tokens == 1 else layer.takes_prompt
-        if not takes(position_ids, attention_mask):
-            return 0
+        return None
+    batch, n_tokens = input_ids.shape
+    layers = cache.layers
+    if not all(isinstance(layer, StepLayer) for layer in layers):
+        return None
+    is_step = (n_tokens == 1 or batch == 1) and all(
+        layer.takes_step(n_tokens, position_ids, attention_mask) for layer in layers
+    )
+    if not is_step and (
+        n_tokens == 1 or not all(layer.takes_prompt(position_ids, attention_mask) for layer in layers)
+    ):
+        return None
     is_plain = not (torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"))
-    return n_tokens if is_plain and not torch.compiler.is_compiling() else 0
+    return is_step if is_plain and not torch.compiler.is_compiling() else None
 
 
 def _activated(module: Any, gate: torch.Tensor) -> torch.Tensor:

@@ -5,15 +5,20 @@ linear layers, or one call of the CPU kernels does all up to the output of atten
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Sequence
 
 import torch
 
 if TYPE_CHECKING:
-    from sparq_ipu.backends.cpu import AttentionOfStep
+    from sparq_ipu.backends.cpu import Wave
 
 #: the types that the kernels take
 _NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
+
+
+def of_layer_among(rotaries: Sequence[Rotary], number: int) -> Rotary:
+    """The one of this number; -1: of a layer without a rotary embedding."""
+    return rotaries[0].unturned if number < 0 else rotaries[number]
 
 
 class Rotary:
@@ -67,10 +72,10 @@ class Rotary:
         return heads[:, : self._n_heads], heads[:, self._n_heads : n_turned], heads[:, n_turned:]
 
     def turned(self, products: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Query, key and value, (batch, heads, 1, head_dim) float16.
+        """Query, key and value, (rows, heads, 1, head_dim) float16.
 
         Args:
-            products: (batch, heads of all three * head_dim).
+            products: (rows, heads of all three * head_dim).
         """
         heads, n_heads = products.view(len(products), -1, 1, self._head_dim), self._n_heads
         n_turned = (heads.shape[1] + n_heads) // 2
@@ -93,28 +98,27 @@ class Rotary:
         return dtype in _NAMES and self._cos.dtype is (torch.float32 if self._is_wide else dtype)
 
     def attend(
-        self, products: torch.Tensor, attention: AttentionOfStep | None
+        self, products: torch.Tensor, waves: list[Wave] | None
     ) -> tuple[torch.Tensor, list[int]] | None:
-        """Append the token and attend to it, in one call of the kernels.
+        """Append the tokens and attend to them, in one call of the kernels.
 
         Args:
             products: as of `turned`.
-            attention: as of `step_layer.attention_of_step`.
+            waves: as of `step_layer.waves_of`.
 
         Returns:
-            (batch, n_heads * head_dim) of the type of `products`, and the lengths with the token. None, and
-            nothing has happened, where `attention` is None, the products are not of `is_for`, or float16 can
+            (rows, n_heads * head_dim) of the type of `products`, and the lengths with the tokens. None, and
+            nothing has happened, where `waves` is None, the products are not of `is_for`, or float16 can
             not hold a number. The caller then uses `turned`.
 
         Raises:
             ValueError: no room in the capacity.
         """
-        if attention is None or not self.is_for(products.dtype) or not products.is_contiguous():
+        if waves is None or not self.is_for(products.dtype) or not products.is_contiguous():
             return None
         from sparq_ipu import _cpu
 
         output = products.new_empty(len(products), self._n_heads * self._head_dim)
-        cache, settings = attention
         given = products.data_ptr(), self.for_kernels, output.data_ptr()
-        lengths = _cpu.attend_rotary(cache, _NAMES[products.dtype], *given, settings)
+        lengths = _cpu.attend_rotary(waves, _NAMES[products.dtype], *given)
         return None if lengths is None else (output, lengths)

@@ -15,19 +15,20 @@ from sparq_ipu.transformers.decoder.rotary import Rotary
 from sparq_ipu.transformers.settings.layers import AnyLayerSettings, dense_rows
 
 if TYPE_CHECKING:
-    from sparq_ipu.backends.cpu import AttentionOfStep
+    from sparq_ipu.backends.cpu import Wave
 
 
 class StepLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly typed in transformers
-    """A layer of a cache that stores the tokens of a lean forward pass and attends to them."""
+    """A layer of a cache that stores the tokens of a lean forward pass and attends to them. Rows of a step
+    are tokens: one of each row of a batch, or several of one text."""
 
     #: of `enable`
     prompt_blocks = 0.0
 
-    def takes_step(self, position_ids: Any, attention_mask: Any) -> bool:
-        """Whether the tokens of this forward pass, one in each row, may come by `step`. Arguments: as the
+    def takes_step(self, n_tokens: int, position_ids: Any, attention_mask: Any) -> bool:
+        """Whether the tokens of this forward pass, so many in each row, may come by `step`. Arguments: as the
         model gets them."""
-        return True
+        return n_tokens == 1
 
     @property
     def waits(self) -> bool:
@@ -72,23 +73,23 @@ class StepLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly typ
 
     @abstractmethod
     def step(self, products: torch.Tensor, rotary: Rotary) -> torch.Tensor:
-        """Store one token and attend to it: all that a model does between its linear layers.
+        """Store tokens and attend to them: all that a model does between its linear layers.
 
         Args:
-            products: (batch, heads of query, key and value * head_dim), outputs of the linear layers.
+            products: (rows, heads of query, key and value * head_dim), outputs of the linear layers.
 
         Returns:
-            (batch, n_heads * head_dim), of the same type.
+            (rows, n_heads * head_dim), of the same type.
         """
 
     @abstractmethod
-    def attention_of_step(self) -> AttentionOfStep | None:
-        """The arguments with which the kernels store one token and attend to it, with room for it; None: only
-        `step` can. After the kernels have done it, `has_attended` is called."""
+    def waves(self, n_rows: int) -> list[Wave] | None:
+        """The arguments with which the kernels store the tokens of a step and attend to them, with room for
+        them; None: only `step` can. After the kernels have done it, `has_attended` is called."""
 
     @abstractmethod
     def has_attended(self, lengths: Sequence[int]) -> None:
-        """One token was stored and attended to; `lengths` of the rows include it."""
+        """The tokens were stored and attended to; `lengths` of the rows include them."""
 
 
 def scores_factor(scaling: float | None, query: torch.Tensor) -> float:
@@ -96,17 +97,32 @@ def scores_factor(scaling: float | None, query: torch.Tensor) -> float:
     return 1.0 if scaling is None else scaling * float(query.shape[-1]) ** 0.5
 
 
-def attention_of_step(cache: KVCache, settings: AnyLayerSettings | None) -> AttentionOfStep | None:
-    """The arguments with which the CPU kernels append a token to this cache and attend to it.
+def waves_of(
+    cache: KVCache,
+    settings: AnyLayerSettings | None,
+    window: int | None = None,
+    n_tokens: int = 1,
+    n_before: int = 0,
+) -> list[Wave] | None:
+    """The arguments with which the CPU kernels append tokens to this cache and attend to them.
+
+    Args:
+        window: most recent positions that the layer sees; None: all.
+        n_tokens: of each batch element. n_before: others that come before them, in the same call.
 
     Returns:
-        None where they can not: the cache is on another device, attention is over a window, or some rows are
-        dense and others are not.
+        None where they can not: the cache is on another device, attention selects from a history, or some
+        rows are dense and others are not.
     """
     backend = cache.one_layer("sparq_attention")
     if not isinstance(backend, CPUBackend) or (settings is not None and settings.kind == "window"):
         return None
-    is_dense = dense_rows(settings, [length + 1 for length in backend.lengths.tolist()])
-    if settings is None or all(is_dense):
-        return backend.attention_of_step(None)
-    return None if any(is_dense) else backend.attention_of_step(settings.attention)
+    if settings is None:
+        return [backend.wave(None, window, n_tokens)]
+    waves, lengths = [], backend.lengths.tolist()
+    for token in range(n_before + 1, n_before + n_tokens + 1):
+        is_dense = dense_rows(settings, [length + token for length in lengths], window)
+        if any(is_dense) and not all(is_dense):
+            return None
+        waves.append(backend.wave(None if is_dense[0] else settings.attention, window, 1))
+    return waves

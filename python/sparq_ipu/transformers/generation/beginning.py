@@ -13,11 +13,9 @@ import torch
 from sparq_ipu.commands.progress import PromptProgress
 from sparq_ipu.kept_prefixes import BLOCK, KeptPrefixes, Rows
 from sparq_ipu.tokens import MAX_TOKENS
-from sparq_ipu.transformers.cache.sparq_cache import sparq_layers
 from sparq_ipu.transformers.cache_name import with_cache
 from sparq_ipu.transformers.decoder.weights import piece_rows
 from sparq_ipu.transformers.integration import decoding
-from sparq_reference import checks
 
 #: Tokens of a forward pass. Where bits depend on the rows of a pass, every run makes the same passes, except
 #: those of pieces that the disk has whole.
@@ -36,13 +34,7 @@ def read_beginning(
 
     Returns:
         How many tokens came from disk.
-
-    Raises:
-        ValueError: the model keeps a cache of its own in some layers.
     """
-    if len(sparq_layers(cache)) < len(cache.layers):
-        rule = "be left out for a model with layers that keep their own cache"
-        checks.fail("generate", "--cache-dir", rule, type(model).__name__)
     settings = decoding("generate", model).settings
     # so few tokens can be decode steps, and window attention remembers the last ones
     n_last = 1 + max([MAX_TOKENS, *(getattr(of_layer, "n_recent", 0) for of_layer in settings)])

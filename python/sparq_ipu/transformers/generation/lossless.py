@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from sparq_ipu.commands.progress import PromptProgress
 from sparq_ipu.kept_prefixes import KeptPrefixes
 from sparq_ipu.tokens import MAX_TOKENS
-from sparq_ipu.transformers.cache.sparq_cache import SparqCache, record_past
+from sparq_ipu.transformers.cache.sparq_cache import SparqCache
 from sparq_ipu.transformers.cache_name import with_cache
 from sparq_ipu.transformers.generation.beginning import read_beginning
 from sparq_ipu.transformers.integration import decoding
@@ -99,7 +99,6 @@ def generate_lossless(
         end = getattr(model.generation_config, "eos_token_id", None)
         stop = () if end is None else tuple(end) if isinstance(end, (list, tuple)) else (end,)
     cache: Any = SparqCache(model.config, **{**hooks.cache_options, **options})
-    record_past(cache)
 
     def following(new: list[int]) -> list[int]:
         """The most likely token after each of these, which go to the cache."""

@@ -30,6 +30,7 @@ class Run:
         read: the cache as it was when the prompt was read, for `forced_predictions`; None if it was not kept.
         n_held: tokens of the prompt that came from disk.
         cache: as it was at the end.
+        n_drafted, n_accepted: tokens that were drafted from the text itself, and those that were right.
     """
 
     tokens: list[int]
@@ -41,6 +42,8 @@ class Run:
     read: Any = dataclasses.field(default=None, repr=False)
     n_held: int = 0
     cache: Any = dataclasses.field(default=None, repr=False)
+    n_drafted: int = 0
+    n_accepted: int = 0
 
     @property
     def tokens_per_second(self) -> float:
@@ -63,6 +66,8 @@ def generate(
 ) -> Run:
     """Continue `prompt` with a model that `sparq_ipu.transformers` has enabled.
 
+    A model that `lookup.looks_up` takes drafts tokens from the text itself where that pays: the same tokens.
+
     Args:
         prompt: (1, n_tokens) int64 tensor.
         n_new: most new tokens; fewer if the model ends the text.
@@ -80,6 +85,7 @@ def generate(
     from sparq_ipu.transformers import SparqCache, cache_traffic
     from sparq_ipu.transformers.cache_name import with_cache
     from sparq_ipu.transformers.generation.beginning import read_beginning
+    from sparq_ipu.transformers.generation.lookup import Lookup, looks_up
 
     times: list[float] = []
     read, copying = None, 0.0
@@ -103,6 +109,9 @@ def generate(
     streamer = Stream(tokenizer, skip_prompt=True, skip_special_tokens=True)
     cache = SparqCache(model, device=device)
     sampling.setdefault("do_sample", False)
+    lookup = Lookup(streamer) if looks_up(model) else None
+    if lookup is not None:
+        sampling["custom_generate"] = lookup
     start = time.perf_counter()
     n_held = 0 if kept is None else read_beginning(model, prompt, cache, kept, progress)
     with torch.no_grad():
@@ -116,10 +125,14 @@ def generate(
         )
     tokens = output[0, prompt.shape[1] :].tolist()
     came = times[1 : len(tokens) + 1]
-    steps = np.diff(came).tolist()
+    steps = np.diff(came).tolist() if lookup is None else lookup.step_seconds
+    of = None if lookup is None else lookup.drafts
+    drafted = (0, 0) if of is None else (of.n_drafted, of.n_accepted)
     first, last = came[0], came[-1]
     text = tokenizer.decode(tokens, skip_special_tokens=True)
-    return Run(tokens, text, first - start, last - first, cache_traffic(cache), steps, read, n_held, cache)
+    return Run(
+        tokens, text, first - start, last - first, cache_traffic(cache), steps, read, n_held, cache, *drafted
+    )
 
 
 def _end_of_turn(tokenizer: Any) -> list[int]:

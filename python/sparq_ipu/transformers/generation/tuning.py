@@ -17,7 +17,7 @@ import torch
 
 from sparq_ipu.kernels import BASELINE, DEFAULT
 from sparq_ipu.tokens import MAX_TOKENS
-from sparq_ipu.transformers.cache.sparq_cache import SparqCache, record_past
+from sparq_ipu.transformers.cache.sparq_cache import SparqCache
 from sparq_ipu.transformers.cache_name import with_cache
 from sparq_ipu.transformers.integration import decoding, enable_dense
 from sparq_ipu.transformers.settings.layers import LayerSettings, ModelSettings
@@ -71,7 +71,7 @@ class Tuned:
 
     Attributes:
         settings: of each layer.
-        kl_by_mean_value: of each layer, with and without; None for one that keeps the model's own attention.
+        kl_by_mean_value: of each layer, with and without; None for one that attends densely to a window.
         held_out: measured there, all layers together.
         traffic: bytes read, as a share of those of dense attention.
         holds: what was asked for does.
@@ -118,7 +118,6 @@ class Probe:
         """The cache with the prompt in it."""
         with torch.no_grad():
             self._model(text.prompt, **with_cache(cache), use_cache=True, logits_to_keep=1)
-        record_past(cache)
         filled: SparqCache = cache
         return filled
 
@@ -216,7 +215,7 @@ def tune(
     if (max_kl is None) == (min_agreement is None):
         checks.fail("tune", "max_kl", "be given, or else min_agreement", (max_kl, min_agreement))
     head_dim, n_layers = head_dim_of(model), n_layers_of(model)
-    own = LayerKinds.of(text_config(model)).own
+    windowed = LayerKinds.of(text_config(model)).dense
     seq_len = seq_len or calibration[0].prompt.shape[1] + calibration[0].following.shape[1]
     measured = probe(model, calibration)
 
@@ -234,7 +233,7 @@ def tune(
     for index in range(n_layers):
         dense = Choice(None, 0.0, bytes_read(None, seq_len, head_dim))
         choices.append([dense])
-        if index in own:
+        if index in windowed:
             by_mean.append(None)
             continue
         both = alone(index, middle), alone(index, without_mean(middle))
@@ -264,8 +263,8 @@ def tune(
             continue
         tried.append(chosen)
         distance = check.distance(chosen)
-        total = sum(c.n_bytes for i, c in enumerate(picked) if i not in own)
-        traffic = total / ((n_layers - len(own)) * bytes_read(None, seq_len, head_dim))
+        total = sum(c.n_bytes for i, c in enumerate(picked) if i not in windowed)
+        traffic = total / ((n_layers - len(windowed)) * bytes_read(None, seq_len, head_dim))
         progress(
             f"all layers: KL {distance.kl:.4f}, agreement {distance.agreement:.3f}, "
             f"{traffic:.3f} of the traffic of dense attention"

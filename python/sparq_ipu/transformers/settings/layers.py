@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from functools import cached_property
 from typing import Any, ClassVar, List, Mapping, Optional, Sequence, Union
@@ -96,15 +97,26 @@ AnyLayerSettings = Union[LayerSettings, WindowLayerSettings]
 ModelSettings = List[Optional[AnyLayerSettings]]
 
 
-def dense_rows(settings: AnyLayerSettings | None, lengths: Sequence[int]) -> list[bool]:
-    """Which rows of a batch are decoded densely: those shorter than `min_seq_len`, and all without settings.
+def dense_rows(
+    settings: AnyLayerSettings | None, lengths: Sequence[int], window: int | None = None
+) -> list[bool]:
+    """Which rows of a batch are decoded densely: those shorter than `min_seq_len` or longer than the window,
+    and all without settings.
 
     Args:
         lengths: positions of each row, the new token included.
+        window: most recent positions that the layer sees; None: all.
     """
     if settings is None:
         return [True] * len(lengths)
-    return [length < settings.min_seq_len for length in lengths]
+    most = checks.MAX_CAPACITY if window is None else window
+    return [not settings.min_seq_len <= length <= most for length in lengths]
+
+
+@functools.lru_cache(maxsize=None)
+def dense_attention_of(window: int | None) -> sparq_reference.WindowSettings | None:
+    """The settings of dense attention in a layer that sees this window; None: it sees all positions."""
+    return None if window is None else sparq_reference.WindowSettings(window, window, 0)
 
 
 def pays_from(settings: LayerSettings, head_dim: int) -> int:
