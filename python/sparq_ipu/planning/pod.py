@@ -59,16 +59,6 @@ class PodPlan:
         """Every IPU at its full streaming rate."""
         return self.seconds_by_category["total"]
 
-    @property
-    def on_chip_seconds(self) -> float:
-        """Compute, exchange within an IPU and sync: estimated from instruction counts."""
-        return sum(self.seconds_by_category[name] for name in ("compute", "exchange", "sync"))
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Of attention alone, one batch at a time."""
-        return self.request.cache.batch / self.seconds_per_token
-
     def row(self) -> dict[str, Any]:
         """One flat record, for JSON lines."""
         return {
