@@ -45,12 +45,6 @@ PySession::PySession(const Shape &shape, const Programs &programs, const DeviceO
   session_ = std::make_unique<Session>(shape, programs, options, timed, stacked);
 }
 
-template <class Call> auto PySession::locked(const Call &call) {
-  const py::gil_scoped_release release;
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return call(*session_);
-}
-
 template <class Call>
 void PySession::withTokens(const char *op, const py::array &key, const py::array &value,
                            py::ssize_t nTokens, const Call &call) {
@@ -113,26 +107,6 @@ py::array PySession::attendAll(std::int64_t index, const py::array &query) {
   return withQuery(index, query,
                    [](Session &session, std::size_t which, const std::uint16_t *q,
                       std::uint16_t *out) { session.attendAll(which, q, out); });
-}
-
-void PySession::reset(unsigned layer) {
-  locked([&](Session &session) { session.reset(layer); });
-}
-
-void PySession::forgetHot() {
-  locked([](Session &session) { session.forgetHot(); });
-}
-
-std::uint64_t PySession::cycles() {
-  return locked([](Session &session) { return session.cycles(); });
-}
-
-std::vector<std::uint32_t> PySession::misses() {
-  return locked([](Session &session) { return session.misses(); });
-}
-
-std::vector<std::uint32_t> PySession::lengths(unsigned layer) {
-  return locked([&](Session &session) { return session.lengths(layer); });
 }
 
 std::vector<std::vector<py::array>> PySession::history(unsigned layer) {
@@ -219,6 +193,19 @@ std::unique_ptr<PySession> makeSession(const CacheSpec &cache, unsigned nHeads,
   return std::make_unique<PySession>(Shape(cache, nHeads), programs, options, timed, stacked);
 }
 
+// A method of Session, as one of PySession.
+template <class Result, class... Arguments> auto locked(Result (Session::*method)(Arguments...)) {
+  return [method](PySession &own, Arguments... arguments) {
+    return own.locked([&](Session &session) { return (session.*method)(arguments...); });
+  };
+}
+template <class Result, class... Arguments>
+auto locked(Result (Session::*method)(Arguments...) const) {
+  return [method](PySession &own, Arguments... arguments) {
+    return own.locked([&](const Session &session) { return (session.*method)(arguments...); });
+  };
+}
+
 } // namespace sparq
 
 PYBIND11_MODULE(_core, m) {
@@ -233,21 +220,19 @@ PYBIND11_MODULE(_core, m) {
       .def("write", &PySession::write, "key"_a, "value"_a, "counts"_a, "layer"_a = 0u)
       .def("append", &PySession::append, "key"_a, "value"_a, "active"_a, "layer"_a = 0u)
       .def("read", &PySession::read, "n_tokens"_a, "layer"_a = 0u)
-      .def("reset", &PySession::reset, "layer"_a = 0u)
-      .def_property_readonly("n_layers", [](PySession &s) { return s.session().nLayers(); })
-      .def_property_readonly("n_ipus", [](PySession &s) { return s.session().nIpus(); })
-      .def("lengths", &PySession::lengths, "layer"_a = 0u)
-      .def("misses", &PySession::misses,
+      .def("reset", locked(&Session::reset), "layer"_a = 0u)
+      .def_property_readonly("n_layers", locked(&Session::nLayers))
+      .def_property_readonly("n_ipus", locked(&Session::nIpus))
+      .def("lengths", locked(&Session::lengths), "layer"_a = 0u)
+      .def("misses", locked(&Session::misses),
            "Of a cache in three tiers: rows of each KV head that the last attention call fetched.")
-      .def("forget_hot", &PySession::forgetHot,
+      .def("forget_hot", locked(&Session::forgetHot),
            "Of a cache in three tiers: no row is hot any more.")
-      .def("cycles", &PySession::cycles,
+      .def("cycles", locked(&Session::cycles),
            "Tile cycles of the last attention call, as the device counted them.")
-      .def_property_readonly(
-          "clock_hz", [](PySession &s) { return s.session().clock(); }, "Tile cycles in a second.")
-      .def_property_readonly(
-          "n_recent", [](PySession &s) { return s.session().nRecent(); },
-          "Steps that window attention remembers, 0 without it.")
+      .def_property_readonly("clock_hz", locked(&Session::clock), "Tile cycles in a second.")
+      .def_property_readonly("n_recent", locked(&Session::nRecent),
+                             "Steps that window attention remembers, 0 without it.")
       .def("history", &PySession::history, "layer"_a = 0u,
            "Of each batch element the shares of its steps, the oldest first.")
       .def("set_history", &PySession::setHistory, "steps"_a, "layer"_a = 0u)
@@ -260,9 +245,8 @@ PYBIND11_MODULE(_core, m) {
             return bytes;
           },
           "Of the cache, on each IPU.")
-      .def_property_readonly(
-          "extended_memory", [](PySession &session) { return session.session().extendedMemory(); },
-          "Whether the engine was made with the option target.extendedMemory.")
+      .def_property_readonly("extended_memory", locked(&Session::extendedMemory),
+                             "Whether the engine was made with the option target.extendedMemory.")
       .def("attention", &PySession::attention, "index"_a, "query"_a, "layer"_a = 0u,
            "Runs one of the attention programs that the session was made with, by its place in the "
            "list.")

@@ -71,15 +71,16 @@ public:
   KeyAndValue read(unsigned nTokens, unsigned layer);
   pybind11::array attention(std::int64_t index, const pybind11::array &query, unsigned layer);
   pybind11::array attendAll(std::int64_t index, const pybind11::array &query);
-  void reset(unsigned layer);
-  std::vector<std::uint32_t> lengths(unsigned layer);
-  std::vector<std::uint32_t> misses();
-  void forgetHot();
-  std::uint64_t cycles();
   std::vector<std::vector<pybind11::array>> history(unsigned layer);
   void setHistory(const std::vector<std::vector<Shares>> &steps, unsigned layer);
   Session &session() { return *session_; }
   poplar::Engine &engine() override { return session_->engine(); }
+  // What `call` returns, which is given the session, alone and without the GIL.
+  template <class Call> auto locked(const Call &call) {
+    const pybind11::gil_scoped_release release;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return call(*session_);
+  }
 
 private:
   // Runs `call` on the session with keys and values {batch, nKvHeads, nTokens, headDim}; nTokens
@@ -90,8 +91,6 @@ private:
   // The same with the query of an attention program, and what is to be its output.
   template <class Call>
   pybind11::array withQuery(std::int64_t index, const pybind11::array &query, const Call &call);
-  // What `call` returns, which is given the session.
-  template <class Call> auto locked(const Call &call);
 
   std::mutex mutex_; // taken without the GIL only, which its holder may wait for
   Shape shape_;

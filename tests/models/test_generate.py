@@ -315,13 +315,9 @@ def test_a_prompt_of_one_token(checkpoint, capsys):
     "option, value, message",
     [
         ("--new-tokens", "0", "must be a positive integer, got '0'"),
-        ("--new-tokens", "many", "must be a positive integer, got 'many'"),
         ("--prompt-tokens", "-1", "must be a positive integer, got '-1'"),
-        ("--threads", "0", "must be an integer in [1, 1024], got '0'"),
         ("--temperature", "0", "must be a positive number, got '0'"),
-        ("--temperature", "nan", "must be a positive number, got 'nan'"),
         ("--temperature", "inf", "must be a positive number, got 'inf'"),
-        ("--temperature", "warm", "must be a positive number, got 'warm'"),
         ("--top-p", "1.5", "must be in [0, 1], got '1.5'"),
         ("--threads", "100000", "must be an integer in [1, 1024], got '100000'"),
         ("--lossless", "32", "must be an integer in [1, 31], got '32'"),

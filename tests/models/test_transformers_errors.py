@@ -37,10 +37,6 @@ SETTINGS = dict(rank=4, top_k=12)
     "changes, message",
     [
         (dict(rank=0), "enable: rank must be in [1, head_dim=16], got 0"),
-        (dict(rank=17), "enable: rank must be in [1, head_dim=16], got 17"),
-        (dict(top_k=0), "enable: top_k must be in [1, 16777216], got 0"),
-        (dict(n_local=13), "enable: n_local must be in [0, top_k=12], got 13"),
-        (dict(mean_value=1), "enable: mean_value must be True or False, got 1"),
         (dict(min_seq_len=-1), "enable: min_seq_len must be in [0, 16777216], got -1"),
         (dict(min_seq_len=2.0), "enable: min_seq_len must be an integer in [0, 16777216], got 2.0"),
         (dict(layers={3: None}), "enable: layers must be in [0, n_layers=3), got 3"),
@@ -54,16 +50,12 @@ SETTINGS = dict(rank=4, top_k=12)
             "index_bits, got 'topk'",
         ),
         (dict(index_bits=5), "enable: index_bits must be one of 16, 8, 4, 2, got 5"),
-        (dict(index_bits=True), "enable: index_bits must be one of 16, 8, 4, 2, got True"),
-        (dict(index_bits=4.0), "enable: index_bits must be one of 16, 8, 4, 2, got 4.0"),
-        (dict(index_bits="4"), "enable: index_bits must be one of 16, 8, 4, 2, got '4'"),
         (
             dict(layers={1: {"index_bits": 3}}),
             "enable: layers[1]: index_bits must be one of 16, 8, 4, 2, got 3",
         ),
         (dict(layers={1: {"rank": 0}}), "enable: layers[1]: rank must be in [1, head_dim=16], got 0"),
         (dict(capacity=0), "enable: capacity must be in [1, 16777216], got 0"),
-        (dict(capacity=2.5), "enable: capacity must be an integer in [1, 16777216], got 2.5"),
         (dict(layers=[0]), "enable: layers must be a mapping of layers to None (dense) or settings, got [0]"),
         (
             dict(layers="0:dense"),
@@ -124,7 +116,6 @@ def test_options_of_the_cache(model, options, message):
     "options, message",
     [
         (dict(capacity=-1), "SparqCache: capacity must be in [1, 16777216], got -1"),
-        (dict(capacity=2.5), "SparqCache: capacity must be an integer in [1, 16777216], got 2.5"),
         (
             dict(device="reference", foo=1),
             "SparqCache: options must be among ['index_bits', 'row_bits', 'device', 'capacity', "
@@ -136,7 +127,6 @@ def test_options_of_the_cache(model, options, message):
             "of a head, got 8",
         ),
         (dict(index_bits=32), "KVCache: index_bits must be one of 16, 8, 4, 2, got 32"),
-        (dict(index_bits=None), "KVCache: index_bits must be one of 16, 8, 4, 2, got None"),
     ],
 )
 def test_arguments_of_a_cache(model, options, message):

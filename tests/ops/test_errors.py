@@ -86,11 +86,6 @@ def test_sessions_refuse(call: Callable[[Any, np.ndarray], Any], text: str) -> N
         (dict(device="gpu"), ValueError, "device must be one of"),
         (dict(device=["cpu"]), ValueError, "device must be one of"),
         (
-            dict(device="emulator", memory="disk"),
-            ValueError,
-            "must be 'streaming' or 'sram' or 'tiered', got 'disk'",
-        ),
-        (
             dict(device="emulator", n_tile=1),
             ValueError,
             "'memory', 'n_ipus', 'split', 'hot_rows'], got 'n_tile'",
@@ -100,20 +95,12 @@ def test_sessions_refuse(call: Callable[[Any, np.ndarray], Any], text: str) -> N
             ValueError,
             "KVCache: n_tiles must be left out on device 'reference': it is for 'ipu' and 'emulator', got 1",
         ),
-        (dict(device="emulator", n_tiles=-1), ValueError, "n_tiles must be in [0, 1472], got -1"),
-        (dict(device="emulator", n_tiles=1473), ValueError, "n_tiles must be in [0, 1472], got 1473"),
-        (
-            dict(device="emulator", n_tiles=1.5),
-            ValueError,
-            "n_tiles must be an integer in [0, 1472], got 1.5",
-        ),
         (
             dict(device="emulator", n_tiles="3"),
             ValueError,
             "n_tiles must be an integer in [0, 1472], got '3'",
         ),
         (dict(check_finite="no"), ValueError, "check_finite must be True or False, got 'no'"),
-        (dict(check_finite=0), ValueError, "check_finite must be True or False, got 0"),
         (dict(device="ipu"), RuntimeError, "device 'ipu' is not available here"),
     ],
 )

@@ -223,10 +223,6 @@ def test_refused_plans_name_ipu_and_resource() -> None:
     [
         (dict(n_ipus=64), "plan: n_ipus must be at most n_layers=32 where layers are split, got 64"),
         (dict(n_ipus=64, split="heads"), "plan: n_ipus must split n_kv_heads=32, then batch=1, evenly"),
-        (
-            dict(hot_rows=64),
-            "plan: hot_rows must be 0 for kernel 'sparq-streaming', which has no hot rows, got 64",
-        ),
         (dict(hit_rate=0.5), "plan: hit_rate must be 0 for kernel 'sparq-streaming', which has no hot rows"),
         (
             dict(hops=1),
