@@ -135,26 +135,6 @@ def test_check_judges_other_measurements(capsys, tmp_path):
     assert error == pytest.approx(50, abs=0.5)
 
 
-def test_check_refuses_other_files(capsys, tmp_path):
-    header, first, *_ = published.MEASUREMENTS.read_text().splitlines()
-    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
-    (tmp_path / "empty.csv").write_text("")
-    (tmp_path / "header.csv").write_text(header + "\n")
-    (tmp_path / "short.csv").write_text(f"{header}\n{first.rpartition(',')[0]}\n")
-    (tmp_path / "text.csv").write_text("no table\n")
-    (tmp_path / "binary.csv").write_bytes(bytes(range(256)))
-    for name, message in (
-        ("none.csv", "--check must be a file that can be read, got"),
-        *(
-            (f"{name}.csv", "--check must be a CSV file with the columns of bow_measurements.csv, got")
-            for name in ("other", "empty", "header", "short", "text", "binary")
-        ),
-    ):
-        with pytest.raises(SystemExit) as stop:
-            calibrate.main(["--check", str(tmp_path / name)])
-        assert stop.value.code == 2 and message in capsys.readouterr().err
-
-
 def test_the_document_has_what_is_printed(fitted):
     text = (ROOT / "docs/device_model.md").read_text()
     block = text.partition("<!-- begin calibration")[2].partition("-->\n")[2].partition("<!-- end")[0]

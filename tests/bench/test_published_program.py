@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 
-import numpy as np
 import pytest
 from lib import published_program as published
 
@@ -38,60 +37,6 @@ def test_messages():
         ),
     ):
         published.remote_copies("dense", 1, 1024)
-
-
-@pytest.mark.parametrize(
-    "rows, row_bytes, tiles",
-    [(1, 8, 4), (1, 5000, 4), (3, 1024, 4), (7, 256, 3), (2, 100000, 16), (33, 96, 5), (5, 2048, 1472)],
-)
-def test_packets_against_an_element_by_element_count(rows, row_bytes, tiles):
-    share = -(-rows * row_bytes // tiles)
-    share += -share % 8
-    pieces: dict = {}
-    for at in range(rows * row_bytes):
-        pieces[at // row_bytes, at // share] = pieces.get((at // row_bytes, at // share), 0) + 1
-    assert published.packets(rows, row_bytes, tiles) == sum(-(-n // 1024) for n in pieces.values())
-
-
-@pytest.mark.parametrize("seq_len, top_k", [(64, 8), (64, 1), (128, 64), (256, 32), (16, 16)])
-def test_sorting_network_against_one_that_sorts(seq_len, top_k):
-    """A bitonic top-k carried out: it finds the top_k, and its steps and comparisons are those counted."""
-    if top_k == seq_len:
-        assert published.sorting_network(3, seq_len, top_k) == published.SortingNetwork(0, 0)
-        return
-    values = np.random.default_rng(0).permutation(seq_len)
-    wanted = np.sort(values)[-top_k:]
-    steps = comparisons = 0
-
-    def step(distance, block):
-        """Compare and swap at a distance; the order changes from one block of elements to the next."""
-        nonlocal steps, comparisons
-        steps += 1
-        for i in range(len(values)):
-            j = i ^ distance
-            if i < j < len(values):
-                comparisons += 1
-                if (values[i] > values[j]) == (i // block % 2 == 0):
-                    values[i], values[j] = values[j], values[i]
-
-    size = 1
-    while size < top_k:  # sequences of 1, 2, 4, ... become one of twice the size
-        distance, size = size, 2 * size
-        while distance:
-            step(distance, size)
-            distance //= 2
-    while len(values) > top_k:
-        step(top_k, 1 << 30)  # of two sequences the greater half goes to the second one
-        kept = [values[i : i + 2 * top_k][-top_k:] for i in range(0, len(values), 2 * top_k)]
-        values = np.concatenate(kept)
-        distance = top_k // 2
-        while distance:
-            step(distance, top_k)
-            distance //= 2
-    assert np.array_equal(np.sort(values), wanted)
-    assert published.sorting_network(1, seq_len, top_k, tiles=1) == published.SortingNetwork(
-        steps, comparisons
-    )
 
 
 @pytest.mark.parametrize("batch, seq_len, rank, top_k", [(1, 1024, 16, 64), (4, 16384, 32, 128)])

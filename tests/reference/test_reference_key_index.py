@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import Callable
-
 import contract_oracle as oracle
 import error_bound
 import near_ties
@@ -14,7 +12,7 @@ import strategies
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparq_reference import SparqSettings, exact, exact_twin, ideal, key_index, numerics
+from sparq_reference import SparqSettings, exact, ideal, key_index
 
 BITS = pytest.mark.parametrize("bits", [8, 4, 2])
 
@@ -72,6 +70,18 @@ def test_the_key_index_is_the_contract(bits: int, drawn: tuple[np.ndarray, np.nd
     check_contract(*drawn, bits)
 
 
+@BITS
+def test_ties_denormal_steps_and_large_ranks_are_the_contract(bits: int) -> None:
+    """Codes half-way between two, one that is cut to the largest, and ranks with a limit of their own."""
+    for kind, rank in (("half steps", 8), ("tiny", 8), ("normal", 32), ("normal", 40)):
+        check_contract(*control(bits, kind, rank), bits)
+    keys = strategies.half(np.linspace(0, 22, 64)[:, None] * np.ones(8) * 2.0**-24)  # step: 22 / 15, as 1
+    check_contract(control(bits)[0], keys, bits)
+    limits = [key_index.coefficient_limit(8, rank) for rank in (1, 32, 33, 40, 256)]
+    assert limits == [2047, 2047, 1993, 1644, 257]
+    assert [key_index.coefficient_limit(4, rank) for rank in (1, 256, 8806, 8807)] == [127, 127, 127, 126]
+
+
 def control(bits: int, kind: str = "normal", rank: int = 8) -> tuple[np.ndarray, np.ndarray]:
     """A query and keys that reach every rule; with 40 components the limit depends on the rank."""
     rng = np.random.default_rng(5)
@@ -79,103 +89,6 @@ def control(bits: int, kind: str = "normal", rank: int = 8) -> tuple[np.ndarray,
     if kind == "half steps":
         return query, half_steps(rank, 129, bits, rng)
     return query, strategies.tensors(kind, (129, rank), rng)
-
-
-class NumPyBut:
-    """NumPy, with some functions replaced."""
-
-    def __init__(self, **replaced: Callable[..., np.ndarray]) -> None:
-        self.__dict__.update(replaced)
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(np, name)
-
-
-def halves_up(x: np.ndarray) -> np.ndarray:
-    return np.floor(x + np.float32(0.5))
-
-
-@BITS
-@pytest.mark.parametrize(
-    ("name", "wrong", "inputs", "differs"),
-    [
-        ("round_to_integer", halves_up, ("half steps", 8), "codes"),
-        ("round_to_integer", np.trunc, ("normal", 8), "codes"),
-        ("BLOCK", 32, ("normal", 8), "low or step|shape"),
-        ("COEFFICIENT_LIMIT", {8: 2046, 4: 126, 2: 126}, ("normal", 8), "scores"),
-        ("COEFFICIENT_LIMIT", {8: 2048, 4: 128, 2: 128}, ("normal", 8), "scores"),
-        ("to_half", np.float32, ("normal", 8), "low or step"),
-    ],
-)
-def test_a_wrong_rule_is_noticed(
-    monkeypatch: pytest.MonkeyPatch,
-    bits: int,
-    name: str,
-    wrong: object,
-    inputs: tuple[str, int],
-    differs: str,
-) -> None:
-    query, keys = control(bits, *inputs)
-    check_contract(query, keys, bits)
-    monkeypatch.setattr(key_index, name, wrong)
-    with pytest.raises((AssertionError, ValueError), match=differs):
-        check_contract(query, keys, bits)
-
-
-def test_a_limit_that_does_not_know_the_rank_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = [key_index.coefficient_limit(8, rank) for rank in (1, 32, 33, 40, 256)]
-    assert limits == [2047, 2047, 1993, 1644, 257]
-    assert [key_index.coefficient_limit(4, rank) for rank in (1, 256, 8806, 8807)] == [127, 127, 127, 126]
-    for rank in (32, 40):
-        query, keys = control(8, rank=rank)
-        check_contract(query, keys, 8)
-        with monkeypatch.context() as patch:
-            patch.setattr(key_index, "coefficient_limit", lambda bits, rank: 2047)
-            if rank == 32:
-                check_contract(query, keys, 8)
-            else:
-                with pytest.raises(AssertionError, match="scores differ"):
-                    check_contract(query, keys, 8)
-
-
-def test_without_the_clamp_a_code_passes_the_largest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A denormal step that was rounded down far: 16 steps and more."""
-    query, keys = control(4, "tiny")
-    check_contract(query, keys, 4)
-    assert key_index.quantise(np.ascontiguousarray(keys[:128].T), 4).code.max() == 15
-    monkeypatch.setattr(key_index, "np", NumPyBut(minimum=lambda code, most: code))
-    keys = strategies.half(np.linspace(0, 22, 64)[:, None] * np.ones(8) * 2.0**-24)  # step: 22 / 15, as 1
-    assert key_index.quantise(np.ascontiguousarray(keys.T), 4).code.max() == 22
-    with pytest.raises(AssertionError, match="codes differ"):
-        check_contract(query, keys, 4)
-
-
-def test_quantising_behind_the_last_block_is_noticed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    query, keys = (
-        strategies.tensors("normal", shape, np.random.default_rng(5)) for shape in ((1, 8), (150, 8))
-    )
-    check_contract(query, keys, 4)
-
-    class AllOfThem:
-        BLOCK = 1
-
-        def __getattr__(self, name: str) -> object:
-            return getattr(numerics, name)
-
-    right = key_index.quantise
-
-    def padded(columns: np.ndarray, bits: int) -> key_index.KeyIndex:
-        missing = -columns.shape[1] % 64
-        return right(np.pad(columns, ((0, 0), (0, missing)), mode="edge"), bits)
-
-    scores = key_index.block_scores
-    monkeypatch.setattr(exact_twin, "numerics", AllOfThem())
-    monkeypatch.setattr(key_index, "quantise", padded)
-    monkeypatch.setattr(key_index, "block_scores", lambda *a, **of: scores(*a, **of)[:, : len(keys)])
-    with pytest.raises(AssertionError, match="scores differ"):
-        check_contract(query, keys, 4)
 
 
 @BITS

@@ -101,16 +101,6 @@ def test_exp_around_every_change_of_exponent() -> None:
         assert ulp_error(y, np.exp(x.astype(float))) < 2
 
 
-@pytest.mark.parametrize(
-    ("constant", "value"),
-    [("_EXP_P3", F(1 / 24 + 3e-5)), ("_LN2_LOW", F(0)), ("_EXP_SHIFT_BITS", np.int32(0x4B400001))],
-)
-def test_a_wrong_exp_is_noticed(monkeypatch: pytest.MonkeyPatch, constant: str, value: object) -> None:
-    monkeypatch.setattr(numerics, constant, value)
-    with pytest.raises(AssertionError):
-        check_exp(numerics.exp, (997, 13))
-
-
 def test_softmax_weight_cuts_below_54() -> None:
     below, above = np.nextafter(F(-54), F(-60)), np.nextafter(F(-54), F(0))
     w = numerics.softmax_weight(np.array([-np.inf, -1e30, -87.5, below, -54, above, 0], F))
@@ -140,17 +130,6 @@ def test_sqrt_scales_by_powers_of_four() -> None:
     t = np.random.default_rng(0).uniform(1, 4, 10000).astype(F)
     for e in range(-30, 30):
         np.testing.assert_array_equal(numerics.sqrt(t * F(4.0**e)), numerics.sqrt(t) * F(2.0**e))
-
-
-def test_a_sqrt_of_two_steps_is_noticed() -> None:
-    def two_steps(t: np.ndarray) -> np.ndarray:
-        x = ((t.view(np.uint32) >> np.uint32(1)) + numerics._SQRT_GUESS).view(F)
-        for _ in range(2):
-            x = F(0.5) * (x + t / x)
-        return x
-
-    with pytest.raises(AssertionError):
-        check_sqrt(two_steps)
 
 
 def test_widen_is_exact_and_to_half_gives_it_back() -> None:
@@ -191,21 +170,6 @@ def test_to_half_rounds_to_even_and_saturates() -> None:
     check_to_half(numerics.to_half)
 
 
-def test_a_wrong_narrowing_is_noticed() -> None:
-    def truncates(x: np.ndarray) -> np.ndarray:
-        with np.errstate(under="ignore", over="ignore"):
-            y = x.astype(np.float16)
-        return np.where(np.abs(y.astype(F)) > np.abs(x), np.nextafter(y, np.float16(0)), y)
-
-    def overflows(x: np.ndarray) -> np.ndarray:
-        with np.errstate(under="ignore", over="ignore"):
-            return x.astype(np.float16)
-
-    for wrong in (truncates, overflows):
-        with pytest.raises(AssertionError):
-            check_to_half(wrong)
-
-
 def test_flush() -> None:
     edge = 2.0**-48
     x = np.array([edge, -edge, np.nextafter(F(edge), F(0)), -edge / 2, 0, -0.0, 3], F)
@@ -244,14 +208,6 @@ def test_sums_are_those_of_the_plain_loops(n: int, seed: int) -> None:
     q = strategies.tensors("heavy_tailed", (16,), np.random.default_rng(seed + 1))
     expected = [oracle.lane_sum([oracle.fl(a * b) for a, b in zip(q.tolist(), row)]) for row in rows.tolist()]
     assert numerics.dot(q, rows).tolist() == expected
-
-
-def test_other_orders_of_sums_are_noticed() -> None:
-    x = sums_data(1000, 3)
-    listed = x.astype(float).tolist()
-    assert oracle.lane_sum(listed) != oracle.ascending_sum(listed)
-    assert oracle.sum_weights(listed) != oracle.lane_sum(listed)
-    assert oracle.sum_weights(listed) != float(x.sum())
 
 
 @pytest.mark.parametrize("chunk", [64, 128, 4096])
