@@ -123,6 +123,10 @@ def test_numbers_of_any_size(isa: str, bits: int) -> None:
     output = weights.product(rows, isa=isa)
     assert not output[:3].any() and output[6].any()
     assert np.isnan(output[-1]).all() and np.isfinite(output[-4]).all()
+    for value, is_infinite in ((2.0**120, True), (-(2.0**120), True), (255 * 2.0**112, False)):
+        edge = np.full((1, 64), value, np.float32)
+        check(weights, edge, isa=isa)
+        assert np.isnan(weights.product(edge, isa=isa)).all() == is_infinite
 
 
 def test_a_group_far_above_the_others_has_16_bits() -> None:
