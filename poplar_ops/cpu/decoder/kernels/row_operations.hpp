@@ -93,8 +93,10 @@ inline void scaleRow(std::size_t n, float factor, std::uint16_t *x) {
 inline void gateRow(std::size_t n, const std::uint16_t *activation, const std::uint16_t *gates,
                     std::uint16_t *to) {
   const std::uint16_t *const up = gates + n;
+  for (std::size_t i = 0; i < n; ++i) // apart, for the rest is done by vectors
+    to[i] = activation[gates[i]];
   for (std::size_t i = 0; i < n; ++i)
-    to[i] = toBfloat16(fromBfloat16(activation[gates[i]]) * fromBfloat16(up[i]));
+    to[i] = toBfloat16(fromBfloat16(to[i]) * fromBfloat16(up[i]));
 }
 
 template <class Angle, class Round>
