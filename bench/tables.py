@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of docs/benchmarks.md from committed rows: CPU kernels, prompts, linear layers.
+"""Tables of docs/benchmarks.md from committed rows: predictions, CPU kernels, prompts, linear layers.
 
     python bench/tables.py --write
 
@@ -13,13 +13,15 @@ from __future__ import annotations
 import argparse
 import sys
 
-from lib.common import ROOT, Parser, Row, guarded
+from lib.common import ROOT, Parser, Row, guarded, number
 from lib.decode_tables import read_rows
 
 from sparq_ipu.commands.tables import markdown_table, replace_block
 
 DOCUMENT = ROOT / "docs/benchmarks.md"
 RESULTS = ROOT / "bench/results"
+#: method of bench/decode.py -> label
+PREDICTED = {"dense": "dense", "recommended": "SparQ"}
 KERNELS = ("dense", "sparq", "sparq-int8", "sparq-int4", "sparq-int2")
 
 
@@ -86,8 +88,28 @@ def products(rows: list[Row]) -> str:
     return rates(rows, "n_rows", "{} rows")
 
 
+def predictions(rows: list[Row]) -> str:
+    """Predicted and measured times of a model."""
+    lines = []
+    for row in sorted(rows, key=lambda row: (row["seq_len"], row["dtype"], row["method"])):
+        cells = [f"{row['seq_len']:,}", row["dtype"], PREDICTED[row["method"]]]
+        for name, form in (("seconds_per_step", ".1f"), ("first_token_seconds", ".0f")):
+            measured, predicted = row[name], row[f"predicted_{name}"]
+            cells += [number(seconds, form, 1e3) for seconds in (predicted, measured)]
+            cells.append(f"{predicted / measured - 1:+.0%}" if measured else "-")
+        lines.append(cells)
+    head = ["positions", "weights", "attention"]
+    head += ["ms per token, predicted", "ms per token, measured", "difference"]
+    head += ["ms to first token, predicted", "ms to first token, measured", "difference"]
+    commits = ", ".join(sorted({row["git"][:8] for row in rows}))
+    commands = "\n".join(sorted({f"    {row['command']}" for row in rows}))
+    said = f"{rows[0]['cpu']}, {rows[0]['n_threads']} threads; commit {commits}. Commands:"
+    return f"{markdown_table(head, lines)}\n\n{said}\n\n{commands}"
+
+
 #: block -> the file of its rows, and its table
 ROWS = {
+    "predictions": ("predictions.jsonl", predictions),
     "kernels": ("cpu_sparq.jsonl", kernels),
     "prompts": ("prompt.jsonl", prompts),
     "products": ("products.jsonl", products),

@@ -163,6 +163,16 @@ def test_two_lengths_predict_a_third_within_15_percent(weights: str) -> None:
     assert probe.step_seconds("dense", high) == steps["dense"][1] and of_pair > 0
 
 
+def test_committed_predictions_are_within_15_percent() -> None:
+    """Measured and predicted in one run."""
+    rows = [json.loads(line) for line in (ROOT / "bench/results/predictions.jsonl").read_text().splitlines()]
+    assert {row["dtype"] for row in rows} == {"int4", "int8", "bfloat16"}
+    for row in rows:
+        for name in ("seconds_per_step", "first_token_seconds"):
+            if row[name] is not None:
+                assert row[f"predicted_{name}"] == pytest.approx(row[name], rel=0.15), row["command"]
+
+
 def test_break_even_is_where_the_lines_cross() -> None:
     pytest.importorskip("transformers")
     pytest.importorskip("sparq_ipu._cpu")
