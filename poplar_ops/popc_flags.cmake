@@ -1,19 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-# How a popc is told that a * b + c stays two operations. Versions may take a compiler's flag as it is, or behind -X.
-# One that takes neither is left with the pragma of codelets/lanes.hpp, which says the same.
+# How a popc is told a compiler's flag. Versions may take it as it is, or behind -X.
 
-# Sets `result` to the first spelling with which this popc compiles a file, or to nothing.
-function(sparq_contract_off popc folder result)
-  file(WRITE ${folder}/contract_off.cpp "#include <poplar/Vertex.hpp>\nclass Nothing : public poplar::Vertex {\npublic:\n  poplar::Output<float> out;\n  bool compute() {\n    *out = 0;\n    return true;\n  }\n};\n")
-  foreach(spelling "-ffp-contract=off" "-X-ffp-contract=off" "-X -ffp-contract=off")
+# Adds to `result` the first spelling with which this popc compiles a file; else warns with `otherwise`.
+function(sparq_popc_flag popc folder flag otherwise result)
+  file(WRITE ${folder}/flag.cpp "#include <poplar/Vertex.hpp>\nclass Nothing : public poplar::Vertex {\npublic:\n  poplar::Output<float> out;\n  bool compute() {\n    *out = 0;\n    return true;\n  }\n};\n")
+  foreach(spelling "${flag}" "-X${flag}" "-X ${flag}")
     separate_arguments(words UNIX_COMMAND "${spelling}")
-    execute_process(COMMAND ${popc} ${words} --target ipu2 ${folder}/contract_off.cpp -o ${folder}/contract_off.gp
+    execute_process(COMMAND ${popc} ${words} --target ipu2 ${folder}/flag.cpp -o ${folder}/flag.gp
       RESULT_VARIABLE status OUTPUT_VARIABLE said ERROR_VARIABLE said)
     if(status EQUAL 0)
-      set(${result} ${words} PARENT_SCOPE)
+      set(${result} ${${result}} ${words} PARENT_SCOPE)
       return()
     endif()
   endforeach()
-  message(WARNING "sparq-ipu: popc takes -ffp-contract=off in no spelling; the pragma in lanes.hpp has to do. It said:\n${said}")
-  set(${result} "" PARENT_SCOPE)
+  message(WARNING "sparq-ipu: popc takes ${flag} in no spelling; ${otherwise}. It said:\n${said}")
 endfunction()

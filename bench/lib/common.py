@@ -31,7 +31,7 @@ from sparq_ipu.commands.command_line import check_output as check_output  # noqa
 from sparq_ipu.commands.command_line import guarded as guarded  # noqa: E402
 from sparq_ipu.commands.progress import Progress as Progress  # noqa: E402
 from sparq_ipu.device_options import DeviceOptions  # noqa: E402
-from sparq_ipu.kernels import KERNELS, TIERED, Kernel  # noqa: E402
+from sparq_ipu.kernels import BASELINE, KERNELS, TIERED, Kernel  # noqa: E402
 from sparq_ipu.planning import Plan, plan  # noqa: E402
 from sparq_ipu.planning.on_chip import ON_CHIP_COLUMNS  # noqa: E402
 from sparq_ipu.transformers.settings.command import SETTINGS_FLAGS as SPELLED  # noqa: E402
@@ -474,12 +474,26 @@ NO_TIMES: Row = dict.fromkeys(
 )
 #: what a modelled time has beside it
 NO_RANGE: Row = dict.fromkeys(ON_CHIP_COLUMNS)
-#: columns over the baseline kernel, and the times that they compare
+#: columns over the best dense plan, and the times that they compare
 SPEEDUPS = {
-    "speedup_vs_dense_streaming": "seconds_per_query",
+    "speedup_vs_best_dense": "seconds_per_query",
     "speedup_low": "seconds_high",
     "speedup_high": "seconds_low",
 }
+NO_SPEEDUPS: Row = dict.fromkeys((*SPEEDUPS, "speedup_vs_dense_streaming"))
+
+
+def speedups_over(dense: Iterable[Row], row: Row) -> Row:
+    """A row's speed-ups over dense attention: the fastest of these rows, and the baseline kernel."""
+    timed = [other for other in dense if other["seconds_per_query"]]
+    if not timed or not row["seconds_per_query"]:
+        return NO_SPEEDUPS
+    best = min(timed, key=lambda other: float(other["seconds_per_query"]))
+    of = {name: best[seconds] / row[seconds] for name, seconds in SPEEDUPS.items() if best[seconds]}
+    streaming = [other for other in timed if other["kernel"] == BASELINE.name]
+    if streaming:
+        of["speedup_vs_dense_streaming"] = streaming[0]["seconds_per_query"] / row["seconds_per_query"]
+    return {**NO_SPEEDUPS, **of}
 
 
 def new_row(

@@ -22,6 +22,7 @@ ELSEWHERE = {
     "index.md": "README.md",
     "emulator.md": "emulator/README.md",
     "emulator_reference.md": "emulator/reference.md",
+    "emulator_errors.md": "emulator/errors.md",
     "emulator_programs.md": "emulator/programs.md",
     "reference.md": "reference/README.md",
     "contributing.md": "CONTRIBUTING.md",

@@ -59,8 +59,8 @@ public:
     const char *base = std::getenv("TMPDIR");
     path_ = std::string(base && *base ? base : "/tmp") + "/popc-XXXXXX";
     if (!mkdtemp(&path_[0]))
-      throw graph_object_creation_error("addCodelets: cannot make a temporary directory " + path_ +
-                                        ": " + std::strerror(errno));
+      throw errors::no_codelet_file("addCodelets: cannot make a temporary directory " + path_ +
+                                    ": " + std::strerror(errno));
   }
   ~TempDir() {
     for (const std::string &f : files_)
@@ -150,29 +150,29 @@ void loadObject(GraphImpl &g, const std::string &path, const std::string &shownP
   const std::string bytes = readAll(path);
   const std::string name = std::string(codelet_abi::tablesSymbol) + '\0';
   if (bytes.compare(0, 4, "\177ELF") == 0 && bytes.find(name) == std::string::npos)
-    throw graph_object_load_error(shownPath, "it is not a codelet object made by popc");
+    throw errors::bad_object(shownPath, "it is not a codelet object made by popc");
   void *handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!handle)
-    throw graph_object_load_error(shownPath, dlerror());
+    throw errors::bad_object(shownPath, dlerror());
   auto library = std::make_shared<CodeletLibrary>(handle, shownPath);
   if (Access::info(g.target).type == TargetType::IPU) // its executables may be serialised
     library->object = bytes;
   const auto tables =
       reinterpret_cast<codelet_abi::TablesFunction>(dlsym(handle, codelet_abi::tablesSymbol));
   if (!tables)
-    throw graph_object_load_error(shownPath, "it is not a codelet object made by popc");
+    throw errors::bad_object(shownPath, "it is not a codelet object made by popc");
   unsigned n = 0;
   const codelet_abi::Table *const *t = tables(&n);
   for (unsigned i = 0; i < n; ++i) {
     if (t[i]->version != codelet_abi::version)
-      throw graph_object_load_error(
-          shownPath, "its format must be " + std::to_string(codelet_abi::version) + ", got " +
-                         std::to_string(t[i]->version) + "; run popc again");
+      throw errors::bad_object(shownPath, "its format must be " +
+                                              std::to_string(codelet_abi::version) + ", got " +
+                                              std::to_string(t[i]->version) + "; run popc again");
     for (unsigned k = 0; k < t[i]->numVertices; ++k) {
       const codelet_abi::Vertex &v = t[i]->vertices[k];
       if (g.codelets.count(v.name))
-        throw graph_object_load_error(shownPath,
-                                      std::string("vertex type ") + v.name + " is defined already");
+        throw errors::vertex_defined_twice(shownPath, std::string("vertex type ") + v.name +
+                                                          " is defined already");
     }
   }
   auto *worker =
@@ -207,13 +207,14 @@ void compileAndLoad(GraphImpl &g, const std::vector<std::string> &sources, const
   if (output)
     *output << text;
   if (status == -1 || status == 127)
-    throw link_error("addCodelets: popc must be found through $SPARQ_POPC or PATH, got '" +
-                         findPopc() + "'",
-                     text);
+    throw errors::codelets_do_not_compile(
+        "addCodelets: popc must be found through $SPARQ_POPC or PATH, got '" + findPopc() + "'",
+        text);
   if (status != 0)
-    throw link_error("addCodelets: popc failed (exit " + std::to_string(status) + ") on " +
-                         sources[0] + ":\n" + text,
-                     text);
+    throw errors::codelets_do_not_compile("addCodelets: popc failed (exit " +
+                                              std::to_string(status) + ") on " + sources[0] +
+                                              ":\n" + text,
+                                          text);
   loadObject(g, gp, sources[0]); // stays mapped after the file is gone
 }
 
@@ -231,7 +232,7 @@ bool Graph::addCodelets(StringRef src, CodeletFileType type, StringRef compileFl
                         std::ostream &compileOutput, StringRef) {
   const std::string path = src.str();
   if (!exists(path))
-    throw file_load_error("addCodelets: file must exist, got '" + path + "'");
+    throw errors::no_codelet_file("addCodelets: file must exist, got '" + path + "'");
   if (!impl->codeletFiles.insert(absolutePath(path)).second)
     return false;
   try {
@@ -239,8 +240,8 @@ bool Graph::addCodelets(StringRef src, CodeletFileType type, StringRef compileFl
       loadObject(*impl, absolutePath(path), path);
     else if (type == CodeletFileType::AsmSource || type == CodeletFileType::PreprocessedAsmSource ||
              type == CodeletFileType::IrSource || endsWith(path, ".S") || endsWith(path, ".s"))
-      throw file_load_error("addCodelets: file must be C++ or a .gp object here, got assembly '" +
-                            path + "'");
+      throw errors::no_codelet_file(
+          "addCodelets: file must be C++ or a .gp object here, got assembly '" + path + "'");
     else
       compileAndLoad(*impl, {path}, compileFlags.str(), &compileOutput);
   } catch (...) {

@@ -7,7 +7,6 @@
 #include "compiler.hpp"
 #include "links.hpp"
 #include "reads.hpp"
-#include "replication.hpp"
 
 namespace poplar {
 namespace core {
@@ -49,7 +48,7 @@ Compiler::Compiler(const GraphImpl &graph, const OptionFlags &options)
       guardEdges_(isAskedFor("SPARQ_EMULATOR_GUARD")),
       checkWorkers_(isAskedFor("SPARQ_EMULATOR_CHECK_WORKERS")),
       checkAlignment_(isAskedFor("SPARQ_EMULATOR_CHECK_ALIGNMENT")),
-      recordsTiles_(sparq::emulator::recordsTiles() || !traceDirectory(options).empty()),
+      recordsTiles_(!traceDirectory(options).empty() || sparq::emulator::recordsTiles()),
       code_(graph.target.getNumTiles()) {
   exe_->target = graph.device;
   exe_->replication = graph.replication;
@@ -95,10 +94,9 @@ void Compiler::layOutVariables() {
 
 void Compiler::throwUnmapped(const std::string &what, VarId var, std::size_t element) const {
   const Variable &v = g_.variables[var];
-  throw invalid_tile_mapping(what +
-                             ": every element must be mapped to a tile, got none for element " +
-                             std::to_string(element) + " of " + std::to_string(v.numElements) +
-                             " of " + (v.constant ? "constant '" : "variable '") + v.name + "'");
+  throw errors::unmapped(what + ": every element must be mapped to a tile, got none for element " +
+                         std::to_string(element) + " of " + std::to_string(v.numElements) + " of " +
+                         (v.constant ? "constant '" : "variable '") + v.name + "'");
 }
 
 void Compiler::checkMapped(const Tensor &t, const std::string &what) const {
@@ -190,9 +188,9 @@ void Compiler::tellIPUs(const Step &branch) {
 Step Compiler::compileExecute(const ProgramImpl &p, const std::string &parent) {
   const unsigned id = p.computeSet.getId();
   if (id >= g_.computeSets.size())
-    throw control_program_error("Execute: compute set must be one of this graph's " +
-                                std::to_string(g_.computeSets.size()) + ", got id " +
-                                std::to_string(id));
+    throw errors::unknown_program_object("Execute: compute set must be one of this graph's " +
+                                         std::to_string(g_.computeSets.size()) + ", got id " +
+                                         std::to_string(id));
   Step s;
   s.op = StepOp::Compute;
   s.index = computeSetPlans_.at(id);
@@ -211,13 +209,13 @@ Step Compiler::compileExecute(const ProgramImpl &p, const std::string &parent) {
 Step Compiler::compileCall(const ProgramImpl &p, const std::string &name) {
   const unsigned id = p.function.getId();
   if (id >= g_.functions.size())
-    throw control_program_error("Call: function must be one of this graph's " +
-                                std::to_string(g_.functions.size()) + ", got id " +
-                                std::to_string(id));
+    throw errors::unknown_program_object("Call: function must be one of this graph's " +
+                                         std::to_string(g_.functions.size()) + ", got id " +
+                                         std::to_string(id));
   for (unsigned f : functionStack_)
     if (f == id)
-      throw graph_recursion_error("Call: a function must not call itself, got function " +
-                                  std::to_string(id));
+      throw errors::function_calls_itself("Call: a function must not call itself, got function " +
+                                          std::to_string(id));
   Step s;
   code_.addBranch(1);
   s.op = StepOp::Call;
@@ -236,8 +234,8 @@ Step Compiler::compileCall(const ProgramImpl &p, const std::string &name) {
 
 Step Compiler::compileWriteUndef(const ProgramImpl &p) {
   if (p.dst.containsConstant())
-    throw control_program_error("WriteUndef: tensor must not be constant, got " +
-                                tensorName(p.dst));
+    throw errors::copy_destination("WriteUndef: tensor must not be constant, got " +
+                                   tensorName(p.dst));
   Step s;
   s.op = StepOp::Poison;
   s.index = static_cast<unsigned>(exe_->poisons.size());
@@ -322,7 +320,6 @@ Step Compiler::compileProgram(const program::Program &program, const std::string
     copiesAtOnce_.clear();
   switch (p.kind) {
   case ProgramKind::Nothing:
-  case ProgramKind::AssumeEqual: // of interest to checkReplicas only
     return s;
   case ProgramKind::Sequence:
     children(0, p.children.size());
@@ -431,7 +428,6 @@ std::shared_ptr<ExecutableImpl> Compiler::compile(ArrayRef<program::Program> pro
   report(1);
   for (const program::Program &p : programs)
     exe_->programs.push_back(compileProgram(p, ""));
-  checkReplicas(g_, programs);
   checkStreamingMemory();
   report(2);
   compileHostTensors();

@@ -68,26 +68,27 @@ static std::vector<std::size_t> withoutOnes(const std::vector<std::size_t> &shap
 
 static void checkDestination(const std::string &what, const Tensor &t) {
   if (t.containsConstant())
-    throw control_program_error(what + ": destination must not be constant, got " + tensorName(t));
+    throw errors::copy_destination(what + ": destination must not be constant, got " +
+                                   tensorName(t));
   if (t.containsAliases())
-    throw control_program_error(what + ": destination must not repeat elements, got " +
-                                t.getDebugStr());
+    throw errors::copy_destination(what + ": destination must not repeat elements, got " +
+                                   t.getDebugStr());
 }
 
 Step Compiler::compileCopy(const ProgramImpl &p, const std::string &name) {
   const std::string what = name.empty() ? "Copy" : "Copy '" + name + "'";
   const Tensor &src = p.src, &dst = p.dst;
   if (src.elementType() != dst.elementType())
-    throw type_error(what + ": source and destination must have one element type, got " +
-                     src.getDebugStr() + " and " + dst.getDebugStr());
+    throw errors::type_mismatch(what + ": source and destination must have one element type, got " +
+                                src.getDebugStr() + " and " + dst.getDebugStr());
   if (withoutOnes(src.shape()) != withoutOnes(dst.shape()))
-    throw control_program_error(
+    throw errors::copy_shape(
         what + ": source and destination must have one shape (up to dimensions of 1), got " +
         src.getDebugStr() + " and " + dst.getDebugStr());
   checkDestination(what, dst);
   for (const auto &pair : p.replicaMap)
     if (std::max(pair.first, pair.second) >= g_.replication)
-      throw graph_replication_error(
+      throw errors::replica_out_of_range(
           what + ": replicas must be below the graph's " + std::to_string(g_.replication) +
           ", got " + std::to_string(pair.first) + " to " + std::to_string(pair.second));
   checkMapped(src, what);
@@ -213,18 +214,18 @@ Step Compiler::compileStream(const ProgramImpl &p, const std::string &name) {
   const Tensor &t = in ? p.dst : p.src;
   const std::string what = "Copy: stream '" + stream.handle + "'";
   if (g_.streams.count(stream.handle) == 0 || g_.streams.at(stream.handle).get() != &stream)
-    throw stream_connection_error(what + " must belong to this graph");
+    throw errors::unknown_handle(what + " must belong to this graph");
   if (isHostToDevice(stream.direction) != in)
-    throw control_program_error(what + " must run " +
-                                (in ? "from host to device" : "from device to host") +
-                                ", got the other direction");
+    throw errors::stream_direction(what + " must run " +
+                                   (in ? "from host to device" : "from device to host") +
+                                   ", got the other direction");
   if (t.elementType() != stream.type)
-    throw type_error(what + ": the tensor's type must be " + stream.type.toString().str() +
-                     ", got " + t.getDebugStr());
+    throw errors::type_mismatch(what + ": the tensor's type must be " +
+                                stream.type.toString().str() + ", got " + t.getDebugStr());
   if (t.numElements() != stream.numElements)
-    throw control_program_error(what + ": the tensor must have " +
-                                std::to_string(stream.numElements) + " elements, got " +
-                                std::to_string(t.numElements()) + " of " + t.getDebugStr());
+    throw errors::copy_shape(what + ": the tensor must have " + std::to_string(stream.numElements) +
+                             " elements, got " + std::to_string(t.numElements()) + " of " +
+                             t.getDebugStr());
   if (in)
     checkDestination(what, t);
   checkMapped(t, what);
@@ -259,41 +260,39 @@ static void checkRemoteShape(const std::string &what, const RemoteBufferInfo &bu
                              const Tensor &t, const Tensor &offsets) {
   if (!offsets.valid()) {
     if (buffer.repeats != 1)
-      throw control_program_error(what + ": a copy without offset needs a buffer of 1 row, got " +
-                                  std::to_string(buffer.repeats) + " rows");
+      throw errors::copy_shape(what + ": a copy without offset needs a buffer of 1 row, got " +
+                               std::to_string(buffer.repeats) + " rows");
     if (t.numElements() != buffer.numElements)
-      throw control_program_error(what + ": the tensor must have the row's " +
-                                  std::to_string(buffer.numElements) + " elements, got " +
-                                  std::to_string(t.numElements()) + " of " + t.getDebugStr());
+      throw errors::copy_shape(what + ": the tensor must have the row's " +
+                               std::to_string(buffer.numElements) + " elements, got " +
+                               std::to_string(t.numElements()) + " of " + t.getDebugStr());
     return;
   }
   if (offsets.elementType() != UNSIGNED_INT && offsets.elementType() != INT)
-    throw type_error(what + ": offsets must be unsigned int or int, got " + offsets.getDebugStr());
-  if (offsets.rank() > 1)
-    throw control_program_error(what + ": offsets must have rank 0 or 1, got " +
+    throw errors::type_mismatch(what + ": offsets must be unsigned int or int, got " +
                                 offsets.getDebugStr());
+  if (offsets.rank() > 1)
+    throw errors::copy_shape(what + ": offsets must have rank 0 or 1, got " +
+                             offsets.getDebugStr());
   const std::size_t rows = offsets.numElements();
   if (rows == 1 && t.numElements() == buffer.numElements)
     return;
   if (t.rank() != 2 || t.dim(0) != rows || t.dim(1) != buffer.numElements)
-    throw control_program_error(what + ": the tensor must have shape {" + std::to_string(rows) +
-                                "," + std::to_string(buffer.numElements) +
-                                "} (offsets, elements of a row), got " + t.getDebugStr());
+    throw errors::copy_shape(what + ": the tensor must have shape {" + std::to_string(rows) + "," +
+                             std::to_string(buffer.numElements) +
+                             "} (offsets, elements of a row), got " + t.getDebugStr());
 }
 
 // Streaming memory belongs to an IPU: its tiles alone reach a buffer there, and one buffer has one
-// IPU. PopART refuses a buffer of several virtual graphs; that offsets must be there too is the
-// stricter reading.
-void Compiler::claimRemote(const RemoteBufferInfo &buffer, const Tensor &t, const Tensor &offsets,
+// IPU. PopART refuses a buffer of several virtual graphs. Offsets may lie elsewhere.
+void Compiler::claimRemote(const RemoteBufferInfo &buffer, const Tensor &t,
                            const std::string &what) {
   std::vector<unsigned> ipus;
   if (remoteClaimed_[buffer.index])
     ipus.push_back(exe_->remoteIPUs[buffer.index]);
   addIPUs(t, ipus);
-  if (offsets.valid())
-    addIPUs(offsets, ipus);
   if (ipus.size() > 1)
-    throw control_program_error(
+    throw errors::remote_buffer_over_ipus(
         what + ": copies of a remote buffer must be to and from the tiles " +
         "of one IPU, got IPU " + std::to_string(ipus[0]) + " and IPU " + std::to_string(ipus[1]));
   remoteClaimed_[buffer.index] = true;
@@ -314,7 +313,7 @@ void Compiler::checkStreamingMemory() const {
     return;
   for (std::size_t ipu = 0; ipu != bytes.size(); ++ipu)
     if (bytes[ipu] >= limit)
-      throw stream_memory_allocation_error(
+      throw errors::no_extended_memory(
           "engine option target.extendedMemory must be true where remote buffers" +
           (bytes.size() == 1 ? std::string() : " of IPU " + std::to_string(ipu)) + " have " +
           std::to_string(limit) + " bytes or more, got " + std::to_string(bytes[ipu]) + " bytes");
@@ -326,10 +325,10 @@ Step Compiler::compileRemote(const ProgramImpl &p, const std::string &name) {
   const Tensor &t = in ? p.dst : p.src;
   const std::string what = "Copy: remote buffer '" + buffer.handle + "'";
   if (g_.remotes.count(buffer.handle) == 0 || g_.remotes.at(buffer.handle).get() != &buffer)
-    throw stream_connection_error(what + " must belong to this graph");
+    throw errors::unknown_handle(what + " must belong to this graph");
   if (t.elementType() != buffer.type)
-    throw type_error(what + ": the tensor's type must be " + buffer.type.toString().str() +
-                     ", got " + t.getDebugStr());
+    throw errors::type_mismatch(what + ": the tensor's type must be " +
+                                buffer.type.toString().str() + ", got " + t.getDebugStr());
   checkRemoteShape(what, buffer, t, p.offset);
   TransferPlan plan;
   plan.hasOffsets = p.offset.valid();
@@ -343,7 +342,7 @@ Step Compiler::compileRemote(const ProgramImpl &p, const std::string &name) {
   if (in)
     checkDestination(what, t);
   checkMapped(t, what);
-  claimRemote(buffer, t, p.offset, what);
+  claimRemote(buffer, t, what);
   const std::size_t size = typeSize(buffer.type);
   plan.index = buffer.index;
   plan.toDevice = in;

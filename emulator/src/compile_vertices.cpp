@@ -88,7 +88,7 @@ unsigned callsOf(VertexKind kind) {
 
 void Compiler::checkVertex(const VertexRecord &v, const ComputeSetRecord &cs) const {
   if (v.tile == noTile)
-    throw invalid_tile_mapping(vertexName(v, cs) + " must be mapped to a tile, got none");
+    throw errors::unmapped(vertexName(v, cs) + " must be mapped to a tile, got none");
   for (const FieldRecord &f : v.fields) {
     std::size_t i = 0;
     // Made only for errors: there are many edges.
@@ -98,26 +98,24 @@ void Compiler::checkVertex(const VertexRecord &v, const ComputeSetRecord &cs) co
     };
     if (f.info->direction == Direction::State) {
       if (!f.initialised)
-        throw graph_connection_error(what() + " must have an initial value, got none");
+        throw errors::no_initial_value(what() + " must have an initial value, got none");
       continue;
     }
     if (f.edges.empty() && !f.sized)
-      throw graph_connection_error(what() + " must be connected or have its size set, got neither");
+      throw errors::not_connected(what() + " must be connected or have its size set, got neither");
     if (isListOfEdges(f) && !f.sized)
-      throw no_size_specified(what() + " must have its size set, got elements alone");
+      throw errors::no_size(what() + " must have its size set, got elements alone");
     for (; i < f.edges.size(); ++i) {
       const Tensor &edge = f.edges[i];
       if (!edge.valid())
-        throw graph_connection_error(what() + " must be connected, got nothing");
+        throw errors::not_connected(what() + " must be connected, got nothing");
       if (f.info->nesting == Nesting::Vector && f.sized && edge.numElements() != f.size)
-        throw graph_connection_error(what() + " must have its field size " +
-                                     std::to_string(f.size) + ", got a tensor of " +
-                                     std::to_string(edge.numElements()));
+        throw errors::field_size(what() + " must have its field size " + std::to_string(f.size) +
+                                 ", got a tensor of " + std::to_string(edge.numElements()));
       if (isVectorOfElements(f) && f.info->layout == Layout::ShortSpan &&
           edge.numElements() >= 2048)
-        throw graph_connection_error(what() +
-                                     " must have at most 2047 elements (SHORT_SPAN), got " +
-                                     std::to_string(edge.numElements()));
+        throw errors::field_size(what() + " must have at most 2047 elements (SHORT_SPAN), got " +
+                                 std::to_string(edge.numElements()));
       VarId var = 0;
       std::size_t element = 0;
       if (findUnmapped(edge, var, element))
@@ -174,8 +172,8 @@ ComputeSetUse Compiler::checkConflicts(const ComputeSetRecord &cs) {
   for (std::size_t i = 1; i < writes.size(); ++i) {
     const Use &a = writes[i - 1], &b = writes[i];
     if (a.var == b.var && b.begin < a.end)
-      throw graph_connection_error(set + "an element must be written once, got " +
-                                   place(a, b.begin) + " and " + place(b, b.begin));
+      throw errors::overlapping_writes(set + "an element must be written once, got " +
+                                       place(a, b.begin) + " and " + place(b, b.begin));
   }
   for (const Use &r : reads) {
     auto w = std::upper_bound(writes.begin(), writes.end(), r, before);
@@ -183,7 +181,7 @@ ComputeSetUse Compiler::checkConflicts(const ComputeSetRecord &cs) {
       --w;
     for (; w != writes.end() && w->var == r.var && w->begin < r.end; ++w)
       if (w->end > r.begin && w->vertex != r.vertex)
-        throw graph_connection_error(
+        throw errors::read_beside_write(
             set + "an element that one vertex writes must not be read by another, got " +
             place(*w, std::max(w->begin, r.begin)) + " and " +
             place(r, std::max(w->begin, r.begin)));

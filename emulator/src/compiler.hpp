@@ -63,8 +63,7 @@ private:
   Step compileStream(const ProgramImpl &p, const std::string &name);
   Step compileRemote(const ProgramImpl &p, const std::string &name);
   std::vector<Run> packRuns(const Tensor &t) const;
-  void claimRemote(const RemoteBufferInfo &buffer, const Tensor &t, const Tensor &offsets,
-                   const std::string &what);
+  void claimRemote(const RemoteBufferInfo &buffer, const Tensor &t, const std::string &what);
   void checkStreamingMemory() const;
   std::uint64_t accountTransfer(const Tensor &t, std::size_t rowElements, const Tensor &offsets);
 
@@ -126,7 +125,7 @@ void checkEngineOptions(const OptionFlags &options);
 
 // trace.cpp
 constexpr const char *traceOption = "autoReport.directory";
-// What the option says, or the environment; empty: no trace is written.
+// Made where the option or the environment says; empty: no trace is written.
 std::string traceDirectory(const OptionFlags &options);
 
 } // namespace core

@@ -22,9 +22,10 @@ ControlSlice::ControlSlice(const GraphImpl &graph, ArrayRef<program::Program> pr
   } while (variables_.size() != before);
   for (const ProgramImpl *copy : outside_)
     if (writes(copy->dst))
-      throw runtime_error("dry run: control flow must not depend on data from outside the device, "
-                          "got copy '" +
-                          copy->name + "'");
+      throw errors::dry_run_needs_data(
+          "dry run: control flow must not depend on data from outside the device, "
+          "got copy '" +
+          copy->name + "'");
 }
 
 bool ControlSlice::writesNeeded(vertex_id vertex) const {
@@ -117,7 +118,6 @@ void ControlSlice::collectStep(const ProgramImpl &p) {
   case ProgramKind::Repeat: // as often as its constant says
   case ProgramKind::CopyToStream:
   case ProgramKind::CopyToRemote:
-  case ProgramKind::AssumeEqual:
   case ProgramKind::Sync:
   case ProgramKind::Print:
   case ProgramKind::Error:

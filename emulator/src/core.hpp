@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "../popc/codelet_abi.hpp"
+#include "errors.hpp"
 
 namespace poplar {
 namespace core {
@@ -56,8 +57,9 @@ void detachIPUs(DeviceInfo &device);
 void warnOnce(const std::string &text);
 
 template <class Enumeration> [[noreturn]] void throwUnknown(const char *what, Enumeration value) {
-  throw poplar_error(std::string(what) + " must be one that the emulator knows, got number " +
-                     std::to_string(static_cast<int>(value)));
+  throw errors::bad_argument(std::string(what) +
+                             " must be one that the emulator knows, got number " +
+                             std::to_string(static_cast<int>(value)));
 }
 
 std::size_t typeSize(const Type &t);
@@ -244,7 +246,6 @@ struct Access {
   static void setImpl(program::Program &p, std::shared_ptr<ProgramImpl> i) {
     p.impl = std::move(i);
   }
-  static std::shared_ptr<ProgramImpl> &mutableImpl(program::Program &p) { return p.impl; }
   static const StreamInfo &info(const DataStream &s);
   static const RemoteBufferInfo &info(const RemoteBuffer &b);
   static DataStream makeStream(std::shared_ptr<const StreamInfo> i);

@@ -57,7 +57,7 @@ HostCalls hostCalls(const poplar::Engine &engine) { return Access::impl(engine).
 void requireEstimates(const std::vector<StepCount> &steps) {
   for (const StepCount &s : steps)
     if (s.verticesWithoutEstimate)
-      throw poplar::missing_perf_estimate(
+      throw poplar::errors::no_cycle_estimate(
           "every vertex must have a performance estimate, got none for " +
           std::to_string(s.verticesWithoutEstimate) + " of " + std::to_string(s.vertices) +
           " vertices of step '" + s.name + "' (" + s.vertexWithoutEstimate + ")");

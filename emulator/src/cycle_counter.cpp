@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // What codelets get that read their tile's cycle counter.
-#include <poplar/exceptions.hpp>
 #include <sparq_emulator/DeviceModel.hpp>
 
 #include <chrono>
 #include <cstdlib>
 #include <iostream>
 
+#include "errors.hpp"
 #include "random.hpp"
 
 namespace poplar {
@@ -20,15 +20,15 @@ std::uint64_t tileCycles() {
     if (!counter || !*counter)
       return false;
     if (std::string(counter) != "host")
-      throw invalid_option("SPARQ_EMULATOR_CYCLE_COUNTER must be host, got '" +
-                           std::string(counter) + "'");
+      throw errors::bad_environment("SPARQ_EMULATOR_CYCLE_COUNTER must be host, got '" +
+                                    std::string(counter) + "'");
     std::cerr
         << "emulator: warning: a tile's cycle counter counts the time of this host, which says "
            "nothing of an IPU\n";
     return true;
   }();
   if (!wanted)
-    throw runtime_error(
+    throw errors::no_cycle_counter(
         "__builtin_ipu_get_scount: not implemented in the emulator: the cycles of a "
         "vertex are not modelled. With SPARQ_EMULATOR_CYCLE_COUNTER=host it counts "
         "the time of this host instead");

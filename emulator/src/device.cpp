@@ -106,8 +106,8 @@ Target Target::createIPUTarget(unsigned numIPUs, unsigned tilesPerIPU, StringRef
   i.tilesPerIPU = tilesPerIPU;
   i.options = opts;
   if (numIPUs == 0 || tilesPerIPU == 0)
-    throw invalid_machine_model("createIPUTarget: IPUs and tiles must be at least 1, got " +
-                                std::to_string(numIPUs) + " and " + std::to_string(tilesPerIPU));
+    throw errors::bad_target("createIPUTarget: IPUs and tiles must be at least 1, got " +
+                             std::to_string(numIPUs) + " and " + std::to_string(tilesPerIPU));
   return Access::makeTarget(i);
 }
 
@@ -115,7 +115,7 @@ Device::Device() = default;
 
 static const core::DeviceInfo &checked(const std::shared_ptr<core::DeviceInfo> &info) {
   if (!info)
-    throw poplar_error("device must be valid, got a default-constructed or moved-from Device");
+    throw errors::no_device("device must be valid, got a default-constructed or moved-from Device");
   return *info;
 }
 
@@ -148,9 +148,9 @@ std::vector<unsigned> Device::getDriverIDs() const {
 Device Device::createVirtualDevice(unsigned tilesPerIPU) {
   core::DeviceInfo i = checked(info);
   if (tilesPerIPU == 0 || tilesPerIPU > i.target.getTilesPerIPU())
-    throw invalid_machine_model("createVirtualDevice: tilesPerIPU must be in [1, " +
-                                std::to_string(i.target.getTilesPerIPU()) + "], got " +
-                                std::to_string(tilesPerIPU));
+    throw errors::bad_target("createVirtualDevice: tilesPerIPU must be in [1, " +
+                             std::to_string(i.target.getTilesPerIPU()) + "], got " +
+                             std::to_string(tilesPerIPU));
   i.target = i.target.createVirtualTarget(i.target.getNumIPUs(), tilesPerIPU);
   return Access::makeDevice(i);
 }
@@ -167,7 +167,7 @@ Device Device::createSimulatorDevice(const Target &, const OptionFlags &) {
 
 IPUModel::IPUModel(char const *ipuVersion) : IPUVersion(ipuVersion) {
   if (IPUVersion != "ipu1" && IPUVersion != "ipu2" && IPUVersion != "ipu21")
-    throw invalid_machine_model("IPUModel: version must be ipu1, ipu2 or ipu21, got " + IPUVersion);
+    throw errors::bad_target("IPUModel: version must be ipu1, ipu2 or ipu21, got " + IPUVersion);
   if (IPUVersion == "ipu1") {
     tilesPerIPU = 1216;
     memoryBytesPerTile = 256 * 1024;
@@ -177,7 +177,7 @@ IPUModel::IPUModel(char const *ipuVersion) : IPUVersion(ipuVersion) {
 
 Device IPUModel::createDevice(OptionFlags, bool, unsigned) const {
   if (numIPUs == 0 || tilesPerIPU == 0 || numWorkerContexts == 0 || memoryBytesPerTile == 0)
-    throw invalid_machine_model(
+    throw errors::bad_target(
         "IPUModel: numIPUs, tilesPerIPU, numWorkerContexts and memoryBytesPerTile must be "
         "at least 1, got " +
         std::to_string(numIPUs) + ", " + std::to_string(tilesPerIPU) + ", " +

@@ -30,8 +30,8 @@ unsigned listedIPUs() {
   char *end = nullptr;
   const unsigned long n = std::strtoul(env, &end, 10);
   if (*end || n > mostIPUs || (n & (n - 1)) != 0)
-    throw invalid_option("SPARQ_EMULATOR_IPUS must be 0 or a power of two up to " +
-                         std::to_string(mostIPUs) + ", got '" + env + "'");
+    throw errors::bad_environment("SPARQ_EMULATOR_IPUS must be 0 or a power of two up to " +
+                                  std::to_string(mostIPUs) + ", got '" + env + "'");
   return static_cast<unsigned>(n);
 }
 
@@ -112,11 +112,11 @@ std::vector<Device> DeviceManager::getDevices(TargetType type, unsigned required
 Device DeviceManager::getDevice(unsigned deviceManagerId, const OptionFlags &) const {
   std::vector<core::DeviceInfo> all = core::listed();
   if (all.empty())
-    throw poplar_error("getDevice: there is no IPU on this machine, got id " +
-                       std::to_string(deviceManagerId));
+    throw errors::no_device("getDevice: there is no IPU on this machine, got id " +
+                            std::to_string(deviceManagerId));
   if (deviceManagerId >= all.size())
-    throw poplar_error("getDevice: id must be below " + std::to_string(all.size()) + ", got " +
-                       std::to_string(deviceManagerId));
+    throw errors::no_device("getDevice: id must be below " + std::to_string(all.size()) + ", got " +
+                            std::to_string(deviceManagerId));
   return Access::makeDevice(std::move(all[deviceManagerId]));
 }
 

@@ -40,8 +40,8 @@ static unsigned threadCount() {
     char *end = nullptr;
     const unsigned long n = std::strtoul(env, &end, 10);
     if (*end || n == 0 || n > 1024)
-      throw invalid_option(std::string("SPARQ_EMULATOR_THREADS must be in [1, 1024], got '") + env +
-                           "'");
+      throw errors::bad_environment(
+          std::string("SPARQ_EMULATOR_THREADS must be in [1, 1024], got '") + env + "'");
     return static_cast<unsigned>(n);
   }
   return std::max(1u, std::thread::hardware_concurrency());
@@ -54,7 +54,7 @@ EngineImpl::EngineImpl(std::shared_ptr<const ExecutableImpl> e, OptionFlags o)
 
 void EngineImpl::checkLoaded(const char *op) const {
   if (!loaded)
-    throw application_runtime_error(std::string(op) +
+    throw errors::engine_not_loaded(std::string(op) +
                                     ": the engine must be loaded on a device first");
 }
 
@@ -68,18 +68,18 @@ void EngineImpl::fill(void *p, const Type &type, std::uint64_t bytes) const {
 void EngineImpl::load(const Device &device) {
   const Target &t = device.getTarget();
   if (t != exe->target)
-    throw application_runtime_error("load: the device must be the target of the graph (" +
-                                    std::to_string(exe->target.getNumTiles()) + " tiles, " +
-                                    toString(exe->target.getTargetType()) + "), got " +
-                                    std::to_string(t.getNumTiles()) + " tiles, " +
-                                    toString(t.getTargetType()));
+    throw errors::wrong_device("load: the device must be the target of the graph (" +
+                               std::to_string(exe->target.getNumTiles()) + " tiles, " +
+                               toString(exe->target.getTargetType()) + "), got " +
+                               std::to_string(t.getNumTiles()) + " tiles, " +
+                               toString(t.getTargetType()));
   if (!device.isAttached())
-    throw application_runtime_error("load: the device must be attached, got device " +
-                                    std::to_string(device.getId()) + ", which is not");
+    throw errors::wrong_device("load: the device must be attached, got device " +
+                               std::to_string(device.getId()) + ", which is not");
   if (exe->replication != 1)
-    throw graph_replication_error("load: a graph must have 1 replica to run here, got " +
-                                  std::to_string(exe->replication) +
-                                  ": replicated graphs are compiled and checked, but not run");
+    throw errors::replicas_do_not_run("load: a graph must have 1 replica to run here, got " +
+                                      std::to_string(exe->replication) +
+                                      ": replicated graphs are compiled and checked, but not run");
   arena = allocateBlock(exe->arenaBytes); // pages never touched take no memory
   if (!exe->dry)
     std::memset(arena.get(), 0, exe->arenaBytes);
@@ -124,18 +124,19 @@ const RemoteBufferInfo &EngineImpl::remoteInfo(const std::string &handle, const 
   for (const auto &b : exe->remotes)
     if (b->handle == handle)
       return *b;
-  throw stream_connection_error(std::string(op) +
-                                ": remote buffer must be one of the graph's, got '" + handle + "'");
+  throw errors::unknown_handle(std::string(op) +
+                               ": remote buffer must be one of the graph's, got '" + handle + "'");
 }
 
 std::uint8_t *EngineImpl::remoteRow(const std::string &handle, std::uint64_t row, const char *op) {
   const RemoteBufferInfo &b = remoteInfo(handle, op);
   checkLoaded(op);
   if (exe->dry)
-    throw application_runtime_error(std::string(op) + ": the engine must not be dry");
+    throw errors::engine_not_loaded(std::string(op) + ": the engine must not be dry");
   if (row >= b.repeats)
-    throw index_error(std::string(op) + ": row of remote buffer '" + handle + "' must be below " +
-                      std::to_string(b.repeats) + ", got " + std::to_string(row));
+    throw errors::index_out_of_range(std::string(op) + ": row of remote buffer '" + handle +
+                                     "' must be below " + std::to_string(b.repeats) + ", got " +
+                                     std::to_string(row));
   return remote[b.index].get() + row * b.numElements * typeSize(b.type);
 }
 
@@ -204,10 +205,10 @@ hostTensor(const std::map<std::string, core::HostTensorPlan> &map, const std::st
            std::uint64_t bytes, const char *op, bool mayBeLarger) {
   const auto it = map.find(handle);
   if (it == map.end())
-    throw stream_connection_error(std::string(op) + ": handle must be one of the graph's, got '" +
-                                  handle + "'");
+    throw errors::unknown_handle(std::string(op) + ": handle must be one of the graph's, got '" +
+                                 handle + "'");
   if (bytes < it->second.bytes || (bytes != it->second.bytes && !mayBeLarger))
-    throw stream_connection_error(std::string(op) + ": the host array of '" + handle +
+    throw errors::host_array_size(std::string(op) + ": the host array of '" + handle +
                                   "' must have " + (mayBeLarger ? "at least " : "") +
                                   std::to_string(it->second.bytes) + " bytes, got " +
                                   std::to_string(bytes));
@@ -252,8 +253,8 @@ static const core::StreamInfo &findStream(const EngineImpl &e, const std::string
   for (const auto &s : e.exe->streams)
     if (s->handle == handle)
       return *s;
-  throw stream_connection_error(std::string(op) + ": stream must be one of the graph's, got '" +
-                                handle + "'");
+  throw errors::unknown_handle(std::string(op) + ": stream must be one of the graph's, got '" +
+                               handle + "'");
 }
 
 void Engine::connectStream(StringRef handle, void *begin, void *end) {
@@ -262,7 +263,7 @@ void Engine::connectStream(StringRef handle, void *begin, void *end) {
       static_cast<std::uint64_t>(static_cast<char *>(end) - static_cast<char *>(begin));
   const std::uint64_t transfer = s.numElements * core::typeSize(s.type);
   if (bytes == 0 || bytes % transfer)
-    throw stream_connection_error("connectStream: the buffer of '" + s.handle +
+    throw errors::host_array_size("connectStream: the buffer of '" + s.handle +
                                   "' must be a multiple of its " + std::to_string(transfer) +
                                   " bytes a transfer, got " + std::to_string(bytes));
   core::StreamState state;
@@ -290,14 +291,15 @@ void Engine::connectStreamToCallback(StringRef handle, StreamCallbackHandle f) {
 
 void Engine::connectStreamToCallback(StringRef handle, unsigned index, StreamCallbackHandle f) {
   if (index != 0)
-    throw stream_connection_error("connectStreamToCallback: replica of '" + handle.str() +
-                                  "' must be 0, got " + std::to_string(index));
+    throw errors::unknown_handle("connectStreamToCallback: replica of '" + handle.str() +
+                                 "' must be 0, got " + std::to_string(index));
   connectStreamToCallback(handle, std::move(f));
 }
 
 static void checkReplica(const char *op, unsigned replica) {
   if (replica != 0)
-    throw index_error(std::string(op) + ": replica must be 0, got " + std::to_string(replica));
+    throw errors::index_out_of_range(std::string(op) + ": replica must be 0, got " +
+                                     std::to_string(replica));
 }
 
 void Engine::copyFromRemoteBuffer(StringRef handle, void *w, uint64_t repeatIndex,
@@ -322,7 +324,7 @@ void Engine::checkRemoteRow(StringRef handle, std::size_t bytes) const {
   const core::RemoteBufferInfo &b = impl->remoteInfo(handle.str(), "copy of a remote row");
   const std::size_t row = b.numElements * core::typeSize(b.type);
   if (bytes != row)
-    throw stream_connection_error("copy of a remote row: the host array for '" + b.handle +
+    throw errors::host_array_size("copy of a remote row: the host array for '" + b.handle +
                                   "' must have " + std::to_string(row) + " bytes, got " +
                                   std::to_string(bytes));
 }

@@ -65,8 +65,8 @@ static bool areCopies(const std::uint8_t *base, const Run *begin, const Run *end
 static void checkGuards(const std::uint8_t *base, const ComputeSetPlan &plan, const VertexPlan &v,
                         const Guard *begin, const Guard *end) {
   const auto refuse = [&](const std::string &what) {
-    throw application_runtime_error(std::string("vertex ") + v.name + " on tile " +
-                                    std::to_string(v.tile) + " must not write " + what);
+    throw errors::write_outside(std::string("vertex ") + v.name + " on tile " +
+                                std::to_string(v.tile) + " must not write " + what);
   };
   bool before = true; // guards come in pairs
   for (const Guard *g = begin; g != end; ++g) {
@@ -98,7 +98,7 @@ void EngineImpl::stopAtEvents(const ComputeSetPlan &plan, const VertexPlan &v,
                               unsigned worker) const {
   const char *const event = stoppingEvent(floatingPoint.of(v.tile));
   if (event)
-    throw application_runtime_error(
+    throw errors::floating_point_exception(
         "run: floating-point " + std::string(event) + " in vertex " + v.name +
         (v.calls == 1 ? "" : ", worker " + std::to_string(worker) + ",") + " on tile " +
         std::to_string(v.tile) + (plan.name.empty() ? "" : " of compute set '" + plan.name + "'") +
@@ -110,7 +110,7 @@ bool EngineImpl::runVertex(const ComputeSetPlan &plan, const VertexPlan &v, unsi
   std::uint8_t *const state = arena.get() + v.state;
   const bool stops = floatingPoint.of(v.tile) != 0;
   if (stops && !v.showsEvents)
-    throw application_runtime_error(
+    throw errors::no_floating_point_events(
         std::string("run: vertex ") + v.name + " on tile " + std::to_string(v.tile) +
         " must come from codelets made with popc --floating-point-events (or with "
         "SPARQ_POPC_EVENTS=1) where floating-point exceptions are on, got others");
@@ -202,8 +202,8 @@ void EngineImpl::runStream(const TransferPlan &plan) {
   const StreamInfo &info = *exe->streams[plan.index];
   const auto it = streams.find(info.handle);
   if (it == streams.end())
-    throw stream_connection_error("stream '" + info.handle +
-                                  "' must be connected before a program uses it");
+    throw errors::stream_not_connected("stream '" + info.handle +
+                                       "' must be connected before a program uses it");
   StreamState &s = it->second;
   std::uint8_t *host = s.at;
   if (s.callback) {
@@ -258,8 +258,8 @@ void EngineImpl::readOffsets(const TransferPlan &plan) {
     const std::string got = plan.offsetsSigned
                                 ? std::to_string(static_cast<std::int32_t>(offsets[i]))
                                 : std::to_string(offsets[i]);
-    throw application_runtime_error(what(i) + "be below the buffer's " +
-                                    std::to_string(info.repeats) + " rows, got " + got);
+    throw errors::remote_row_out_of_range(what(i) + "be below the buffer's " +
+                                          std::to_string(info.repeats) + " rows, got " + got);
   }
   if (plan.toDevice || plan.rows < 2)
     return;
@@ -273,8 +273,9 @@ void EngineImpl::readOffsets(const TransferPlan &plan) {
   }
   for (std::uint64_t i = 0; i < plan.rows; ++i) {
     if (seen[offsets[i]] == storeId)
-      throw application_runtime_error(what(i) + "be another row than the rest of the store, got " +
-                                      std::to_string(offsets[i]) + " again");
+      throw errors::remote_row_stored_twice(what(i) +
+                                            "be another row than the rest of the store, got " +
+                                            std::to_string(offsets[i]) + " again");
     seen[offsets[i]] = storeId;
   }
 }
@@ -316,7 +317,7 @@ void EngineImpl::print(const PrintPlan &plan) {
             formatTensor(packed.data(), plan.type, plan.shape, plan.format);
   }
   if (plan.isError)
-    throw application_runtime_error(text);
+    throw errors::program_aborted(text);
   std::cerr << text << "\n";
 }
 
@@ -427,9 +428,9 @@ void EngineImpl::execute(const Step &s) {
       if (s.cases[i] == control)
         return execute(s.children[i + 1]);
     if (s.checked)
-      throw application_runtime_error("Switch: control must be one of its " +
-                                      std::to_string(s.cases.size()) + " cases, got " +
-                                      std::to_string(control));
+      throw errors::switch_without_case("Switch: control must be one of its " +
+                                        std::to_string(s.cases.size()) + " cases, got " +
+                                        std::to_string(control));
     return execute(s.children[0]);
   }
   case StepOp::Call:
@@ -468,9 +469,9 @@ void EngineImpl::execute(const Step &s) {
 void EngineImpl::run(unsigned program) {
   checkLoaded("run");
   if (program >= exe->programs.size())
-    throw index_error("run: program must be below the engine's " +
-                      std::to_string(exe->programs.size()) + " programs, got " +
-                      std::to_string(program));
+    throw errors::index_out_of_range("run: program must be below the engine's " +
+                                     std::to_string(exe->programs.size()) + " programs, got " +
+                                     std::to_string(program));
   ++hostCalls.runs;
   profiledRuns += profiles;
   std::fill(executions.begin(), executions.end(), 0);

@@ -39,9 +39,9 @@ bool modify(void *vertex, unsigned) {
 bool restore(void *vertex, unsigned) {
   const std::uint32_t control = *static_cast<RestoreVertex *>(vertex)->control;
   if (control & ~std::uint32_t(fpEvents | fpNanOnOverflow))
-    throw application_runtime_error("setFloatingPointBehaviour: behaviour must be what "
-                                    "getAndModifyFloatingPointBehaviour gave, got " +
-                                    std::to_string(control));
+    throw errors::bad_floating_point("setFloatingPointBehaviour: behaviour must be what "
+                                     "getAndModifyFloatingPointBehaviour gave, got " +
+                                     std::to_string(control));
   *tileControl = control;
   return true;
 }
@@ -83,7 +83,8 @@ std::uint32_t controlOf(const FloatingPointBehaviour &b) {
 
 std::uint32_t controlToSet(const char *op, const FloatingPointBehaviour &b) {
   if (b.esr)
-    throw poplar_error(std::string(op) + ": esr must be false here, got true: stochastic rounding "
+    throw errors::no_stochastic_rounding(std::string(op) +
+                                         ": esr must be false here, got true: stochastic rounding "
                                          "is not emulated");
   return controlOf(b);
 }
@@ -112,8 +113,8 @@ void checkFloatingPointOptions(const OptionFlags &options) {
   for (const char *name : {eventsOption, nanOption}) {
     const auto found = options.find(name);
     if (found != options.end() && found->second != "true" && found->second != "false")
-      throw invalid_option(std::string("engine option ") + name + " must be true or false, got '" +
-                           found->second + "'");
+      throw errors::bad_engine_option(std::string("engine option ") + name +
+                                      " must be true or false, got '" + found->second + "'");
   }
 }
 
@@ -152,10 +153,10 @@ void setFloatingPointBehaviour(poplar::Graph &graph, poplar::program::Sequence &
                                const poplar::Tensor &behaviour, const DebugContext &dc) {
   const std::vector<std::size_t> shape = {graph.getTarget().getNumTiles()};
   if (behaviour.elementType() != UNSIGNED_INT || behaviour.shape() != shape)
-    throw poplar_error("setFloatingPointBehaviour: behaviour must be unsigned int of shape " +
-                       core::shapeString(shape) + " (tiles), got " +
-                       behaviour.elementType().toString() + " of " +
-                       core::shapeString(behaviour.shape()));
+    throw errors::bad_argument(
+        "setFloatingPointBehaviour: behaviour must be unsigned int of shape " +
+        core::shapeString(shape) + " (tiles), got " + behaviour.elementType().toString() + " of " +
+        core::shapeString(behaviour.shape()));
   core::addOnEveryTile(
       graph, core::restoreType, core::controlCycles, prog, dc,
       [&](const VertexRef &v, unsigned tile) { graph.connect(v["control"], behaviour[tile]); });
@@ -181,7 +182,8 @@ Tensor getAndModifyFloatingPointBehaviour(poplar::Graph &graph, poplar::program:
 void setStochasticRounding(poplar::Graph &, poplar::program::Sequence &, bool enable,
                            const DebugContext &) {
   if (enable)
-    throw poplar_error("setStochasticRounding: enable must be false here, got true");
+    throw errors::no_stochastic_rounding(
+        "setStochasticRounding: enable must be false here, got true");
 }
 
 unsigned Target::makeFpIctlValue(bool inv, bool div0, bool oflo, bool esr, bool nanoo) const {

@@ -18,7 +18,7 @@ namespace core {
 
 VarId GraphImpl::addVariable(const Type &type, std::size_t n, const std::string &name) {
   if (typeSize(type) == 0)
-    throw tensor_creation_error("addVariable: type must be valid, got " + type.toString().str());
+    throw errors::bad_values("addVariable: type must be valid, got " + type.toString().str());
   Variable v;
   v.type = type;
   v.numElements = n;
@@ -44,12 +44,12 @@ Tensor GraphImpl::wholeTensor(VarId var, std::vector<std::size_t> shape) const {
 
 const StreamInfo &Access::info(const DataStream &s) {
   if (!s.info)
-    throw stream_connection_error("stream must be valid, got a default-constructed DataStream");
+    throw errors::unknown_handle("stream must be valid, got a default-constructed DataStream");
   return *s.info;
 }
 const RemoteBufferInfo &Access::info(const RemoteBuffer &b) {
   if (!b.info)
-    throw stream_connection_error(
+    throw errors::unknown_handle(
         "remote buffer must be valid, got a default-constructed RemoteBuffer");
   return *b.info;
 }
@@ -73,9 +73,9 @@ Graph::Graph() : Graph(Target()) {}
 Graph::Graph(const Target &t, replication_factor r)
     : impl(std::make_shared<GraphImpl>()), target(t) {
   if (r == 0 || t.getNumIPUs() % r != 0)
-    throw graph_replication_error("Graph: replication factor must divide the " +
-                                  std::to_string(t.getNumIPUs()) + " IPUs of the target, got " +
-                                  std::to_string(unsigned(r)));
+    throw errors::replication_factor("Graph: replication factor must divide the " +
+                                     std::to_string(t.getNumIPUs()) + " IPUs of the target, got " +
+                                     std::to_string(unsigned(r)));
   if (r != 1)
     target = t.createVirtualTarget(t.getNumIPUs() / r, t.getTilesPerIPU());
   impl->target = target;
@@ -114,9 +114,9 @@ Tensor Graph::addVariable(const Type &type, ArrayRef<std::size_t> shape,
 void Graph::checkConstantSize(ArrayRef<std::size_t> shape, std::size_t numValues) const {
   const std::vector<std::size_t> s(shape.begin(), shape.end());
   if (core::numElements(s) != numValues)
-    throw tensor_creation_error("addConstant: values must have the " +
-                                std::to_string(core::numElements(s)) + " elements of shape " +
-                                core::shapeString(s) + ", got " + std::to_string(numValues));
+    throw errors::bad_values("addConstant: values must have the " +
+                             std::to_string(core::numElements(s)) + " elements of shape " +
+                             core::shapeString(s) + ", got " + std::to_string(numValues));
 }
 
 Tensor Graph::addConstant(const Type &type, ArrayRef<std::size_t> shape, const void *values,
@@ -142,7 +142,7 @@ Tensor Graph::addConstantHalf(const Type &type, ArrayRef<std::size_t> shape, uin
 Tensor Graph::addConstantHalf(const Type &type, ArrayRef<std::size_t> shape, const uint16_t *val,
                               const DebugContext &dc) {
   if (type != HALF)
-    throw type_error("addConstantHalf: type must be half, got " + type.toString().str());
+    throw errors::type_mismatch("addConstantHalf: type must be half, got " + type.toString().str());
   Tensor t = addVariable(type, shape, dc);
   core::Variable &v = impl->variables[Access::impl(t).var];
   v.constant = true;
@@ -156,12 +156,12 @@ void Graph::setTensorInitialValue(const Tensor &t, const void *values, std::size
                                   const TypeTraits &traits, bool broadcast) {
   const TensorImpl &i = Access::impl(t);
   if (!broadcast && n != t.numElements())
-    throw tensor_creation_error("setInitialValue: values must have the tensor's " +
-                                std::to_string(t.numElements()) + " elements, got " +
-                                std::to_string(n));
+    throw errors::bad_values("setInitialValue: values must have the tensor's " +
+                             std::to_string(t.numElements()) + " elements, got " +
+                             std::to_string(n));
   if (t.containsConstant())
-    throw tensor_io_state_error("setInitialValue: tensor " + core::tensorName(t) +
-                                " must not be constant");
+    throw errors::host_access_to_constant("setInitialValue: tensor " + core::tensorName(t) +
+                                          " must not be constant");
   const std::size_t size = core::typeSize(i.type);
   std::size_t at = 0;
   core::forEachRegion(i, [&](VarId var, std::size_t begin, std::size_t length) {
@@ -181,8 +181,8 @@ void Graph::setInitialValueHalf(const Tensor &t, uint16_t val) {
 
 void Graph::setInitialValueHalf(const Tensor &t, ArrayRef<uint16_t> values) {
   if (t.elementType() != HALF)
-    throw type_error("setInitialValueHalf: the tensor's type must be half, got " +
-                     t.elementType().toString().str());
+    throw errors::type_mismatch("setInitialValueHalf: the tensor's type must be half, got " +
+                                t.elementType().toString().str());
   std::vector<float> f(values.size()); // exact, and so is the way back (NaNs become the quiet NaN)
   copyDeviceHalfToFloat(target, values.data(), f.data(), f.size());
   setInitialValue(t, ArrayRef<float>(f));
@@ -193,8 +193,8 @@ void Graph::setInitialValueHalf(const Tensor &t, ArrayRef<uint16_t> values) {
 template <class Map>
 static void checkHandle(const Map &map, const std::string &handle, const char *op) {
   if (map.count(handle))
-    throw stream_connection_error(std::string(op) + ": handle must be new, got '" + handle +
-                                  "' again");
+    throw errors::handle_used_twice(std::string(op) + ": handle must be new, got '" + handle +
+                                    "' again");
 }
 
 // Each stream has a buffer on the host, and so has each tensor that the host writes or reads. The
@@ -213,11 +213,12 @@ void Graph::createHostWrite(StringRef handle, const Tensor &t, bool) {
   checkStreamBytes(*impl, "createHostWrite: the tensor of handle '" + handle.str() + "'",
                    t.elementType(), t.numElements());
   if (t.containsConstant())
-    throw tensor_io_state_error("createHostWrite: tensor " + core::tensorName(t) + " of handle '" +
-                                handle.str() + "' must not be constant");
+    throw errors::host_access_to_constant("createHostWrite: tensor " + core::tensorName(t) +
+                                          " of handle '" + handle.str() + "' must not be constant");
   if (t.containsAliases())
-    throw tensor_io_state_error("createHostWrite: tensor " + core::tensorName(t) + " of handle '" +
-                                handle.str() + "' must not repeat elements");
+    throw errors::host_access_to_constant("createHostWrite: tensor " + core::tensorName(t) +
+                                          " of handle '" + handle.str() +
+                                          "' must not repeat elements");
   impl->hostWrites.emplace(handle.str(), t);
 }
 
@@ -235,9 +236,9 @@ static DataStream addStream(GraphImpl &g, const std::string &handle, const Type 
   checkHandle(g.streams, handle, op);
   checkHandle(g.remotes, handle, op);
   if (core::typeSize(type) == 0 || n == 0)
-    throw stream_memory_allocation_error(std::string(op) + ": stream '" + handle +
-                                         "' must have elements of a valid type, got " +
-                                         std::to_string(n) + " of " + type.toString().str());
+    throw errors::stream_size(std::string(op) + ": stream '" + handle +
+                              "' must have elements of a valid type, got " + std::to_string(n) +
+                              " of " + type.toString().str());
   checkStreamBytes(g, std::string(op) + ": stream '" + handle + "'", type, n);
   auto s = std::make_shared<core::StreamInfo>();
   s->handle = handle;
@@ -271,10 +272,10 @@ RemoteBuffer Graph::addRemoteBuffer(StringRef handle, const Type &elementType,
   checkHandle(impl->streams, handle, "addRemoteBuffer");
   checkHandle(impl->remotes, handle, "addRemoteBuffer");
   if (core::typeSize(elementType) == 0 || numElements == 0 || repeats == 0)
-    throw stream_memory_allocation_error(
-        "addRemoteBuffer: buffer '" + handle.str() +
-        "' must have rows of elements of a valid type, got " + std::to_string(repeats) +
-        " rows of " + std::to_string(numElements) + " " + elementType.toString().str());
+    throw errors::stream_size("addRemoteBuffer: buffer '" + handle.str() +
+                              "' must have rows of elements of a valid type, got " +
+                              std::to_string(repeats) + " rows of " + std::to_string(numElements) +
+                              " " + elementType.toString().str());
   auto b = std::make_shared<core::RemoteBufferInfo>();
   b->handle = handle.str();
   b->type = elementType;
@@ -343,8 +344,8 @@ Graph Graph::createVirtualGraph(const std::vector<unsigned> &perIpuTiles) {
   for (unsigned ipu = 0; ipu < ipus; ++ipu)
     for (unsigned tile : perIpuTiles) {
       if (tile >= perIpu)
-        throw invalid_tile_mapping("createVirtualGraph: tile of an IPU must be below " +
-                                   std::to_string(perIpu) + ", got " + std::to_string(tile));
+        throw errors::bad_mapping("createVirtualGraph: tile of an IPU must be below " +
+                                  std::to_string(perIpu) + ", got " + std::to_string(tile));
       t.push_back(ipu * perIpu + tile);
     }
   return withTiles(t, ipus);
@@ -353,15 +354,15 @@ Graph Graph::createVirtualGraph(const std::vector<unsigned> &perIpuTiles) {
 // Tiles of this graph, IPU behind IPU: some of one of them, or all of several.
 Graph Graph::createVirtualGraph(unsigned lowerTile, unsigned upperTile) {
   if (lowerTile >= upperTile)
-    throw invalid_tile_mapping("createVirtualGraph: lowerTile must be below upperTile, got " +
-                               std::to_string(lowerTile) + " and " + std::to_string(upperTile));
+    throw errors::bad_mapping("createVirtualGraph: lowerTile must be below upperTile, got " +
+                              std::to_string(lowerTile) + " and " + std::to_string(upperTile));
   const unsigned perIpu = target.getTilesPerIPU();
   unsigned ipus = 1;
   if (lowerTile / perIpu != (upperTile - 1) / perIpu) {
     if (lowerTile % perIpu != 0 || upperTile % perIpu != 0)
-      throw invalid_tile_mapping("createVirtualGraph: tiles of several IPUs must be all of each (" +
-                                 std::to_string(perIpu) + "), got " + std::to_string(lowerTile) +
-                                 " to " + std::to_string(upperTile));
+      throw errors::bad_mapping("createVirtualGraph: tiles of several IPUs must be all of each (" +
+                                std::to_string(perIpu) + "), got " + std::to_string(lowerTile) +
+                                " to " + std::to_string(upperTile));
     ipus = (upperTile - lowerTile) / perIpu;
   }
   std::vector<unsigned> t;

@@ -166,7 +166,6 @@ private:
       add(use.reads, p.predicate);
       add(use.writes, p.dst);
       break;
-    case ProgramKind::AssumeEqual:
     case ProgramKind::Sync:
     case ProgramKind::Nothing:
       return;
@@ -293,7 +292,6 @@ private:
     case ProgramKind::Error:
     case ProgramKind::CycleStamp:
       return passStep(p, live, name);
-    case ProgramKind::AssumeEqual:
     case ProgramKind::Sync:
     case ProgramKind::Nothing:
       return;

@@ -78,8 +78,8 @@ bool findUnmapped(const Tensor &t, VarId &var, std::size_t &element) {
 unsigned Graph::toPhysicalTile(unsigned tile, const char *what) const {
   const unsigned n = tiles.empty() ? target.getNumTiles() : static_cast<unsigned>(tiles.size());
   if (tile >= n)
-    throw invalid_tile_mapping(std::string(what) + ": tile must be below " + std::to_string(n) +
-                               ", got " + std::to_string(tile));
+    throw errors::bad_mapping(std::string(what) + ": tile must be below " + std::to_string(n) +
+                              ", got " + std::to_string(tile));
   return tiles.empty() ? tile : tiles[tile];
 }
 
@@ -102,10 +102,9 @@ void Graph::setTileMapping(const Tensor &t, const TileToTensorMapping &mapping) 
   for (std::size_t tile = 0; tile < mapping.size(); ++tile) {
     for (const Interval &i : mapping[tile]) {
       if (i.end() > flat.numElements())
-        throw invalid_tile_mapping("setTileMapping: intervals must end by the tensor's " +
-                                   std::to_string(flat.numElements()) + " elements, got [" +
-                                   std::to_string(i.begin()) + ", " + std::to_string(i.end()) +
-                                   ")");
+        throw errors::bad_mapping("setTileMapping: intervals must end by the tensor's " +
+                                  std::to_string(flat.numElements()) + " elements, got [" +
+                                  std::to_string(i.begin()) + ", " + std::to_string(i.end()) + ")");
       setTileMapping(flat.slice(i), static_cast<unsigned>(tile));
     }
   }
@@ -147,8 +146,8 @@ Graph::TileToTensorMapping Graph::getTileMapping(const Tensor &t, bool requireCo
   bool complete = true;
   TileToTensorMapping r = getTileMapping(t, &complete, allowExternal);
   if (requireComplete && !complete)
-    throw invalid_tile_mapping("getTileMapping: every element of tensor " + core::tensorName(t) +
-                               " must be mapped to a tile of this graph");
+    throw errors::unmapped("getTileMapping: every element of tensor " + core::tensorName(t) +
+                           " must be mapped to a tile of this graph");
   return r;
 }
 

@@ -15,8 +15,9 @@ void Graph::checkMetadata(const Type &type, const Tensor &metadata, const char *
   if (type.requiresMetadata())
     core::notImplemented(std::string("Graph::") + op + " of " + type.toString().str());
   if (metadata.valid())
-    throw tensor_metadata_error(std::string(op) + ": elements of type " + type.toString().str() +
-                                " must have no metadata, got tensor " + core::tensorName(metadata));
+    throw errors::quarter_metadata(std::string(op) + ": elements of type " + type.toString().str() +
+                                   " must have no metadata, got tensor " +
+                                   core::tensorName(metadata));
 }
 
 Tensor Graph::addVariable(const Type &type, const Tensor &metadata, ArrayRef<std::size_t> shape,

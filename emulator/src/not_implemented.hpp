@@ -3,14 +3,14 @@
 
 #include <string>
 
-#include <poplar/exceptions.hpp>
+#include "errors.hpp"
 
 namespace poplar {
 namespace core {
 
 /// For what the SDK has and the emulator has not.
 [[noreturn]] inline void notImplemented(const std::string &name) {
-  throw poplar_error(name + ": not implemented in the emulator");
+  throw errors::not_implemented(name + ": not implemented in the emulator");
 }
 
 } // namespace core

@@ -61,8 +61,8 @@ private:
     return at_ < s_.size() ? s_[at_] : '\0';
   }
   [[noreturn]] void fail(const std::string &wanted) {
-    throw parse_error(what_ + ": expected " + wanted + " at character " + std::to_string(at_) +
-                      ", got '" + s_.substr(at_, 16) + "'");
+    throw errors::json_syntax(what_ + ": expected " + wanted + " at character " +
+                              std::to_string(at_) + ", got '" + s_.substr(at_, 16) + "'");
   }
   void expect(char c) {
     if (peek() != c)
@@ -223,13 +223,14 @@ void checkEngineOptions(const OptionFlags &options) {
   for (const char *name : booleans)
     if (const auto o = options.find(name);
         o != options.end() && o->second != "true" && o->second != "false")
-      throw invalid_option(std::string("engine option ") + name + " must be true or false, got '" +
-                           o->second + "'");
+      throw errors::bad_engine_option(std::string("engine option ") + name +
+                                      " must be true or false, got '" + o->second + "'");
   checkFloatingPointOptions(options);
   const auto rounding = options.find("prng.enableStochasticRounding");
   if (rounding != options.end() && rounding->second != "false")
-    throw invalid_option("engine option prng.enableStochasticRounding must be false here, got '" +
-                         rounding->second + "'");
+    throw errors::bad_engine_option(
+        "engine option prng.enableStochasticRounding must be false here, got '" + rounding->second +
+        "'");
 }
 
 } // namespace core

@@ -63,8 +63,8 @@ Options optionsOf(const OptionFlags &flags) {
       continue;
     }
     if (flag.second != "true" && flag.second != "false")
-      throw invalid_option("printProfileSummary: option " + flag.first +
-                           " must be true or false, got '" + flag.second + "'");
+      throw errors::bad_engine_option("printProfileSummary: option " + flag.first +
+                                      " must be true or false, got '" + flag.second + "'");
     *found->second = flag.second == "true";
   }
   return r;

@@ -4,10 +4,11 @@
 
 #include <poplar/ErrorCode.hpp>
 #include <poplar/OptionFlags.hpp>
-#include <poplar/exceptions.hpp>
 
 #include <cstdio>
 #include <sstream>
+
+#include "errors.hpp"
 
 namespace poplar {
 
@@ -36,9 +37,9 @@ ProfileValue::ProfileValue(Boolean init) {
 void ProfileValue::check(Type wanted, const char *op) const {
   static const char *const names[] = {"boolean", "string", "number", "list", "map"};
   if (storage_.type != wanted)
-    throw poplar_error(std::string("ProfileValue::") + op + ": the value must be a " +
-                       names[static_cast<int>(wanted)] + ", got a " +
-                       names[static_cast<int>(storage_.type)]);
+    throw errors::bad_argument(std::string("ProfileValue::") + op + ": the value must be a " +
+                               names[static_cast<int>(wanted)] + ", got a " +
+                               names[static_cast<int>(storage_.type)]);
 }
 
 const ProfileValue::String &ProfileValue::asString() const {
@@ -67,15 +68,15 @@ const ProfileValue::Vector &ProfileValue::asVector() const {
 const ProfileValue &ProfileValue::operator[](StringRef key) const {
   const ProfileValue *found = getOrNull(key);
   if (!found)
-    throw index_error("ProfileValue: key must be one of the map's " + std::to_string(size()) +
-                      ", got '" + key.str() + "'");
+    throw errors::index_out_of_range("ProfileValue: key must be one of the map's " +
+                                     std::to_string(size()) + ", got '" + key.str() + "'");
   return *found;
 }
 const ProfileValue &ProfileValue::operator[](std::size_t i) const {
   const Vector &v = asVector();
   if (i >= v.size())
-    throw index_error("ProfileValue: index must be below " + std::to_string(v.size()) + ", got " +
-                      std::to_string(i));
+    throw errors::index_out_of_range("ProfileValue: index must be below " +
+                                     std::to_string(v.size()) + ", got " + std::to_string(i));
   return v[i];
 }
 const ProfileValue *ProfileValue::getOrNull(StringRef key) const {
@@ -226,8 +227,8 @@ ErrorCode errorCodeFromString(StringRef name) {
   for (std::size_t i = 0; i < sizeof codeNames / sizeof *codeNames; ++i)
     if (name == codeNames[i])
       return static_cast<ErrorCode>(i);
-  throw poplar_error("errorCodeFromString: name must be one of the codes', got '" + name.str() +
-                     "'");
+  throw errors::bad_argument("errorCodeFromString: name must be one of the codes', got '" +
+                             name.str() + "'");
 }
 
 } // namespace poplar

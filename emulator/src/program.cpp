@@ -47,9 +47,9 @@ ProgramImpl &unshare(std::shared_ptr<ProgramImpl> &p) {
 
 void checkScalar(const char *op, const char *what, const Tensor &t) {
   if (t.rank() != 0)
-    throw control_program_error(std::string(op) + ": " + what +
-                                " must be a scalar (shape {}), got shape " + t.shapeToString() +
-                                " of tensor " + core::tensorName(t));
+    throw errors::bad_control(std::string(op) + ": " + what +
+                              " must be a scalar (shape {}), got shape " + t.shapeToString() +
+                              " of tensor " + core::tensorName(t));
 }
 
 void checkPredicate(const char *op, const Tensor &t) {
@@ -57,15 +57,15 @@ void checkPredicate(const char *op, const Tensor &t) {
   const Type type = t.elementType();
   if (type != BOOL && type != INT && type != UNSIGNED_INT && type != SHORT &&
       type != UNSIGNED_SHORT && type != CHAR && type != UNSIGNED_CHAR && type != SIGNED_CHAR)
-    throw control_program_error(std::string(op) + ": predicate must be bool or an integer, got " +
-                                type.toString().str());
+    throw errors::bad_control(std::string(op) + ": predicate must be bool or an integer, got " +
+                              type.toString().str());
 }
 
 void checkControl(const Tensor &t) {
   checkScalar("Switch", "control", t);
   if (t.elementType() != INT && t.elementType() != UNSIGNED_INT)
-    throw control_program_error("Switch: control must be int or unsigned int, got " +
-                                t.elementType().toString().str());
+    throw errors::bad_control("Switch: control must be int or unsigned int, got " +
+                              t.elementType().toString().str());
 }
 
 } // namespace
@@ -78,8 +78,8 @@ Execute::Execute(ComputeSet cs, const DebugContext &dc) {
 Execute::Execute(ComputeSet cs, Tensor outPredicate, const DebugContext &dc) : Execute(cs, dc) {
   checkScalar("Execute", "outPredicate", outPredicate);
   if (outPredicate.elementType() != BOOL)
-    throw control_program_error("Execute: outPredicate must be bool, got " +
-                                outPredicate.elementType().toString().str());
+    throw errors::bad_control("Execute: outPredicate must be bool, got " +
+                              outPredicate.elementType().toString().str());
   impl->predicate = std::move(outPredicate);
 }
 
@@ -151,8 +151,8 @@ Switch &Switch::add(std::int32_t caseNumber, const Program &body) {
   ProgramImpl &p = unshare(impl);
   for (std::int32_t c : p.cases)
     if (c == caseNumber)
-      throw control_program_error("Switch: case values must be unique, got " +
-                                  std::to_string(caseNumber) + " again");
+      throw errors::bad_control("Switch: case values must be unique, got " +
+                                std::to_string(caseNumber) + " again");
   p.cases.push_back(caseNumber);
   p.children.push_back(body); // children[0] is the default
   return *this;
@@ -211,7 +211,6 @@ Copy::Copy(Tensor src, const RemoteBuffer &buffer, Tensor offset, const DebugCon
 CrossReplicaCopy::CrossReplicaCopy(Tensor src, Tensor dst, std::map<unsigned, unsigned> replicaMap,
                                    const DebugContext &dc) {
   impl = make(ProgramKind::CopyTensor, dc); // which it is where there is one replica
-  impl->ofAllReplicas = true;
   impl->replicaMap = std::move(replicaMap);
   impl->src = std::move(src);
   impl->dst = std::move(dst);
@@ -222,9 +221,8 @@ WriteUndef::WriteUndef(Tensor t, const DebugContext &dc) {
   impl->dst = std::move(t);
 }
 
-AssumeEqualAcrossReplicas::AssumeEqualAcrossReplicas(Tensor t, const DebugContext &dc) {
-  impl = make(ProgramKind::AssumeEqual, dc);
-  impl->src = std::move(t);
+AssumeEqualAcrossReplicas::AssumeEqualAcrossReplicas(Tensor, const DebugContext &dc) {
+  impl = make(ProgramKind::Nothing, dc);
 }
 
 Block::Block(const Program &p, const DebugContext &dc) {
@@ -232,10 +230,7 @@ Block::Block(const Program &p, const DebugContext &dc) {
   impl->children = {p};
 }
 
-Sync::Sync(SyncType type, const DebugContext &dc) {
-  impl = make(ProgramKind::Sync, dc);
-  impl->ofAllReplicas = type != SyncType::INTERNAL;
-}
+Sync::Sync(SyncType, const DebugContext &dc) { impl = make(ProgramKind::Sync, dc); }
 
 Call::Call(Function f, const DebugContext &dc) {
   impl = make(ProgramKind::Call, dc);

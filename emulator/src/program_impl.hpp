@@ -26,7 +26,6 @@ enum class ProgramKind {
   CopyFromRemote,
   CopyToRemote,
   WriteUndef,
-  AssumeEqual, // a tensor is the same on all replicas
   Sync,
   Call,
   Print,
@@ -47,7 +46,6 @@ struct ProgramImpl {
   unsigned count = 0;
   bool flag = false;          // While: loops while the predicate is this. Error: is conditional
   bool checked = false;       // Switch: a control value without a case is an error
-  bool ofAllReplicas = false; // CopyTensor: between replicas. Sync: of all of them
   std::map<unsigned, unsigned> replicaMap; // such a copy's
   Tensor src, dst, offset, predicate;
   DataStream stream;

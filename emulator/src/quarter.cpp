@@ -12,8 +12,8 @@ namespace poplar {
 
 QuarterMetadata::QuarterMetadata(Format format, int scale) : format_(format), scale_(scale) {
   if (scale < -32 || scale > 31)
-    throw tensor_metadata_error("QuarterMetadata: scale must be from -32 to 31, got " +
-                                std::to_string(scale));
+    throw errors::quarter_metadata("QuarterMetadata: scale must be from -32 to 31, got " +
+                                   std::to_string(scale));
 }
 
 std::uint8_t QuarterMetadata::getBinary() const {
@@ -29,8 +29,8 @@ namespace {
 
 quarter_metadata checked(const Type &type, const QuarterMetadata &metadata, const char *op) {
   if (type != QUARTER)
-    throw type_error(std::string(op) + ": type must be quarter to have metadata, got " +
-                     type.toString().str());
+    throw errors::type_mismatch(std::string(op) + ": type must be quarter to have metadata, got " +
+                                type.toString().str());
   return unpackMetadata(metadata.getBinary());
 }
 

@@ -101,10 +101,10 @@ void setHwSeeds(Graph &graph, const Tensor &hwSeeds, program::Sequence &prog,
                 const DebugContext &dc) {
   const std::vector<std::size_t> shape = core::seedsShape(graph);
   if (hwSeeds.elementType() != UNSIGNED_INT || hwSeeds.shape() != shape)
-    throw poplar_error("setHwSeeds: hwSeeds must be unsigned int of shape " +
-                       core::shapeString(shape) + " (tiles, workers, words), got " +
-                       hwSeeds.elementType().toString() + " of " +
-                       core::shapeString(hwSeeds.shape()));
+    throw errors::bad_argument("setHwSeeds: hwSeeds must be unsigned int of shape " +
+                               core::shapeString(shape) + " (tiles, workers, words), got " +
+                               hwSeeds.elementType().toString() + " of " +
+                               core::shapeString(hwSeeds.shape()));
   core::addSeedsVertices(graph, hwSeeds, core::setSeeds, prog, dc);
 }
 

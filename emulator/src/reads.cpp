@@ -18,7 +18,7 @@ bool isAskedFor(const char *variable) {
     return false;
   if (std::string(value) == "1")
     return true;
-  throw invalid_option(std::string(variable) + " must be 0 or 1, got '" + value + "'");
+  throw errors::bad_environment(std::string(variable) + " must be 0 or 1, got '" + value + "'");
 }
 
 bool fillsWithZeros() {
@@ -27,8 +27,8 @@ bool fillsWithZeros() {
     return false;
   if (std::string(value) == "zero")
     return true;
-  throw invalid_option(std::string("SPARQ_EMULATOR_FILL must be zero or poison, got '") + value +
-                       "'");
+  throw errors::bad_environment(std::string("SPARQ_EMULATOR_FILL must be zero or poison, got '") +
+                                value + "'");
 }
 
 ReadReport::ReadReport(const ExecutableImpl &exe) : exe_(exe), is_(exe.arenaBytes, 0) {

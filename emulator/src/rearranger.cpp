@@ -18,8 +18,8 @@ Tensor inOrder(const Tensor &t, const std::vector<Interval> &order, const char *
     return sum;
   }();
   if (flat.numElements() != n)
-    throw poplar_error(std::string(op) + ": the tensor must have " + std::to_string(n) +
-                       " elements, got " + std::to_string(flat.numElements()));
+    throw errors::bad_argument(std::string(op) + ": the tensor must have " + std::to_string(n) +
+                               " elements, got " + std::to_string(flat.numElements()));
   return concat(flat.slices(ArrayRef<Interval>(order)));
 }
 
@@ -85,9 +85,9 @@ unsigned Graph::convertTopLevelGraphTileToTile(unsigned tile) const {
     if (tiles[i] == tile)
       return i;
   if (!tiles.empty())
-    throw invalid_tile_mapping("convertTopLevelGraphTileToTile: tile must be one of the virtual "
-                               "graph's, got " +
-                               std::to_string(tile));
+    throw errors::bad_mapping("convertTopLevelGraphTileToTile: tile must be one of the virtual "
+                              "graph's, got " +
+                              std::to_string(tile));
   return toPhysicalTile(tile, "convertTopLevelGraphTileToTile");
 }
 // Tiles have one number here: virtual and physical tiles of a device are the same.

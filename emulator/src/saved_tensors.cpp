@@ -34,7 +34,7 @@ ProfileValue describe(const Graph &graph, const Tensor &t) {
 std::size_t number(std::istream &in, std::size_t limit) {
   std::size_t n = 0;
   if (!(in >> n) || n > limit)
-    throw graph_object_load_error("tensors", "they must be whole, got no number where one is due");
+    throw errors::bad_object("tensors", "they must be whole, got no number where one is due");
   return n;
 }
 
@@ -67,11 +67,10 @@ void Graph::serializeTensors(std::ostream &out, ArrayRef<Tensor> tensors,
 
 std::vector<Tensor> Graph::deserializeTensors(std::istream &in, SerializationFormat format) {
   if (format != SerializationFormat::Binary)
-    throw graph_object_load_error("tensors", "their format must be Binary, got JSON");
+    throw errors::bad_object("tensors", "their format must be Binary, got JSON");
   std::string line;
   if (!std::getline(in, line) || line != heading)
-    throw graph_object_load_error("tensors",
-                                  "they must be what this version of the emulator wrote");
+    throw errors::bad_object("tensors", "they must be what this version of the emulator wrote");
   constexpr std::size_t any = std::numeric_limits<std::size_t>::max();
   std::vector<Tensor> tensors(number(in, 1u << 20));
   for (Tensor &t : tensors) {

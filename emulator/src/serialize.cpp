@@ -31,9 +31,7 @@ using sparq::emulator::StepCount;
 
 constexpr char heading[] = "emulated Poplar executable, format 1\n";
 
-[[noreturn]] void refuse(const std::string &why) {
-  throw graph_object_load_error("executable", why);
-}
+[[noreturn]] void refuse(const std::string &why) { throw errors::bad_object("executable", why); }
 
 // Writes what it is called with, or reads it. Each `auto &[...]` names every member: a new one does
 // not compile until it is here too.
@@ -336,8 +334,9 @@ std::shared_ptr<ExecutableImpl> deserialized(std::istream &in) {
 
 void write(std::ostream &out, const ExecutableImpl &exe) {
   if (exe.target.getTargetType() != TargetType::IPU)
-    throw runtime_error("serialize: executables can be serialised for IPU targets only, got " +
-                        toString(exe.target.getTargetType()));
+    throw errors::not_serialisable(
+        "serialize: executables can be serialised for IPU targets only, got " +
+        toString(exe.target.getTargetType()));
   const std::string text = serialized(exe);
   out.write(text.data(), static_cast<std::streamsize>(text.size()));
 }

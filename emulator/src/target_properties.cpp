@@ -92,8 +92,8 @@ Limits limits(const Type &type) {
     return limitsOf<long long>();
   if (type == UNSIGNED_LONGLONG)
     return limitsOf<unsigned long long>();
-  throw type_error("getTypeLimits: the type must be one of numbers here, got " +
-                   type.toString().str());
+  throw errors::type_mismatch("getTypeLimits: the type must be one of numbers here, got " +
+                              type.toString().str());
 }
 } // namespace
 
@@ -123,14 +123,14 @@ CodeletFileType getCodeletFileType(const char *path) {
   for (const auto &t : fileTypes)
     if (dot && std::strcmp(dot, t.extension) == 0)
       return t.type;
-  throw poplar_error(
+  throw errors::bad_argument(
       std::string("getCodeletFileType: the name must end as a codelet file's, got '") + path + "'");
 }
 std::string getExtensionFromFileType(CodeletFileType type) {
   for (const auto &t : fileTypes)
     if (t.type == type)
       return t.extension;
-  throw poplar_error("getExtensionFromFileType: the type must be that of a file, got Auto");
+  throw errors::bad_argument("getExtensionFromFileType: the type must be that of a file, got Auto");
 }
 
 } // namespace poplar

@@ -28,7 +28,7 @@ std::size_t numElements(const std::vector<std::size_t> &shape) {
 
 const TensorImpl &Access::impl(const Tensor &t) {
   if (!t.impl)
-    throw tensor_creation_error("tensor must be valid, got a default-constructed Tensor");
+    throw errors::invalid_tensor("tensor must be valid, got a default-constructed Tensor");
   return *t.impl;
 }
 
@@ -40,9 +40,9 @@ Tensor Access::makeTensor(TensorImpl impl) {
 
 void checkDim(const char *op, const TensorImpl &t, unsigned dim) {
   if (dim >= t.shape.size())
-    throw index_error(std::string(op) + ": dimension must be below the rank " +
-                      std::to_string(t.shape.size()) + " of shape " + shapeString(t.shape) +
-                      ", got " + std::to_string(dim));
+    throw errors::index_out_of_range(std::string(op) + ": dimension must be below the rank " +
+                                     std::to_string(t.shape.size()) + " of shape " +
+                                     shapeString(t.shape) + ", got " + std::to_string(dim));
 }
 
 Tensor flattenTensor(const Tensor &t) { return t.flatten(); }

@@ -14,8 +14,9 @@ Tensor Tensor::operator[](std::size_t i) const & {
   const TensorImpl &t = Access::impl(*this);
   core::checkDim("operator[]", t, 0);
   if (i >= t.shape[0])
-    throw index_error("operator[]: index must be below " + std::to_string(t.shape[0]) + " (shape " +
-                      core::shapeString(t.shape) + "), got " + std::to_string(i));
+    throw errors::index_out_of_range("operator[]: index must be below " +
+                                     std::to_string(t.shape[0]) + " (shape " +
+                                     core::shapeString(t.shape) + "), got " + std::to_string(i));
   TensorImpl r = t;
   r.offset += static_cast<std::int64_t>(i) * t.strides[0];
   r.shape.erase(r.shape.begin());
@@ -27,10 +28,10 @@ Tensor Tensor::slice(std::size_t begin, std::size_t end, unsigned dimension) con
   const TensorImpl &t = Access::impl(*this);
   core::checkDim("slice", t, dimension);
   if (begin > end || end > t.shape[dimension])
-    throw index_error("slice: [begin, end) must be within [0, " +
-                      std::to_string(t.shape[dimension]) + ") of dimension " +
-                      std::to_string(dimension) + " of shape " + core::shapeString(t.shape) +
-                      ", got [" + std::to_string(begin) + ", " + std::to_string(end) + ")");
+    throw errors::index_out_of_range(
+        "slice: [begin, end) must be within [0, " + std::to_string(t.shape[dimension]) +
+        ") of dimension " + std::to_string(dimension) + " of shape " + core::shapeString(t.shape) +
+        ", got [" + std::to_string(begin) + ", " + std::to_string(end) + ")");
   TensorImpl r = t;
   r.offset += static_cast<std::int64_t>(begin) * t.strides[dimension];
   r.shape[dimension] = end - begin;
@@ -40,9 +41,10 @@ Tensor Tensor::slice(std::size_t begin, std::size_t end, unsigned dimension) con
 Tensor Tensor::slice(ArrayRef<std::size_t> begin, ArrayRef<std::size_t> end) const {
   const TensorImpl &t = Access::impl(*this);
   if (begin.size() != end.size() || begin.size() > t.shape.size())
-    throw index_error("slice: begin and end must have one length of at most the rank " +
-                      std::to_string(t.shape.size()) + ", got " + std::to_string(begin.size()) +
-                      " and " + std::to_string(end.size()));
+    throw errors::index_out_of_range(
+        "slice: begin and end must have one length of at most the rank " +
+        std::to_string(t.shape.size()) + ", got " + std::to_string(begin.size()) + " and " +
+        std::to_string(end.size()));
   Tensor r = *this;
   for (std::size_t i = 0; i < begin.size(); ++i)
     r = r.slice(begin[i], end[i], static_cast<unsigned>(i));
@@ -94,9 +96,9 @@ Tensor Tensor::reshape(ArrayRef<std::size_t> shape) const {
   const TensorImpl &t = Access::impl(*this);
   std::vector<std::size_t> to(shape.begin(), shape.end());
   if (core::numElements(to) != core::numElements(t.shape))
-    throw tensor_creation_error("reshape: the new shape must have " +
-                                std::to_string(core::numElements(t.shape)) + " elements as shape " +
-                                core::shapeString(t.shape) + ", got " + core::shapeString(to));
+    throw errors::view_shape("reshape: the new shape must have " +
+                             std::to_string(core::numElements(t.shape)) + " elements as shape " +
+                             core::shapeString(t.shape) + ", got " + core::shapeString(to));
   TensorImpl r = t;
   if (core::numElements(to) == 0) {
     r.strides.assign(to.size(), 1);
@@ -118,8 +120,9 @@ Tensor Tensor::flatten() const { return reshape({numElements()}); }
 Tensor Tensor::flatten(unsigned dimBegin, unsigned dimEnd) const {
   const TensorImpl &t = Access::impl(*this);
   if (dimBegin > dimEnd || dimEnd > t.shape.size())
-    throw index_error("flatten: dimensions must be within [0, " + std::to_string(t.shape.size()) +
-                      "), got [" + std::to_string(dimBegin) + ", " + std::to_string(dimEnd) + ")");
+    throw errors::index_out_of_range(
+        "flatten: dimensions must be within [0, " + std::to_string(t.shape.size()) + "), got [" +
+        std::to_string(dimBegin) + ", " + std::to_string(dimEnd) + ")");
   std::size_t n = 1;
   for (unsigned i = dimBegin; i < dimEnd; ++i)
     n *= t.shape[i];
@@ -130,9 +133,9 @@ Tensor Tensor::reshapePartial(unsigned beginIndex, unsigned endIndex,
                               ArrayRef<std::size_t> newDims) const {
   const TensorImpl &t = Access::impl(*this);
   if (beginIndex > endIndex || endIndex > t.shape.size())
-    throw index_error("reshapePartial: dimensions must be within [0, " +
-                      std::to_string(t.shape.size()) + "), got [" + std::to_string(beginIndex) +
-                      ", " + std::to_string(endIndex) + ")");
+    throw errors::index_out_of_range(
+        "reshapePartial: dimensions must be within [0, " + std::to_string(t.shape.size()) +
+        "), got [" + std::to_string(beginIndex) + ", " + std::to_string(endIndex) + ")");
   std::vector<std::size_t> to(t.shape.begin(), t.shape.begin() + beginIndex);
   to.insert(to.end(), newDims.begin(), newDims.end());
   to.insert(to.end(), t.shape.begin() + endIndex, t.shape.end());
@@ -150,9 +153,9 @@ Tensor Tensor::dimShuffle(ArrayRef<unsigned> permutation) const {
   }
   if (!ok) {
     std::vector<std::size_t> p(permutation.begin(), permutation.end());
-    throw tensor_creation_error("dimShuffle: the permutation must hold each of the " +
-                                std::to_string(t.shape.size()) + " dimensions once, got " +
-                                core::shapeString(p));
+    throw errors::view_shape("dimShuffle: the permutation must hold each of the " +
+                             std::to_string(t.shape.size()) + " dimensions once, got " +
+                             core::shapeString(p));
   }
   TensorImpl r = t;
   for (std::size_t i = 0; i < permutation.size(); ++i) {
@@ -165,7 +168,7 @@ Tensor Tensor::dimShuffle(ArrayRef<unsigned> permutation) const {
 Tensor Tensor::dimShufflePartial(ArrayRef<unsigned> source, ArrayRef<unsigned> destination) const {
   const TensorImpl &t = Access::impl(*this);
   if (source.size() != destination.size())
-    throw tensor_creation_error(
+    throw errors::view_shape(
         "dimShufflePartial: source and destination must have one length, got " +
         std::to_string(source.size()) + " and " + std::to_string(destination.size()));
   const unsigned rank = static_cast<unsigned>(t.shape.size());
@@ -175,9 +178,9 @@ Tensor Tensor::dimShufflePartial(ArrayRef<unsigned> source, ArrayRef<unsigned> d
     core::checkDim("dimShufflePartial", t, source[i]);
     core::checkDim("dimShufflePartial", t, destination[i]);
     if (used[source[i]] || permutation[destination[i]] != rank)
-      throw tensor_creation_error("dimShufflePartial: dimensions must not repeat, got " +
-                                  std::to_string(source[i]) + " to " +
-                                  std::to_string(destination[i]) + " again");
+      throw errors::view_shape("dimShufflePartial: dimensions must not repeat, got " +
+                               std::to_string(source[i]) + " to " + std::to_string(destination[i]) +
+                               " again");
     used[source[i]] = true;
     permutation[destination[i]] = source[i];
   }
@@ -201,8 +204,9 @@ Tensor Tensor::expand(ArrayRef<std::size_t> indices) const {
   std::vector<std::size_t> inserts(t.shape.size() + 1, 0);
   for (std::size_t i : indices) {
     if (i > t.shape.size())
-      throw index_error("expand: index must be at most the rank " + std::to_string(t.shape.size()) +
-                        ", got " + std::to_string(i));
+      throw errors::index_out_of_range("expand: index must be at most the rank " +
+                                       std::to_string(t.shape.size()) + ", got " +
+                                       std::to_string(i));
     ++inserts[i];
   }
   TensorImpl r = t;
@@ -225,8 +229,8 @@ Tensor Tensor::squeeze(ArrayRef<std::size_t> indices) const {
   for (std::size_t i : indices) {
     core::checkDim("squeeze", t, static_cast<unsigned>(i));
     if (t.shape[i] != 1)
-      throw tensor_creation_error("squeeze: dimension " + std::to_string(i) +
-                                  " must have size 1, got " + std::to_string(t.shape[i]));
+      throw errors::view_shape("squeeze: dimension " + std::to_string(i) +
+                               " must have size 1, got " + std::to_string(t.shape[i]));
     drop[i] = true;
   }
   TensorImpl r = t;
@@ -244,8 +248,7 @@ Tensor Tensor::squeeze(ArrayRef<std::size_t> indices) const {
 Tensor Tensor::transpose() const {
   const TensorImpl &t = Access::impl(*this);
   if (t.shape.size() != 2)
-    throw tensor_creation_error("transpose: rank must be 2, got shape " +
-                                core::shapeString(t.shape));
+    throw errors::view_shape("transpose: rank must be 2, got shape " + core::shapeString(t.shape));
   return dimShuffle({1, 0});
 }
 
@@ -253,7 +256,7 @@ Tensor Tensor::subSample(unsigned stride, unsigned dimension) const {
   const TensorImpl &t = Access::impl(*this);
   core::checkDim("subSample", t, dimension);
   if (stride == 0)
-    throw tensor_creation_error("subSample: stride must be at least 1, got 0");
+    throw errors::view_shape("subSample: stride must be at least 1, got 0");
   TensorImpl r = t;
   r.shape[dimension] = (t.shape[dimension] + stride - 1) / stride;
   r.strides[dimension] *= stride;
@@ -283,8 +286,8 @@ Tensor Tensor::broadcast(unsigned N, unsigned dimension) const {
 Tensor Tensor::reinterpret(const Type &type) const {
   const TensorImpl &t = Access::impl(*this);
   if (core::typeSize(type) != core::typeSize(t.type))
-    throw type_error("reinterpret: the type must have the size of " + t.type.toString().str() +
-                     ", got " + type.toString().str());
+    throw errors::type_mismatch("reinterpret: the type must have the size of " +
+                                t.type.toString().str() + ", got " + type.toString().str());
   TensorImpl r = t;
   r.type = type;
   return Access::makeTensor(std::move(r));
@@ -302,7 +305,7 @@ Tensor Tensor::reverse(unsigned dimension) const {
 
 Tensor concat(ArrayRef<Tensor> ts, unsigned dimension) {
   if (ts.empty())
-    throw tensor_creation_error("concat: needs at least one tensor, got none");
+    throw errors::view_shape("concat: needs at least one tensor, got none");
   const TensorImpl &first = Access::impl(ts[0]);
   core::checkDim("concat", first, dimension);
   std::vector<std::size_t> shape = first.shape;
@@ -313,14 +316,14 @@ Tensor concat(ArrayRef<Tensor> ts, unsigned dimension) {
     for (std::size_t i = 0; ok && i < shape.size(); ++i)
       ok = i == dimension || t.shape[i] == shape[i];
     if (!ok)
-      throw tensor_creation_error(
+      throw errors::view_shape(
           "concat: shapes must agree except in dimension " + std::to_string(dimension) + ", got " +
           core::shapeString(first.shape) + " and " + core::shapeString(t.shape));
     if (t.type != first.type)
-      throw type_error("concat: element types must agree, got " + first.type.toString().str() +
-                       " and " + t.type.toString().str());
+      throw errors::type_mismatch("concat: element types must agree, got " +
+                                  first.type.toString().str() + " and " + t.type.toString().str());
     if (t.graph != first.graph)
-      throw tensor_creation_error("concat: tensors must belong to one graph");
+      throw errors::view_shape("concat: tensors must belong to one graph");
     shape[dimension] += t.shape[dimension];
   }
   if (ts.size() == 1)

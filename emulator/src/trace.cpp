@@ -13,6 +13,8 @@
 #include <iostream>
 #include <sstream>
 
+#include <unistd.h>
+
 #include "compiler.hpp"
 #include "engine_impl.hpp"
 
@@ -56,6 +58,8 @@ public:
 
   void name(const char *what, unsigned lane, const std::string &value) {
     begin("M", what, lane) << ",\"args\":{\"name\":" << quoted(value) << "}}";
+    if (lane != 0) // viewers sort lanes by name otherwise
+      begin("M", "thread_sort_index", lane) << ",\"args\":{\"sort_index\":" << lane << "}}";
   }
   // From `at` on, in microseconds.
   void span(const std::string &step, unsigned lane, double at, double length,
@@ -156,7 +160,15 @@ std::string traceDirectory(const OptionFlags &options) {
   OptionFlags all = options;
   readJSONFromEnv("POPLAR_ENGINE_OPTIONS", all);
   const auto found = all.find(traceOption);
-  return found == all.end() || found->second == "false" ? "" : found->second;
+  if (found == all.end() || found->second == "false")
+    return "";
+  std::error_code error;
+  std::filesystem::create_directories(found->second, error);
+  if (error || access(found->second.c_str(), W_OK | X_OK) != 0)
+    throw errors::bad_engine_option(std::string("engine option ") + traceOption +
+                                    " must be a directory that can be written, got '" +
+                                    found->second + "'");
+  return found->second;
 }
 
 // Every engine of a process writes a file of its own: trace.json, trace_1.json and so on.
@@ -166,8 +178,6 @@ static void writeTraceFile(const EngineImpl &engine, const std::string &director
   const std::filesystem::path path =
       std::filesystem::path(directory) /
       (n == 0 ? "trace.json" : "trace_" + std::to_string(n) + ".json");
-  std::error_code error;
-  std::filesystem::create_directories(directory, error);
   std::ofstream file(path);
   std::vector<sparq::emulator::StepCount> steps;
   for (std::size_t i = 0; i != engine.profiled.size(); ++i)

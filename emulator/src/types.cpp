@@ -153,8 +153,8 @@ void convertToDeviceType(const Type &type, ArrayRef<float> src, void *dst) {
   else if (type == FLOAT)
     std::memcpy(dst, src.data(), src.size() * sizeof(float));
   else
-    throw type_error("convertToDeviceType: type must be half or float, got " +
-                     type.toString().str());
+    throw errors::type_mismatch("convertToDeviceType: type must be half or float, got " +
+                                type.toString().str());
 }
 
 void convertToDeviceType(const Type &type, ArrayRef<double> src, void *dst) {
@@ -164,8 +164,8 @@ void convertToDeviceType(const Type &type, ArrayRef<double> src, void *dst) {
     for (std::size_t i = 0; i < src.size(); ++i)
       static_cast<float *>(dst)[i] = static_cast<float>(src[i]);
   } else {
-    throw type_error("convertToDeviceType: type must be half or float, got " +
-                     type.toString().str());
+    throw errors::type_mismatch("convertToDeviceType: type must be half or float, got " +
+                                type.toString().str());
   }
 }
 
@@ -175,8 +175,8 @@ void convertFromDeviceType(const Type &type, const void *src, float *dst, std::s
   else if (type == FLOAT)
     std::memcpy(dst, src, n * sizeof(float));
   else
-    throw type_error("convertFromDeviceType: type must be half or float, got " +
-                     type.toString().str());
+    throw errors::type_mismatch("convertFromDeviceType: type must be half or float, got " +
+                                type.toString().str());
 }
 
 namespace core {
@@ -221,7 +221,8 @@ Integer loadInteger(const void *src, const TypeTraits &t) {
 void convertValue(const void *src, const TypeTraits &traits, const Type &type, void *dst,
                   const std::string &what) {
   auto refuse = [&](const std::string &value) {
-    throw type_error(what + ": the value must fit " + type.toString().str() + ", got " + value);
+    throw errors::value_does_not_fit(what + ": the value must fit " + type.toString().str() +
+                                     ", got " + value);
   };
   if (type == FLOAT || type == HALF) {
     double d = 0;
@@ -240,7 +241,8 @@ void convertValue(const void *src, const TypeTraits &traits, const Type &type, v
   }
   const std::size_t size = typeSize(type);
   if (size == 0 || type == QUARTER || type == QUARTER_METADATA)
-    throw type_error(what + ": values of type " + type.toString().str() + " are not supported");
+    throw errors::type_mismatch(what + ": values of type " + type.toString().str() +
+                                " are not supported");
   Integer i{};
   if (traits.isFloat) {
     const double d = traits.size == sizeof(float) ? load<float>(src) : load<double>(src);

@@ -21,9 +21,9 @@ namespace core {
 
 VertexRecord &GraphImpl::vertex(const VertexRef &v) {
   if (v.getId() >= vertices.size())
-    throw graph_connection_error("vertex must be one of this graph's " +
-                                 std::to_string(vertices.size()) + " vertices, got id " +
-                                 std::to_string(v.getId()));
+    throw errors::unknown_graph_object("vertex must be one of this graph's " +
+                                       std::to_string(vertices.size()) + " vertices, got id " +
+                                       std::to_string(v.getId()));
   return vertices[v.getId()];
 }
 
@@ -33,7 +33,7 @@ FieldRecord &GraphImpl::field(const FieldRef &f) {
   for (FieldRecord &r : v.fields)
     if (name == r.info->name)
       return r;
-  throw unknown_field(v.type->name, name);
+  throw errors::unknown_vertex_field(v.type->name, name);
 }
 
 std::string GraphImpl::describe(const FieldRef &f) const {
@@ -68,14 +68,15 @@ std::vector<double> fieldInitialValues(const FieldRecord &f, std::size_t edge) {
     return r;
   }
   if (edge >= f.edges.size() || !f.edges[edge].valid())
-    throw index_error(std::string("getInitialValues: field '") + f.info->name +
-                      "' must be connected");
+    throw errors::index_out_of_range(std::string("getInitialValues: field '") + f.info->name +
+                                     "' must be connected");
   const TensorImpl &t = Access::impl(f.edges[edge]);
   forEachPiece(t, [&](VarId var, std::size_t begin, std::size_t n) {
     const Variable &v = t.graph->variables[var];
     if (!v.constant)
-      throw index_error(std::string("getInitialValues: field '") + f.info->name +
-                        "' must be state or connected to constants, got '" + v.name + "'");
+      throw errors::index_out_of_range(std::string("getInitialValues: field '") + f.info->name +
+                                       "' must be state or connected to constants, got '" + v.name +
+                                       "'");
     for (std::size_t i = begin; i < begin + n; ++i)
       r.push_back(valueAsDouble(v.data.data() + i * size, type));
   });
@@ -100,12 +101,12 @@ bool isList(const FieldRecord &f) {
 void setSize(const GraphImpl &g, const FieldRef &ref, FieldRecord &f, std::size_t n,
              const char *op) {
   if (f.sized && f.size != n)
-    throw graph_connection_error(std::string(op) + ": " + g.describe(ref) + " must keep its size " +
-                                 std::to_string(f.size) + ", got " + std::to_string(n));
+    throw errors::field_size(std::string(op) + ": " + g.describe(ref) + " must keep its size " +
+                             std::to_string(f.size) + ", got " + std::to_string(n));
   if (f.edges.size() > n)
-    throw graph_connection_error(std::string(op) + ": " + g.describe(ref) + " must have room for " +
-                                 std::to_string(f.edges.size()) + " elements, got " +
-                                 std::to_string(n));
+    throw errors::field_size(std::string(op) + ": " + g.describe(ref) + " must have room for " +
+                             std::to_string(f.edges.size()) + " elements, got " +
+                             std::to_string(n));
   f.sized = true;
   f.size = n;
   f.edges.resize(n);
@@ -117,26 +118,26 @@ void setEdge(const GraphImpl &g, const FieldRef &ref, FieldRecord &f, Tensor &sl
   auto what = [&] { return "connect: " + g.describe(ref); }; // for errors only
   const TensorImpl &i = Access::impl(t);
   if (i.graph != &g)
-    throw graph_connection_error(what() + " must be connected to a tensor of its graph");
+    throw errors::unknown_graph_object(what() + " must be connected to a tensor of its graph");
   const Type want = typeOf(f.info->element);
   if (i.type != want)
-    throw type_error(what() + " must be connected to " + want.toString().str() + ", got " +
-                     i.type.toString().str() + " tensor " + tensorName(t));
+    throw errors::type_mismatch(what() + " must be connected to " + want.toString().str() +
+                                ", got " + i.type.toString().str() + " tensor " + tensorName(t));
   if (i.shape.size() != rank)
-    throw graph_connection_error(what() + " must be connected to a tensor of rank " +
-                                 std::to_string(rank) + ", got shape " + shapeString(i.shape) +
-                                 " of tensor " + tensorName(t));
+    throw errors::field_rank(what() + " must be connected to a tensor of rank " +
+                             std::to_string(rank) + ", got shape " + shapeString(i.shape) +
+                             " of tensor " + tensorName(t));
   if (f.info->direction != Direction::Input) {
     if (t.containsConstant())
-      throw graph_connection_error(what() + " writes: the tensor must not be constant, got " +
-                                   tensorName(t));
+      throw errors::bad_output(what() + " writes: the tensor must not be constant, got " +
+                               tensorName(t));
     if (t.containsAliases())
-      throw graph_connection_error(what() + " writes: the tensor must not repeat elements, got " +
-                                   t.getDebugStr());
+      throw errors::bad_output(what() + " writes: the tensor must not repeat elements, got " +
+                               t.getDebugStr());
   }
   if (slot.valid())
-    throw graph_connection_error(what() + " must be connected once, got tensor " + tensorName(t) +
-                                 " after " + tensorName(slot));
+    throw errors::connected_twice(what() + " must be connected once, got tensor " + tensorName(t) +
+                                  " after " + tensorName(slot));
   slot = t;
 }
 
@@ -153,8 +154,8 @@ FieldRef VertexRef::operator[](StringRef fieldName) const {
 FieldRef FieldRef::operator[](std::size_t index) const {
   FieldRef f = *this;
   if (indexed_)
-    throw graph_connection_error("field '" + name_ + "' must be indexed once, got [" +
-                                 std::to_string(index_) + "][" + std::to_string(index) + "]");
+    throw errors::field_kind("field '" + name_ + "' must be indexed once, got [" +
+                             std::to_string(index_) + "][" + std::to_string(index) + "]");
   f.index_ = index;
   f.indexed_ = true;
   return f;
@@ -167,14 +168,14 @@ ComputeSet Graph::addComputeSet(const DebugContext &dc) {
 
 VertexRef Graph::addVertex(ComputeSet cs, StringRef vertexType) {
   if (cs.getId() >= impl->computeSets.size())
-    throw graph_connection_error("addVertex: compute set must be one of this graph's " +
-                                 std::to_string(impl->computeSets.size()) + ", got id " +
-                                 std::to_string(cs.getId()));
+    throw errors::unknown_graph_object("addVertex: compute set must be one of this graph's " +
+                                       std::to_string(impl->computeSets.size()) + ", got id " +
+                                       std::to_string(cs.getId()));
   const auto it = impl->codelets.find(vertexType.str());
   if (it == impl->codelets.end())
-    throw unknown_vertex_type("addVertex: vertex type must be in an added codelet file, got '" +
-                              vertexType.str() + "' (" + std::to_string(impl->codelets.size()) +
-                              " types are known)");
+    throw errors::unknown_vertex("addVertex: vertex type must be in an added codelet file, got '" +
+                                 vertexType.str() + "' (" + std::to_string(impl->codelets.size()) +
+                                 " types are known)");
   const auto id = static_cast<vertex_id>(impl->vertices.size());
   impl->vertices.emplace_back();
   VertexRecord &v = impl->vertices.back();
@@ -208,18 +209,19 @@ VertexRef Graph::addVertex(ComputeSet cs, StringRef vertexType,
 void Graph::connect(FieldRef ref, const Tensor &tensor) {
   FieldRecord &f = impl->field(ref);
   if (f.info->direction == Direction::State)
-    throw graph_connection_error("connect: " + impl->describe(ref) +
-                                 " must be an Input, Output or InOut, got state");
+    throw errors::field_kind("connect: " + impl->describe(ref) +
+                             " must be an Input, Output or InOut, got state");
   const bool list = core::isList(f);
   if (ref.isIndexed()) {
     if (!list)
-      throw graph_connection_error("connect: " + impl->describe(ref) +
-                                   " must not be indexed: it is not a list");
+      throw errors::field_kind("connect: " + impl->describe(ref) +
+                               " must not be indexed: it is not a list");
     if (!f.sized && ref.getIndex() >= f.edges.size())
       f.edges.resize(ref.getIndex() + 1); // its size may be set afterwards
     if (f.sized && ref.getIndex() >= f.size)
-      throw index_error("connect: " + impl->describe(ref) + ": index must be below its size " +
-                        std::to_string(f.size) + ", got " + std::to_string(ref.getIndex()));
+      throw errors::index_out_of_range("connect: " + impl->describe(ref) +
+                                       ": index must be below its size " + std::to_string(f.size) +
+                                       ", got " + std::to_string(ref.getIndex()));
     core::setEdge(*impl, ref, f, f.edges[ref.getIndex()], tensor,
                   f.info->nesting == Nesting::VectorOfScalars ? 0 : 1);
     return;
@@ -230,9 +232,9 @@ void Graph::connect(FieldRef ref, const Tensor &tensor) {
   }
   const unsigned rank = f.info->nesting == Nesting::VectorOfScalars ? 1 : 2;
   if (tensor.rank() != rank)
-    throw graph_connection_error("connect: " + impl->describe(ref) +
-                                 " must be connected to a tensor of rank " + std::to_string(rank) +
-                                 ", got shape " + tensor.shapeToString());
+    throw errors::field_rank("connect: " + impl->describe(ref) +
+                             " must be connected to a tensor of rank " + std::to_string(rank) +
+                             ", got shape " + tensor.shapeToString());
   core::setSize(*impl, ref, f, tensor.dim(0), "connect");
   for (std::size_t i = 0; i < f.size; ++i)
     core::setEdge(*impl, ref, f, f.edges[i], tensor[i], rank - 1);
@@ -241,9 +243,9 @@ void Graph::connect(FieldRef ref, const Tensor &tensor) {
 void Graph::connect(FieldRef ref, ArrayRef<Tensor> tensors) {
   FieldRecord &f = impl->field(ref);
   if (f.info->direction == Direction::State || !core::isList(f) || ref.isIndexed())
-    throw graph_connection_error("connect: " + impl->describe(ref) +
-                                 " must be a list of edges to take " +
-                                 std::to_string(tensors.size()) + " tensors");
+    throw errors::field_kind("connect: " + impl->describe(ref) +
+                             " must be a list of edges to take " + std::to_string(tensors.size()) +
+                             " tensors");
   core::setSize(*impl, ref, f, tensors.size(), "connect");
   for (std::size_t i = 0; i < f.size; ++i)
     core::setEdge(*impl, ref, f, f.edges[i], tensors[i],
@@ -253,8 +255,8 @@ void Graph::connect(FieldRef ref, ArrayRef<Tensor> tensors) {
 void Graph::connectConstant(FieldRef ref, const void *value, const TypeTraits &traits) {
   FieldRecord &f = impl->field(ref);
   if (f.info->direction != Direction::Input || f.info->nesting != Nesting::Scalar)
-    throw graph_connection_error("connect: " + impl->describe(ref) +
-                                 " must be a scalar Input to take a value");
+    throw errors::field_kind("connect: " + impl->describe(ref) +
+                             " must be a scalar Input to take a value");
   const Tensor t =
       addConstant(core::typeOf(f.info->element), {}, value, traits, true,
                   {impl->computeSets[impl->vertex(Access::vertexOf(ref)).computeSet].name + "/" +
@@ -271,27 +273,28 @@ void Graph::setFieldInitialValue(FieldRef ref, const void *values, std::size_t n
   FieldRecord &f = impl->field(ref);
   const std::string what = "setInitialValue: " + impl->describe(ref);
   if (f.info->direction != Direction::State)
-    throw graph_connection_error(what + " must be state, got an edge");
+    throw errors::field_kind(what + " must be state, got an edge");
   const bool vector = f.info->nesting == Nesting::Vector;
   const Type type = core::typeOf(f.info->element);
   const std::size_t size = core::typeSize(type);
   if (ref.isIndexed()) {
     if (!vector || !f.sized || ref.getIndex() >= f.size || isArray)
-      throw index_error(what + ": must be an element of a state vector of known size " +
-                        std::to_string(f.size) + ", got index " + std::to_string(ref.getIndex()));
+      throw errors::index_out_of_range(
+          what + ": must be an element of a state vector of known size " + std::to_string(f.size) +
+          ", got index " + std::to_string(ref.getIndex()));
     f.initial.resize(f.size * size);
     core::convertValue(values, traits, type, f.initial.data() + ref.getIndex() * size, what);
     f.initialised = true;
     return;
   }
   if (isArray != vector)
-    throw graph_connection_error(
+    throw errors::field_kind(
         what + (vector ? " must take an array of values, got one value"
                        : " must take one value, got an array of " + std::to_string(n)));
   if (vector) {
     if (f.sized && f.size != n)
-      throw graph_connection_error(what + " must keep its size " + std::to_string(f.size) +
-                                   ", got " + std::to_string(n));
+      throw errors::field_size(what + " must keep its size " + std::to_string(f.size) + ", got " +
+                               std::to_string(n));
     f.sized = true;
     f.size = n;
   }
@@ -317,11 +320,11 @@ void Graph::setFieldSize(FieldRef ref, std::size_t size) {
   FieldRecord &f = impl->field(ref);
   if (f.info->direction == Direction::State) {
     if (f.info->nesting != Nesting::Vector)
-      throw graph_connection_error("setFieldSize: " + impl->describe(ref) +
-                                   " must be a vector, got a scalar");
+      throw errors::field_kind("setFieldSize: " + impl->describe(ref) +
+                               " must be a vector, got a scalar");
     if (f.sized && f.size != size)
-      throw graph_connection_error("setFieldSize: " + impl->describe(ref) + " must keep its size " +
-                                   std::to_string(f.size) + ", got " + std::to_string(size));
+      throw errors::field_size("setFieldSize: " + impl->describe(ref) + " must keep its size " +
+                               std::to_string(f.size) + ", got " + std::to_string(size));
     f.sized = true;
     f.size = size;
     return;
@@ -331,10 +334,10 @@ void Graph::setFieldSize(FieldRef ref, std::size_t size) {
     return;
   }
   if (f.info->nesting == Nesting::Scalar)
-    throw graph_connection_error("setFieldSize: " + impl->describe(ref) +
-                                 " must be a vector, got a scalar");
+    throw errors::field_kind("setFieldSize: " + impl->describe(ref) +
+                             " must be a vector, got a scalar");
   if (f.edges[0].valid() && f.edges[0].numElements() != size)
-    throw graph_connection_error(
+    throw errors::field_size(
         "setFieldSize: " + impl->describe(ref) + " must have the size of its tensor " +
         std::to_string(f.edges[0].numElements()) + ", got " + std::to_string(size));
   f.sized = true;
@@ -345,14 +348,14 @@ std::size_t Graph::getFieldSize(FieldRef ref) const {
   const FieldRecord &f = impl->field(ref);
   if (ref.isIndexed()) {
     if (ref.getIndex() >= f.edges.size() || !f.edges[ref.getIndex()].valid())
-      throw no_size_specified("getFieldSize: " + impl->describe(ref) + " must be connected");
+      throw errors::no_size("getFieldSize: " + impl->describe(ref) + " must be connected");
     return f.edges[ref.getIndex()].numElements();
   }
   if (f.info->direction != Direction::State && !core::isList(f) && f.edges[0].valid())
     return f.edges[0].numElements();
   if (!f.sized)
-    throw no_size_specified("getFieldSize: " + impl->describe(ref) +
-                            " must have its size set or be connected");
+    throw errors::no_size("getFieldSize: " + impl->describe(ref) +
+                          " must have its size set or be connected");
   return f.size;
 }
 
@@ -360,12 +363,12 @@ static const codelet_abi::Field &findField(const core::GraphImpl &g, StringRef v
                                            StringRef fieldName) {
   const auto it = g.codelets.find(vertexName.str());
   if (it == g.codelets.end())
-    throw unknown_vertex_type("vertex type must be in an added codelet file, got '" +
-                              vertexName.str() + "'");
+    throw errors::unknown_vertex("vertex type must be in an added codelet file, got '" +
+                                 vertexName.str() + "'");
   for (unsigned i = 0; i < it->second->numFields; ++i)
     if (fieldName == it->second->fields[i].name)
       return it->second->fields[i];
-  throw unknown_field(vertexName.str(), fieldName.str());
+  throw errors::unknown_vertex_field(vertexName.str(), fieldName.str());
 }
 
 std::size_t Graph::getMaxFieldDim(StringRef vertexName, StringRef fieldName, unsigned) const {
@@ -409,8 +412,8 @@ VertexPerfEstimate Graph::getPerfEstimate(const VertexRef &v) const {
     return r.estimate;
   const auto it = impl->estimators.find(r.type->name);
   if (it == impl->estimators.end())
-    throw missing_perf_estimate(std::string("getPerfEstimate: vertex ") + r.type->name +
-                                " has no estimate");
+    throw errors::no_cycle_estimate(std::string("getPerfEstimate: vertex ") + r.type->name +
+                                    " has no estimate");
   return it->second(Access::introspect(r), impl->target);
 }
 
@@ -444,8 +447,9 @@ std::size_t FieldData::getSizeAtIndex(std::size_t i) const {
   if (!core::isList(*field_))
     return size();
   if (i >= field_->edges.size() || !field_->edges[i].valid())
-    throw index_error(std::string("getSizeAtIndex: field '") + field_->info->name +
-                      "' must be a list of more than " + std::to_string(i) + " connected edges");
+    throw errors::index_out_of_range(std::string("getSizeAtIndex: field '") + field_->info->name +
+                                     "' must be a list of more than " + std::to_string(i) +
+                                     " connected edges");
   return field_->edges[i].numElements();
 }
 
@@ -486,7 +490,7 @@ FieldData VertexIntrospector::getFieldInfo(const std::string &name) const {
       return d;
     }
   }
-  throw unknown_field(vertex_->type->name, name);
+  throw errors::unknown_vertex_field(vertex_->type->name, name);
 }
 
 } // namespace poplar

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker_order.hpp"
 
-#include <poplar/exceptions.hpp>
-
 #include <cerrno>
 #include <cstdlib>
 #include <string>
 #include <utility>
+
+#include "errors.hpp"
 
 namespace poplar {
 namespace core {
@@ -19,7 +19,7 @@ WorkerOrder::WorkerOrder() {
   errno = 0;
   seed_ = std::strtoull(env, &end, 10);
   if (*env < '0' || *env > '9' || *end || errno)
-    throw invalid_option(
+    throw errors::bad_environment(
         std::string("SPARQ_EMULATOR_WORKER_ORDER must be a number below 2^64, got '") + env + "'");
   isRandom_ = true;
 }

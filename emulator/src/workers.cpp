@@ -282,7 +282,7 @@ private:
     return s.str();
   }
   [[noreturn]] void fail(const std::string &text) const {
-    throw application_runtime_error(
+    throw errors::workers_disagree(
         std::string("vertex ") + v_.name + " on tile " + std::to_string(v_.tile) +
         (plan_.name.empty() ? "" : " of compute set '" + plan_.name + "'") + ": " + text);
   }

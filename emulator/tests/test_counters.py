@@ -85,7 +85,7 @@ def test_stages(lines):
 def test_missing_estimates_are_reported(lines):
     assert one(lines, "estimates")["message"] == (
         "every vertex must have a performance estimate, got none for 1 of 9 vertices of step 'stage/affine' "
-        "(test::Affine)"
+        "(test::Affine) [no_cycle_estimate]"
     )
 
 

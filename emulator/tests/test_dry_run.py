@@ -20,9 +20,10 @@ def test_counts_are_those_of_a_real_run(results, n, loops):
 
 
 def test_refusals(results):
-    assert results["remoteRow"] == "copyFromRemoteBuffer: the engine must not be dry"
+    assert results["remoteRow"] == "copyFromRemoteBuffer: the engine must not be dry [engine_not_loaded]"
     assert results["dependent"] == (
-        "dry run: control flow must not depend on data from outside the device, got copy 'start_from_remote'"
+        "dry run: control flow must not depend on data from outside the device, got copy 'start_from_remote' "
+        "[dry_run_needs_data]"
     )
 
 
@@ -57,12 +58,17 @@ def test_whatever_control_flow_depends_on(outcomes, case, taken):
 
 def test_what_compute_reports_of_outside_data_is_refused(outcomes):
     assert outcomes["reported_from_remote"]["dry"] == (
-        "dry run: control flow must not depend on data from outside the device, got copy 'load'"
+        "dry run: control flow must not depend on data from outside the device, got copy 'load' "
+        "[dry_run_needs_data]"
     )
 
 
 def test_errors_that_a_dry_run_gets_to_are_thrown(outcomes):
-    assert outcomes["error"] == {"case": "error", "real": "reached: 17", "dry": "reached"}
+    assert outcomes["error"] == {
+        "case": "error",
+        "real": "reached: 17 [program_aborted]",
+        "dry": "reached [program_aborted]",
+    }
 
 
 def test_conditional_aborts_are_left_out(outcomes):

@@ -22,7 +22,7 @@ FLAGS = re.findall(
 ENUMERATIONS = {
     "ProgramKind": (
         "src/program_impl.hpp",
-        ["compile.cpp", "control_slice.cpp", "replication.cpp", "liveness.cpp"],
+        ["compile.cpp", "control_slice.cpp", "liveness.cpp"],
     ),
     "StepOp": ("src/plan.hpp", ["execute.cpp"]),
     "StepKind": ("include/sparq_emulator/Counters.hpp", ["counters.cpp", "device_model.cpp"]),

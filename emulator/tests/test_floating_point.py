@@ -91,7 +91,7 @@ def test_an_event_stops_where_its_exception_is_on(results, case):
     )
     assert same(quiet, value) and same(others, value)
     where = f" in vertex {vertex_type(case[0])} on tile 1 of compute set 'cs', where it is an exception"
-    assert stopped == everything == f"run: floating-point {what}{where}"
+    assert stopped == everything == f"run: floating-point {what}{where} [floating_point_exception]"
 
 
 @pytest.mark.parametrize("case", CALM, ids="-".join)
@@ -164,7 +164,7 @@ def test_codelets_that_hide_their_events_are_refused_where_one_would_stop(progra
     assert refused == (
         "run: vertex test::Map<test::Divide> on tile 1 must come from codelets made with popc "
         "--floating-point-events (or with SPARQ_POPC_EVENTS=1) where floating-point exceptions are on, "
-        "got others"
+        "got others [no_floating_point_events]"
     )
 
 

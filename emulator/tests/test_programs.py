@@ -215,7 +215,7 @@ def test_guards_see_writes_outside_an_edge(programs, index, place):
         return
     assert r["error"] == (
         "vertex test::WriteAt on tile 1 must not write outside the elements of field 'out', "
-        f"got a write {place} them"
+        f"got a write {place} them [write_outside]"
     )
 
 
@@ -227,14 +227,14 @@ def test_guards_see_a_byte_of_another_guard(programs):
         return
     assert r["error"] == (
         "vertex test::CopiesOneMore on tile 1 must not write outside the elements of field 'out', "
-        "got a write 0 bytes after them"
+        "got a write 0 bytes after them [write_outside]"
     )
 
 
 def test_guards_see_a_write_to_an_input(programs):
     for row in (0, 1):
         error = programs.json("guard", programs.codelets, row, "input", SPARQ_EMULATOR_GUARD="1")["error"]
-        refused = "must not write to its Input 'in', got elements that have changed"
+        refused = "must not write to its Input 'in', got elements that have changed [write_outside]"
         assert error == f"vertex test::WriteInput on tile 1 {refused}"
     for guard in "01":  # controls: with nothing written there is nothing to see
         x = programs.json("guard", programs.codelets, -1, "input", SPARQ_EMULATOR_GUARD=guard)["x"]

@@ -57,8 +57,10 @@ def test_vertices_that_read_and_write_other_ipus(lines):
 
 
 def test_whose_a_remote_buffer_is(lines):
-    found = [(line["buffer"], line["bytes"], line["ipu"]) for line in having(lines, "buffer")]
-    assert found == [("of0", 64, 0), ("of1", 64, 1)]
+    """That of the tensor; the row may be on another IPU."""
+    names = ("buffer", "bytes", "ipu", "written")
+    found = [tuple(line[name] for name in names) for line in having(lines, "buffer")]
+    assert found == [("of0", 128, 0, 5), ("of1", 128, 1, 6)]
 
 
 def test_remote_copies_that_follow_one_another_go_on_at_once(lines):

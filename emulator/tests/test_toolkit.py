@@ -60,7 +60,7 @@ def test_what_options_ask_for_in_vain_is_said_once(shell, relax):
 
 
 def test_a_program_writes_its_timeline(shell, relax):
-    """A file for each engine, in a folder that is made; what cannot be written is a warning."""
+    """A file for each engine, in a folder that is made; what cannot be written is refused."""
     shell("./relax relax.gp 5", relax, POPLAR_ENGINE_OPTIONS='{"autoReport.directory": "report/here"}')
     trace = json.loads((relax / "report/here/trace.json").read_text())
     spans = [e for e in trace["traceEvents"] if e["ph"] == "X"]
@@ -68,8 +68,11 @@ def test_a_program_writes_its_timeline(shell, relax):
     assert len(steps) > 1 and [e["ts"] for e in steps] == sorted(e["ts"] for e in steps)
     assert any(e["args"]["executions"] == 5 for e in steps)
     assert sum(e["dur"] for e in spans if 1 < e["tid"] < 10) == pytest.approx(sum(e["dur"] for e in steps))
-    refused = shell("./relax relax.gp 5", relax, POPLAR_ENGINE_OPTIONS='{"autoReport.directory": "relax.gp"}')
-    assert "warning: autoReport.directory: cannot write" in refused.stderr
+    for taken in ("relax.gp", "/proc/here"):  # before the run
+        options = json.dumps({"autoReport.directory": taken})
+        refused = shell("! ./relax relax.gp 5 2>&1", relax, POPLAR_ENGINE_OPTIONS=options)
+        message = f"autoReport.directory must be a directory that can be written, got '{taken}'"
+        assert message in refused.stdout and "poplar::invalid_option" in refused.stdout
 
 
 def test_a_large_stream_is_a_warning(shell, tmp_path):
@@ -137,7 +140,10 @@ def test_what_is_declared_works_or_says_what_it_is(shell, tmp_path):
     shell(f"g++ -std=c++11 -Wall -Wextra -Werror {HERE}/declared.cpp -lpoplar -o declared", tmp_path)
     lines = [line.split("|") for line in shell("./declared", tmp_path).stdout.splitlines()]
     refused = {name: message for name, message in lines if "not implemented" in message}
-    assert all(message == f"{name}: not implemented in the emulator" for name, message in refused.items())
+    assert all(
+        message == f"{name}: not implemented in the emulator [not_implemented]"
+        for name, message in refused.items()
+    )
     assert len(refused) == 32
     assert [(name, text.strip()) for name, text in lines if name not in refused] == [
         ("control", str(1 | 1 << 1 | 1 << 2 | 1 << 19 | 1 << 20)),
@@ -163,3 +169,33 @@ def test_what_is_declared_works_or_says_what_it_is(shell, tmp_path):
         ("quarter", "{F143, 1} 3"),
         ("code", "MEMORY_ERROR 1"),
     ]
+
+
+POPUTIL = """\
+ns::V<float,x,y,true,3>
+Plain
+grains|0-4|4-8|8-10|
+least|0-6|6-10||
+offset|2-4|4-6|6-8|0-2
+down|6-8|4-6|2-4|0-2
+bytes|0-32|32-64|64-96|
+moved|72-96|0-24|24-48|48-72
+parts|0-5 10-11|11-12 20-25|25-30
+workers|0-3|3-5 10-11|11-12 20-22|22-25|25-28|28-30
+few|0-5 10-12 20-22|22-30
+short|0-4 4-5 10-12 20-22|22-26 26-30
+sequences|0-3|3-4
+sequences|4-7 9-10
+splitRegions: maxPartitions must be at least 6, got 2
+0-6 8-9|24|9|2
+10
+{2,1,4}{2,1,4}
+"""
+
+
+def test_poputil(shell, tmp_path):
+    """The part of PopLibs that programs need first."""
+    shell(f"g++ -std=c++11 -Wall -Wextra -Werror {HERE}/poputil.cpp -lpoputil -lpoplar -o poputil", tmp_path)
+    *lines, copied = shell("./poputil", tmp_path).stdout.splitlines(keepends=True)
+    assert "".join(lines) == POPUTIL
+    assert numbers(copied) == [1, 2, 3, 4, 5, 5, 5, 5, 1, 2, 3, 4, 6, 6, 6, 6]

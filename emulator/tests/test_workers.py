@@ -53,6 +53,7 @@ RIGHT = {
 def test_workers_that_see_one_another_are_refused(programs, vertex, step):
     error = programs.json("workers", programs.codelets, vertex, step, **ON)["error"]
     assert error.startswith(WHERE.format(vertex) + RACES[vertex, step])
+    assert error.endswith(" [workers_disagree]")
 
 
 @pytest.mark.parametrize("vertex, step", RACES)
@@ -121,7 +122,9 @@ def test_a_seed_is_a_number(programs, seed):
 
 @pytest.mark.parametrize("check", ["CHECK_WORKERS", "CHECK_ALIGNMENT", "GUARD", "REPORT_READS"])
 def test_a_check_is_on_or_off(programs, check):
-    with pytest.raises(RuntimeError, match=f"SPARQ_EMULATOR_{check} must be 0 or 1, got 'maybe'"):
+    with pytest.raises(
+        RuntimeError, match=rf"SPARQ_EMULATOR_{check} must be 0 or 1, got 'maybe' \[bad_environment\]"
+    ):
         programs.run("workers", programs.codelets, "Adds", 0, **{f"SPARQ_EMULATOR_{check}": "maybe"})
 
 

@@ -22,7 +22,7 @@ constexpr unsigned largestCode(unsigned indexBits) { return (1u << indexBits) - 
 
 // The largest coefficient of a query: as large as is of use, but such that the sum of `rank`
 // products with codes stays below 2^24.
-constexpr unsigned coefficientLimit(unsigned indexBits, unsigned rank) {
+inline unsigned coefficientLimit(unsigned indexBits, unsigned rank) {
   const unsigned most = indexBits == 8 ? 2047 : 127,
                  room = ((1u << 24) - 1) / (largestCode(indexBits) * rank);
   return room < most ? room : most;

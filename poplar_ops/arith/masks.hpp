@@ -34,43 +34,44 @@ inline V select(const Condition &condition, const V &a, const V &b) {
 #ifdef __IPU__
 
 // f(a, b) of every two lanes, or of one.
+template <class F> inline float byPairs(const float &a, const float &b, const F &f) {
+  return f(a, b);
+}
 template <class V, class F> inline V byPairs(const V &a, const V &b, const F &f) {
-  if constexpr (sizeof(V) == sizeof(float)) {
-    return f(a, b);
-  } else {
-    typedef float Two __attribute__((vector_size(8)));
-    constexpr unsigned n = sizeof(V) / sizeof(Two);
-    struct Parts {
-      Two two[n];
-    };
-    Parts x = bitcast<Parts>(a);
-    const Parts y = bitcast<Parts>(b);
-    for (unsigned i = 0; i != n; ++i)
-      x.two[i] = f(x.two[i], y.two[i]);
-    return bitcast<V>(x);
-  }
+  typedef float Two __attribute__((vector_size(8)));
+  constexpr unsigned n = sizeof(V) / sizeof(Two);
+  struct Parts {
+    Two two[n];
+  };
+  Parts x = bitcast<Parts>(a);
+  const Parts y = bitcast<Parts>(b);
+  for (unsigned i = 0; i != n; ++i)
+    x.two[i] = f(x.two[i], y.two[i]);
+  return bitcast<V>(x);
 }
 
-template <class V> inline V larger(const V &a, const V &b) {
-  return byPairs(a, b, [](auto x, auto y) { return __builtin_ipu_max(x, y); });
-}
-template <class V> inline V smaller(const V &a, const V &b) {
-  return byPairs(a, b, [](auto x, auto y) { return __builtin_ipu_min(x, y); });
-}
-template <class V> inline V keepBits(const V &x, const V &bits) {
-  return byPairs(x, bits, [](auto a, auto b) { return __builtin_ipu_and(a, b); });
-}
+// A popc may compile C++11, which has no generic lambdas.
+#define SPARQ_BY_PAIRS(NAME, BUILTIN)                                                              \
+  struct NAME##OfTwo {                                                                             \
+    template <class T> T operator()(T a, T b) const { return BUILTIN(a, b); }                      \
+  };                                                                                               \
+  template <class V> inline V NAME(const V &a, const V &b) { return byPairs(a, b, NAME##OfTwo()); }
+SPARQ_BY_PAIRS(larger, __builtin_ipu_max)
+SPARQ_BY_PAIRS(smaller, __builtin_ipu_min)
+SPARQ_BY_PAIRS(keepBits, __builtin_ipu_and)
+SPARQ_BY_PAIRS(maskFrom, __builtin_ipu_cmpge)
+SPARQ_BY_PAIRS(maskUpTo, __builtin_ipu_cmple)
+SPARQ_BY_PAIRS(maskAbove, __builtin_ipu_cmpgt)
+#undef SPARQ_BY_PAIRS
+
 template <class V> inline V zeroBelow(const V &x, float limit, const V &y) {
-  return keepBits(
-      y, byPairs(x, V{} + limit, [](auto a, auto b) { return __builtin_ipu_cmpge(a, b); }));
+  return keepBits(y, maskFrom(x, V{} + limit));
 }
 template <class V> inline V zeroAbove(const V &x, float limit, const V &y) {
-  return keepBits(
-      y, byPairs(x, V{} + limit, [](auto a, auto b) { return __builtin_ipu_cmple(a, b); }));
+  return keepBits(y, maskUpTo(x, V{} + limit));
 }
 template <class V> inline V zeroUpTo(const V &x, float limit, const V &y) {
-  return keepBits(
-      y, byPairs(x, V{} + limit, [](auto a, auto b) { return __builtin_ipu_cmpgt(a, b); }));
+  return keepBits(y, maskAbove(x, V{} + limit));
 }
 // The power by itself goes through the integer registers, not y as well.
 template <class V> inline V timesPowerOfTwo(const V &y, const V &t) {

@@ -19,17 +19,17 @@ using IntsOut = poplar::Output<poplar::Vector<int, ONE_PTR, 8>>;
 struct Pieces {
   unsigned perBlock, quads; // pieces; in each, fours of positions
   unsigned apart;           // from a piece's first four positions to its others
-  unsigned half;            // 1 where a piece is half a word, else 0
+  unsigned halved;          // 1 where a piece is half a word, else 0
 
   explicit Pieces(unsigned indexBits)
       : perBlock(indexBits == 8 ? 16 : 8), quads(indexBits == 8 ? 1 : 2),
-        apart(indexBits == 2 ? 8 : quadSize), half(indexBits == 2 ? 1 : 0) {}
+        apart(indexBits == 2 ? 8 : quadSize), halved(indexBits == 2 ? 1 : 0) {}
   // For a piece of a block: its word, the shift of its codes within the word, and its first
   // position.
-  unsigned word(unsigned piece) const { return piece >> half; }
-  unsigned shift(unsigned piece) const { return (piece & half) * 8; }
+  unsigned word(unsigned piece) const { return piece >> halved; }
+  unsigned shift(unsigned piece) const { return (piece & halved) * 8; }
   unsigned position(unsigned piece) const {
-    return half ? word(piece) * 16 + (piece & 1) * quadSize : piece * quads * quadSize;
+    return halved ? word(piece) * 16 + (piece & 1) * quadSize : piece * quads * quadSize;
   }
 };
 

@@ -83,8 +83,8 @@ private:
       end -= size;
     }
   }
-  template <unsigned size> static float sum(const float *totals, unsigned nPartials) {
-    if constexpr (size == 1) {
+  template <unsigned size> static float sum(const float *const totals, unsigned nPartials) {
+    if (size == 1) {
       float one = 0.0f;
       for (unsigned partial = 0; partial != nPartials; ++partial)
         one += totals[partial * nDigits];
@@ -92,7 +92,7 @@ private:
     } else {
       Quad four{};
       for (unsigned partial = 0; partial != nPartials; ++partial)
-        for (unsigned i = 0; i != size; i += quadSize)
+        for (unsigned i = 0; i < size; i += quadSize)
           four += load<Quad>(totals + partial * nDigits + i);
       return (four[0] + four[1]) + (four[2] + four[3]);
     }

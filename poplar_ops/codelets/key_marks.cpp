@@ -101,8 +101,8 @@ public:
     const float wanted = static_cast<float>(selection.remaining);
     for (unsigned block = worker; block * blockSize < partPositions; block += numWorkers()) {
       unsigned left[piecesOfBlock], any = 0;
-      for (unsigned half = 0; half != piecesOfBlock; ++half)
-        any |= left[half] = doubts[block * piecesOfBlock + half];
+      for (unsigned side = 0; side != piecesOfBlock; ++side)
+        any |= left[side] = doubts[block * piecesOfBlock + side];
       if (any != 0) {
         if (selection.isExact())
           keepFirst(left, wanted - sixOf(block * 2));
@@ -110,8 +110,8 @@ public:
           keepBest(left, block, wanted);
       }
       unsigned n = 0;
-      for (unsigned half = 0; half != piecesOfBlock; ++half) {
-        const unsigned piece = block * piecesOfBlock + half, mark = marks[piece] | left[half];
+      for (unsigned side = 0; side != piecesOfBlock; ++side) {
+        const unsigned piece = block * piecesOfBlock + side, mark = marks[piece] | left[side];
         marks[piece] = mark;
         n += __builtin_popcount(mark);
       }
@@ -127,10 +127,10 @@ private:
   }
   // Of equal keys the first n.
   static void keepFirst(unsigned *left, float n) {
-    for (unsigned half = 0; half != piecesOfBlock; ++half)
-      for (unsigned each = left[half]; each != 0; each &= each - 1, n -= 1.0f)
+    for (unsigned side = 0; side != piecesOfBlock; ++side)
+      for (unsigned each = left[side]; each != 0; each &= each - 1, n -= 1.0f)
         if (n <= 0.0f)
-          left[half] &= ~(each & (0u - each));
+          left[side] &= ~(each & (0u - each));
   }
   // Of one key, or of two the first one at the higher position.
   void keepBest(unsigned *left, unsigned block, float wanted) const {
@@ -211,14 +211,14 @@ public:
     unsigned entry = begin;
     const unsigned base = rowBase + *layer * layerRows;
     for (Place place(*this, block); block != nBlocks && entry != end; ++block, place.next(*this))
-      for (unsigned half = 0; half != piecesOfBlock; ++half) {
-        unsigned bits = marks[block * piecesOfBlock + half];
+      for (unsigned side = 0; side != piecesOfBlock; ++side) {
+        unsigned bits = marks[block * piecesOfBlock + side];
         if (others != 0) {
           const unsigned n = __builtin_popcount(bits);
           bits = others < n ? dropLowest(bits, others) : 0;
           others -= minimum(others, n);
         }
-        const unsigned row = base + place.position + half * pieceSize;
+        const unsigned row = base + place.position + side * pieceSize;
         for (; bits != 0 && entry != end; bits &= bits - 1, ++entry) {
           const unsigned keyRow = row + lowestOne(bits);
           keyRows[entry] = keyRow;
@@ -242,12 +242,12 @@ private:
       before = after;
     }
   }
-  template <unsigned n> static float ofBlocks(const float *count) {
-    if constexpr (n == 1) {
+  template <unsigned n> static float ofBlocks(const float *const count) {
+    if (n == 1) {
       return *count;
     } else {
       Quad sum{};
-      for (unsigned i = 0; i != n; i += quadSize)
+      for (unsigned i = 0; i < n; i += quadSize)
         sum += load<Quad>(count + i);
       return (sum[0] + sum[1]) + (sum[2] + sum[3]);
     }

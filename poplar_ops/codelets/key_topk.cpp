@@ -231,9 +231,9 @@ public:
       for (; block * blockSize < end; block += numWorkers()) {
         const unsigned first = block * blockSize - begin;
         Doubtful found;
-        for (unsigned half = 0; half != piecesOfBlock; ++half) {
-          const unsigned at = first + half * pieceSize;
-          mark(block * piecesOfBlock + half, n > at ? minimum(n - at, pieceSize) : 0,
+        for (unsigned side = 0; side != piecesOfBlock; ++side) {
+          const unsigned at = first + side * pieceSize;
+          mark(block * piecesOfBlock + side, n > at ? minimum(n - at, pieceSize) : 0,
                nCandidates > at ? minimum(nCandidates - at, pieceSize) : 0, bin, filter, found);
         }
         doubtful[block * 2] = exact                       ? static_cast<float>(found.n)

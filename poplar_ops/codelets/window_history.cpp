@@ -87,12 +87,12 @@ public:
     const unsigned base = firstRow + *layer * layerRows, used = minimum(*filled, topK);
     unsigned first = 0; // the first entry that is not before this worker's positions
     for (unsigned n = used; n != 0;) {
-      const unsigned half = n / 2;
-      if (list[first + half] < base + begin) {
-        first += half + 1;
-        n -= half + 1;
+      const unsigned middle = n / 2;
+      if (list[first + middle] < base + begin) {
+        first += middle + 1;
+        n -= middle + 1;
       } else {
-        n = half;
+        n = middle;
       }
     }
     for (; first != used; ++first) {

@@ -12,9 +12,10 @@ from published_plans import plan, plan_model, plan_pod
 
 pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
 
-from sparq_ipu.planning import ModelPlan, whole_model
+from sparq_ipu.planning import ModelPlan, planner
 from sparq_ipu.planning.device_model import device_model
 from sparq_ipu.planning.model_shape import ModelShape
+from sparq_reference import DoesNotFit
 
 #: of a small IPU
 SMALL = dataclasses.replace(device_model(), tiles=16)
@@ -74,14 +75,17 @@ def test_both_programs_share_a_tile(
     def plan_of(need: Callable[[int], int | None]) -> Callable[[int], Any]:
         def of(n: int) -> Any:
             n_bytes = need(n)
-            return None if n_bytes is None else SimpleNamespace(n_layers=n, max_tile_bytes=n_bytes)
+            if n_bytes is None:
+                return DoesNotFit("too large", "tile memory")
+            return dataclasses.replace(made, request=SimpleNamespace(n_layers=n), memory={"bytes": n_bytes})
 
         return of
 
-    n, tiered, others = whole_model.most_on_chip(20, plan_of(of_tiered), plan_of(of_others), 1000)
+    made = plan(**HEADS, seq_len=64, kernel="dense-streaming", device=SMALL)
+    n, tiered, others = planner.most_on_chip(20, plan_of(of_tiered), plan_of(of_others), 1000)
     assert n == found
-    assert (tiered.n_layers if tiered else 0) == found
-    assert (others.n_layers if others else 0) == (20 - found if found else 0)
+    assert (tiered.request.n_layers if tiered else 0) == found
+    assert (others.request.n_layers if others else 0) == (20 - found if found else 0)
 
 
 def test_no_more_rounds_than_make_it_smaller() -> None:

@@ -136,8 +136,11 @@ def test_every_layer_and_every_weight_is_somewhere() -> None:
     assert heads.layers_on_chip[1] == planned(n_ipus=2).layers_on_chip[1] == heads.request.shape.n_layers
     assert [ipu.n_layers for ipu in heads.ipus] == [6, 6]
     assert sum(ipu.weights_read for ipu in heads.ipus) == planned().ipus[0].weights_read
-    there, back = (link_seconds(device_model(), {way: 2 * 128}, 2) for way in ((1, 0), (0, 1)))
-    assert heads.seconds_links == pytest.approx(6 * 2 * (there + back))  # attention, and what follows it
+    model = device_model()
+    there, back = (link_seconds(model, {way: 2 * 128}, 2) for way in ((1, 0), (0, 1)))
+    on_chip = (model.exchange_fixed_cycles + 1 + model.sync_cycles) / model.clock_hz  # a byte of each tile
+    # attention, and what follows it
+    assert heads.seconds_links == pytest.approx(6 * 2 * (there + back + 2 * on_chip))
 
 
 def test_an_embedding_that_is_tied_is_there_once() -> None:

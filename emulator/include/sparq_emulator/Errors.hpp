@@ -18,7 +18,8 @@ struct OutOfTileMemory : poplar::graph_memory_allocation_error {
   unsigned tile;      // the fullest
 
   OutOfTileMemory(const std::string &message, std::uint64_t need, std::uint64_t room, unsigned tile)
-      : poplar::graph_memory_allocation_error(message), need(need), room(room), tile(tile) {}
+      : poplar::graph_memory_allocation_error(message + " [out_of_tile_memory]"), need(need),
+        room(room), tile(tile) {}
 };
 
 } // namespace emulator

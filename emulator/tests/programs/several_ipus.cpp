@@ -100,21 +100,31 @@ void vertices(const char *codelets) {
             << ",\"last\":" << readTensor<float>(engine, "y", 32).back() << "}\n";
 }
 
+float writtenTo(Engine &engine, const std::string &buffer) {
+  std::vector<float> row(16);
+  engine.copyFromRemoteBuffer(buffer, row.data(), 1);
+  return row.back();
+}
+
 void streaming() {
   Device device = emulatedPod(2, 2);
   Graph graph(device);
   Sequence program;
+  Tensor row = graph.addVariable(UNSIGNED_INT, {1}, "row"); // on one IPU for the buffers of both
+  graph.setTileMapping(row, 0);
+  graph.setInitialValue(row, 1u);
   for (unsigned ipu = 0; ipu < 2; ++ipu) {
     Tensor t = graph.addVariable(FLOAT, {16}, "t");
     graph.setTileMapping(t, 2 * ipu + 1);
-    program.add(Copy(t, graph.addRemoteBuffer("of" + std::to_string(ipu), FLOAT, 16)));
+    graph.setInitialValue(t, 5.0f + ipu);
+    program.add(Copy(t, graph.addRemoteBuffer("of" + std::to_string(ipu), FLOAT, 16, 2), row));
   }
   Engine engine(graph, program);
   engine.load(device);
   engine.run();
   for (const MemoryUse &use : streamingMemory(engine))
     std::cout << "{\"buffer\":" << quoted(use.name) << ",\"bytes\":" << use.bytes
-              << ",\"ipu\":" << use.ipu << "}\n";
+              << ",\"ipu\":" << use.ipu << ",\"written\":" << writtenTo(engine, use.name) << "}\n";
 }
 
 // Remote copies of two IPUs, by what is between them: which go on at once, and what they take

@@ -50,8 +50,15 @@ def sync_hops(n_ipus: int) -> int:
     return 1 + n_ipus // 4
 
 
+def exchange_seconds(model: DeviceModel, tile_bytes: int) -> dict[str, float]:
+    """What an exchange between IPUs takes on the chips, beside the links: the most a tile sends or receives,
+    and a sync."""
+    cycles = model.exchange_fixed_cycles + -(-tile_bytes // int(model.exchange_bytes_per_cycle))
+    return {"exchange": cycles / model.clock_hz, "sync": model.sync_cycles / model.clock_hz}
+
+
 def link_seconds(model: DeviceModel, flows: Flows, n_ipus: int) -> float:
-    """Modelled seconds of one exchange between IPUs."""
+    """What it takes on the links."""
     bytes_time = busiest_link_bytes(flows) / model.link_bytes_per_second
     return bytes_time + 2 * sync_hops(n_ipus) * model.link_hop_seconds
 

@@ -17,7 +17,7 @@ from sparq_ipu.device_options import Share
 from sparq_ipu.kernels import DEFAULT
 from sparq_ipu.planning.counting import counted, counted_between, seconds_beyond, streamed_bytes
 from sparq_ipu.planning.device_model import DeviceModel
-from sparq_ipu.planning.links import gateways, link_seconds
+from sparq_ipu.planning.links import exchange_seconds, gateways, link_seconds
 from sparq_ipu.planning.on_chip import seconds_high, seconds_low
 from sparq_ipu.planning.record import NOT_IN_A_PLAN
 from sparq_ipu.planning.request import Request, check_request
@@ -173,13 +173,8 @@ def _hand_over(request: Request, slots: int, source: int) -> dict[str, float]:
     the links, by category. `slots` share the tasks."""
     model, n_tasks = request.model, request.cache.n_tasks
     of_task = 2 * request.cache.head_dim * (request.n_heads // request.cache.n_kv_heads)
-    of_tile = -(-n_tasks // slots) * of_task
-    cycles = model.exchange_fixed_cycles + -(-of_tile // int(model.exchange_bytes_per_cycle))
-    return {
-        "exchange": cycles / model.clock_hz,
-        "sync": model.sync_cycles / model.clock_hz,
-        "links": link_seconds(model, {(source, source + 1): n_tasks * of_task}, request.n_ipus),
-    }
+    links = link_seconds(model, {(source, source + 1): n_tasks * of_task}, request.n_ipus)
+    return {**exchange_seconds(model, -(-n_tasks // slots) * of_task), "links": links}
 
 
 def _together(of_ipu: Sequence[dict[str, Any]], between: Sequence[dict[str, Any]]) -> dict[str, float]:

@@ -17,9 +17,10 @@ import math
 from typing import Any, Callable, Sequence
 
 from sparq_ipu.planning.device_model import DeviceModel, device_model
-from sparq_ipu.planning.links import link_seconds
+from sparq_ipu.planning.links import exchange_seconds, link_seconds
 from sparq_ipu.planning.model_plan import ATTENTION, SPLITS, IpuPlan, ModelPlan, ModelRequest, Need
 from sparq_ipu.planning.model_shape import NO_WEIGHTS, WEIGHT_BITS, ModelShape, shape_of
+from sparq_ipu.planning.planner import most_on_chip
 from sparq_ipu.planning.record import Plan
 from sparq_ipu.transformers.settings.layers import RECOMMENDED, recommended
 from sparq_reference import CacheSpec, DoesNotFit, SparqSettings, checks
@@ -239,14 +240,20 @@ def _with_weights(request: ModelRequest, place: str, layers: _Layers) -> ModelPl
 def _link_seconds(request: ModelRequest) -> float:
     """What passes between IPUs in a step: hidden states in fp16, from part to part; with heads split every
     layer adds up the parts' contributions twice, on IPU 0, and hands the sums out again."""
-    n, n_bytes = request.n_ipus, 2 * request.cache.batch * request.shape.hidden_size
+    n, model = request.n_ipus, request.model
+    n_bytes = 2 * request.cache.batch * request.shape.hidden_size
+
+    def exchange(*flows: tuple[int, int]) -> float:
+        tile_bytes = math.ceil(len(flows) * n_bytes / model.tiles)
+        on_chip = sum(exchange_seconds(model, tile_bytes).values())
+        return on_chip + link_seconds(model, dict.fromkeys(flows, n_bytes), n)
+
     if n == 1:
         return 0.0
     if request.split == "layers":
-        return sum(link_seconds(request.model, {(i, i + 1): n_bytes}, n) for i in range(n - 1))
-    there = link_seconds(request.model, {(i, 0): n_bytes for i in range(1, n)}, n)
-    back = link_seconds(request.model, {(0, i): n_bytes for i in range(1, n)}, n)
-    return 2 * request.shape.n_layers * (there + back)
+        return sum(exchange((i, i + 1)) for i in range(n - 1))
+    there, back = ([way(i) for i in range(1, n)] for way in (lambda i: (i, 0), lambda i: (0, i)))
+    return 2 * request.shape.n_layers * (exchange(*there) + exchange(*back))
 
 
 def _ipu(
@@ -304,52 +311,17 @@ def _choose(
     if len(kernels) == 1:
         return without
 
-    def planned(kernel: str, n: int) -> Plan | None:
-        found = layers.plan(request, kernel, n * flight)
-        return found if isinstance(found, Plan) else None
-
     n_on_chip, on_chip, rest = most_on_chip(
-        n_layers, lambda n: planned(kernels[0], n), lambda n: planned(kernels[-1], n), room
+        n_layers,
+        lambda n: layers.plan(request, kernels[0], n * flight),
+        lambda n: layers.plan(request, kernels[-1], n * flight),
+        room,
     )
     if on_chip is None:
         return without
     if isinstance(plain, Plan) and on_chip.seconds_per_query >= plain.seconds_per_query:
         return without  # of short contexts there is little to stream
     return n_on_chip, on_chip, rest, None
-
-
-def most_on_chip(
-    n_layers: int,
-    on_chip: Callable[[int], Plan | None],
-    others: Callable[[int], Plan | None],
-    room: int,
-) -> tuple[int, Plan | None, Plan | None]:
-    """How many of an IPU's layers can be on chip beside the others, which have a program of their own.
-
-    Args:
-        on_chip, others: the plan of so many layers of either kind; None where they do not fit by themselves.
-        room: bytes of a tile for both.
-
-    Returns:
-        The number, and both plans; 0 and no plan where none fits.
-    """
-
-    def mixed(n: int) -> tuple[int, Plan | None, Plan | None] | None:
-        both = on_chip(n), others(n_layers - n) if n != n_layers else None
-        if both[0] is None or (both[1] is None and n != n_layers):
-            return None
-        fits = sum(plan.max_tile_bytes for plan in both if plan) <= room
-        return (n, *both) if fits else None
-
-    best = mixed(n_layers)
-    low, high = 0, n_layers  # SRAM grows with the layers on chip
-    while best is None or best[0] != n_layers:
-        if high - low <= 1:
-            break
-        middle = (low + high) // 2
-        tried = mixed(middle)
-        low, high, best = (middle, high, tried) if tried else (low, middle, best)
-    return best or (0, None, None)
 
 
 #: changes that let weights fit SRAM; of the others nobody would make one for that

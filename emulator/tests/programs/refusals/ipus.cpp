@@ -49,11 +49,6 @@ void ipus(Cases &c) {
     p.prog.add(Copy(t, p.buffer));
     p.run();
   });
-  c.add("remote_offset_on_another_ipu", [](bool spoil) {
-    Pod p(2);
-    p.prog.add(Copy(p.on(1), p.buffer, p.on(spoil ? 4 : 3, UNSIGNED_INT, {1})));
-    p.run();
-  });
   c.add("streaming_memory_of_an_ipu", [](bool spoil) {
     Pod p(std::size_t(1) << 20, 4096); // 16 GiB
     p.graph.addRemoteBuffer("small", FLOAT, 8);

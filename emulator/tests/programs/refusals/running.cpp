@@ -2,6 +2,7 @@
 // Control programs, engines and codelet files.
 #include "cases.hpp"
 #include <poplar/CSRFunctions.hpp>
+#include <poplar/DeviceManager.hpp>
 
 void control(Cases &c) {
   c.add("predicate_of_rank_1", [](bool bad) {
@@ -81,6 +82,27 @@ void engine(Cases &c) {
     Bench b;
     setStochasticRounding(b.graph, b.prog, bad);
     b.run();
+  });
+  c.add("floating_point_words_of_nobody", [](bool bad) {
+    Bench b;
+    Tensor words = b.variable(UNSIGNED_INT, {4}, "words");
+    b.graph.setInitialValue<unsigned>(words, bad ? ~0u : 0u);
+    setFloatingPointBehaviour(b.graph, b.prog, words);
+    b.run();
+  });
+  c.add("floating_point_words_of_three_tiles", [](bool bad) {
+    Bench b;
+    setFloatingPointBehaviour(b.graph, b.prog, b.variable(UNSIGNED_INT, {bad ? 3u : 4u}, "words"));
+  });
+  c.add("compute_set_of_another_graph", [](bool bad) {
+    Bench b, other;
+    const ComputeSet second = other.graph.addComputeSet("second");
+    b.prog.add(Execute(bad ? second : b.cs));
+    b.run();
+  });
+  c.add("device_that_is_not_there", [](bool bad) {
+    if (bad)
+      DeviceManager().getDevice(99);
   });
   c.add("options_not_json", [](bool bad) {
     OptionFlags flags;
