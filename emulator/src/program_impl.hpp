@@ -44,8 +44,8 @@ struct ProgramImpl {
   ComputeSet computeSet;
   Function function;
   unsigned count = 0;
-  bool flag = false;          // While: loops while the predicate is this. Error: is conditional
-  bool checked = false;       // Switch: a control value without a case is an error
+  bool flag = false;    // While: loops while the predicate is this. Error: is conditional
+  bool checked = false; // Switch: a control value without a case is an error
   std::map<unsigned, unsigned> replicaMap; // such a copy's
   Tensor src, dst, offset, predicate;
   DataStream stream;
