@@ -19,7 +19,7 @@ def test_the_exception_holds_need_room_and_tile(programs, words):
     assert r["message"] == (
         f"tile memory: tile 2 must need at most {ROOM} bytes, got {need} "
         f"(largest: big {8 * words}, (stacks) {STACKS}, (control code) {CONTROL}, "
-        f"(host exchange code) {HOST}, (vertex state) 0)"
+        f"(host exchange code) {HOST}, (vertex state) 0) [out_of_tile_memory]"
     )
 
 
