@@ -93,7 +93,7 @@ def test_estimators_read_constants(lines):
     values = one(lines, "values")
     assert (values["cycles"], values["flops"]) == (234 * 10**5 + 51, 2)
     assert values["message"] == (
-        "getInitialValues: field 'rows' must be state or connected to constants, got 'x'"
+        "getInitialValues: field 'rows' must be state or connected to constants, got 'x' [index_out_of_range]"
     )
 
 

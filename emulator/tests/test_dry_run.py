@@ -72,7 +72,7 @@ def test_errors_that_a_dry_run_gets_to_are_thrown(outcomes):
 
 
 def test_conditional_aborts_are_left_out(outcomes):
-    assert outcomes["abort_on_condition"]["real"] == "it holds"
+    assert outcomes["abort_on_condition"]["real"] == "it holds [program_aborted]"
     assert outcomes["abort_on_condition"]["dry"] == {"after": 1}
 
 

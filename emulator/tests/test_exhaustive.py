@@ -71,6 +71,6 @@ def test_a_new_value_does_not_compile_unmentioned(errors, name, source):
 
 def test_an_unknown_program_is_refused_by_name(programs):
     assert programs.json("unknown_program") == {
-        "real": "compile: class of program must be one that the emulator knows, got number 99",
-        "dry": "dry run: class of program must be one that the emulator knows, got number 99",
+        "real": "compile: class of program must be one that the emulator knows, got number 99 [bad_argument]",
+        "dry": "dry run: class of program must be one that the emulator knows, got number 99 [bad_argument]",
     }

@@ -151,7 +151,8 @@ def test_options_of_an_engine_switch_exceptions_on(results):
     (stopped,) = results(case, "run", POPLAR_ENGINE_OPTIONS=given)
     assert "overflow (oflo)" in stopped
     assert results(case, "set:00000", "run", POPLAR_ENGINE_OPTIONS=given) == [65504.0]
-    assert results(case, f"option:{nan}=1", "run") == f"engine option {nan} must be true or false, got '1'"
+    refused = f"engine option {nan} must be true or false, got '1' [bad_engine_option]"
+    assert results(case, f"option:{nan}=1", "run") == refused
 
 
 def test_codelets_that_hide_their_events_are_refused_where_one_would_stop(programs, tmp_path):
