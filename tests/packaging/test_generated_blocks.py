@@ -59,6 +59,9 @@ COMPARED = {
     ("docs/settings.md", "study/weights.py"): (
         "study/tests/test_weights.py::test_the_document_has_the_table_of_the_lines",
     ),
+    ("docs/settings.md", "study/prompt_blocks.py"): (
+        "study/tests/test_prompt_blocks.py::test_the_document_has_the_table_of_the_lines",
+    ),
     ("docs/reuse.md", "study/reuse.py"): (
         "study/tests/traces/test_reuse_command.py::test_the_document_is_what_the_lines_say",
     ),
