@@ -164,3 +164,20 @@ def test_no_room() -> None:
     with pytest.raises(ValueError, match=f"^{rule}"):
         attend(rotary, products, cache, None)
     assert cache.lengths.tolist() == [41, 41, 41]
+
+
+def test_a_second_token_that_fails_takes_the_first_one_back() -> None:
+    products, rotary = a_step("float32", rows=1)
+    twice = torch.ones(2 * BATCH, products.shape[1])
+    beyond = twice.clone()
+    beyond[-1, -1] = 1e6
+    cache, full = a_cache((HELD - 1,) * BATCH), a_cache((HELD,) * BATCH)
+    waves = waves_of(cache, SETTINGS, None, 2)
+    assert waves is not None and len(waves) == 2
+    assert rotary.attend(beyond, waves) is None
+    assert cache.lengths.tolist() == [HELD - 1] * BATCH
+    with pytest.raises(ValueError, match=r"^append: length must be at most capacity=41 "):
+        rotary.attend(twice, waves_of(full, SETTINGS, None, 2))
+    assert full.lengths.tolist() == [HELD] * BATCH
+    done = rotary.attend(twice, waves)
+    assert done is not None and done[1] == [HELD] * BATCH + [HELD + 1] * BATCH
