@@ -282,12 +282,16 @@ def test_lossless_continues_from_disk(tmp_path: Path, monkeypatch: Any) -> None:
     assert results[0].tokens == results[1].tokens and results[0].n_accepted == results[1].n_accepted
 
 
-def test_models_with_layers_of_their_own_are_refused(tmp_path: Path) -> None:
+def test_layers_with_windows_continue_from_disk(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(beginning, "PIECE", 512)
     family = FAMILIES["Gemma 3"]
-    model = tiny_model(family.kind, **family.changes)
+    model = tiny_model(family.kind, max_position_embeddings=4096, **family.changes)
     sparq_ipu.transformers.enable(model, rank=2, top_k=16)
-    with pytest.raises(ValueError, match="generate: --cache-dir must be left out for a model"):
-        run_of(model, tokens_of(40), tmp_path)
+    prompt = tokens_of(1100)
+    expected, bits = run_of(model, prompt, tmp_path / "none")
+    run_of(model, prompt, tmp_path / "kept")
+    again, again_bits = run_of(model, prompt, tmp_path / "kept")
+    assert (again.n_held, again.tokens, again_bits) == (1024, expected.tokens, bits)
 
 
 def test_the_command_says_what_came_from_disk(checkpoint: Path, tmp_path: Path, capsys: Any) -> None:
