@@ -84,6 +84,8 @@ def test_places_of_the_server(model: Any) -> None:
     """Pieces in random cuts, a copied beginning, an answer that is forgotten, rows that were kept on disk."""
     rng = np.random.default_rng(0)
     tokens = tokens_of(BLOCK + 40)[0].tolist()
+    how = {**SETTINGS, "min_seq_len": len(tokens) + 4}  # some steps are dense
+    sparq_ipu.transformers.enable(model, **how)
     contexts = Contexts(model, 4, 512)
     try:
 
