@@ -9,7 +9,7 @@ from sparq_ipu.commands.tables import markdown_table
 from sparq_ipu.transformers.settings.layers import RECOMMENDED, recommended_top_k
 
 from . import report
-from .later import KL, gap, in_order
+from .later import KL, gap, in_order, lengths
 from .methods import parse_method
 from .tasks import TASKS
 
@@ -91,22 +91,24 @@ def _task(tasks: Sequence[Any], model: str, seq_len: int, method: str, files: Fi
 
 
 def table(rows: Sequence[Default]) -> str:
-    """KL, copying and finding, beside dense attention."""
-    head = ["model", "tokens", "`top_k`", "share of dense attention's bytes", "KL [95 %]"]
-    for name in ("copied", "found"):
-        head += [f"{name}, dense", f"{name}, SparQ", "difference [95 %]"]
-    lines = []
+    """KL; then copying and finding, beside dense attention."""
+    head = ["model", "positions", "`top_k`", "share of dense attention's bytes"]
+    kl, tasks = [], []
     for row in rows:
-        cells = [row.model, f"{row.seq_len:,}", str(row.top_k), f"{100 / report.compression(row.lm):.1f} %"]
-        cells.append(report.interval(report.estimate(row.lm, KL), KL.digits))
+        interval = report.interval(report.estimate(row.lm, KL), KL.digits)
+        kl.append([row.model, f"{row.seq_len:,}", str(row.top_k), _share(row.lm), interval])
         for found in (row.copying, row.finding):
-            if found is None:
-                cells += [""] * 3
-            else:
-                cells += [f"{value:.3f}" for value in found.values()]
-                cells.append(gap(found.sparq, found.dense, found.metric))
-        lines.append(cells)
-    return markdown_table(head, lines)
+            if found is not None:
+                cells = [row.model, lengths(found.sparq.values()), str(row.top_k), _share(found.sparq)]
+                cells += [found.task.name, str(len(found.sparq))]
+                both = (f"{value:.3f}" for value in found.values())
+                tasks.append([*cells, *both, gap(found.sparq, found.dense, found.metric)])
+    of_tasks = [*head, "task", "contexts", "dense", "SparQ", "difference [95 %]"]
+    return "\n\n".join((markdown_table([*head, "KL [95 %]"], kl), markdown_table(of_tasks, tasks)))
+
+
+def _share(items: Items) -> str:
+    return f"{100 / report.compression(items):.1f} %"
 
 
 def sentence(rows: Sequence[Default]) -> str:

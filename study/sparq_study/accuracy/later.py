@@ -12,7 +12,7 @@ import itertools
 import json
 import math
 from pathlib import Path
-from typing import Any, Container, Dict, Sequence
+from typing import Any, Container, Dict, Iterable, Sequence
 
 from sparq_ipu.commands.tables import markdown_table
 
@@ -272,6 +272,12 @@ def components_table(files: Sequence[list[dict[str, Any]]]) -> str:
     return markdown_table([*header, f"difference from `{LATER_LEVELS[1]}`"], rows)
 
 
+def lengths(items: Iterable[dict[str, Any]]) -> str:
+    """The positions of items: one length, or the least and the greatest."""
+    found = sorted({line["seq_len"] for line in items})
+    return " to ".join(f"{length:,}" for length in dict.fromkeys((found[0], found[-1])))
+
+
 def tasks_table(files: Sequence[list[dict[str, Any]]]) -> str:
     """Repetition and retrieval: of dense attention, and of each other method less that.
 
@@ -281,11 +287,10 @@ def tasks_table(files: Sequence[list[dict[str, Any]]]) -> str:
     for lines in files:
         by_task = {task: report.select(lines, task, TASKS[task].questions[-1]) for task in TASKS_TOLD}
         found = {task: of for task, of in by_task.items() if of}
-        lengths = [line["seq_len"] for of in found.values() for line in of["dense"].values()]
-        runs.append((lines[0]["model"], min(lengths), max(lengths), found))
+        dense = [line for of in found.values() for line in of["dense"].values()]
+        runs.append((lines[0]["model"], min(line["seq_len"] for line in dense), lengths(dense), found))
     rows = []
-    for model, shortest, longest, found in sorted(runs, key=lambda run: run[:3]):
-        positions = f"{shortest:,}" + (f" to {longest:,}" if longest > shortest else "")
+    for model, _, positions, found in sorted(runs, key=lambda run: run[:3]):
         of_one = next(iter(found.values()))
         for method, items in of_one.items():
             cells = []
