@@ -10,14 +10,14 @@ import numpy as np
 from sparq_reference import ideal, key_index, numerics
 
 U = 2.0**-24
-V = U / (1 - U)
-EXP_ERROR, SQRT_ERROR = 2.2, 1.6  #: in units of V
+EPS = U / (1 - U)
+EXP_ERROR, SQRT_ERROR = 2.2, 1.6  #: in units of EPS
 FLUSHED = 2.0**-48
 
 
 def k(n: float) -> float:
     """K(n): the relative error of n roundings in a row."""
-    return float(np.expm1(n * V))
+    return float(np.expm1(n * EPS))
 
 
 def n_blocks(n: int) -> int:
@@ -66,7 +66,7 @@ def stored_error(index: key_index.KeyIndex, keys: np.ndarray, index_bits: int) -
 
 
 def coefficient_error(q: np.ndarray, index: key_index.KeyIndex, index_bits: int) -> np.ndarray:
-    """Section 2, key index: C, (n_blocks, 64), from rounding q (r,) times the steps to coefficients."""
+    """Section 2, key index: Q, (n_blocks, 64), from rounding q (r,) times the steps to coefficients."""
     limit = min({8: 2047, 4: 127, 2: 127}[index_bits], (2**24 - 1) // ((2**index_bits - 1) * len(q)))
     v = np.abs(q.astype(float)[:, None] * index.step.astype(float))
     unit = v.max(axis=0) / limit
@@ -95,7 +95,7 @@ class Softmax(NamedTuple):
 
 def softmax(scores: np.ndarray, d: np.ndarray) -> Softmax:
     """Section 3: E and the cut, for ideal scores (n,) and their errors D (n,)."""
-    e = d + (54 + EXP_ERROR) * V
+    e = d + (54 + EXP_ERROR) * EPS
     may_be_cut = scores - d - (scores + d).max() < -54 * (1 - U)
     p = np.exp(scores - scores.max())
     return Softmax(np.where(may_be_cut, -np.inf, scores - e), scores + e, p / p.sum())

@@ -16,6 +16,7 @@ from sparq_reference import SparqSettings, exact, ideal, numerics
 from sparq_reference.layout import Steps
 
 REAL = Path(__file__).resolve().parent.parent / "data" / "smollm2_hamlet.npz"
+PAGE = Path(__file__).resolve().parents[2] / "docs/error_bound.md"
 LAYERS = (2, 23)
 
 
@@ -107,6 +108,21 @@ def test_each_kind_of_input(kind: str, n_local: int, index_bits: int) -> None:
     for kinds in ((kind,) * 3, (kind, "normal", "normal"), ("normal", "normal", kind)):
         x = strategies.make_attention(rng, lengths=[129, 300], kinds=kinds, **sizes)
         check_sparq(x, SparqSettings(20, 64, n_local, True), index_bits)
+
+
+def test_the_example_of_the_page() -> None:
+    rng = np.random.default_rng(0)
+    shapes = ((1, 1, 128), (1, 1, 16384, 128), (1, 1, 16384, 128))
+    query, key, value = (rng.standard_normal(shape).astype(np.float16) for shape in shapes)
+    x = strategies.Attention(query, key, value, np.array([16384]))
+    settings = SparqSettings(32, 128)
+    steps = exact.sparq_steps(*x.qkv, settings, lengths=x.lengths)
+    bounds = error_bound.sparq(*x.qkv, x.lengths, steps.components, steps.positions, settings.mean_value, 16)
+    ideal_output = bounds.ideal["output"]
+    error = np.abs(steps.output - ideal_output).max()
+    bound, largest = bounds.error["output"].max(), np.abs(ideal_output).max()
+    said = f"the bound is {bound:.1e}, the error {error:.1e} and the largest output {largest:.1e}"
+    assert said in " ".join(PAGE.read_text(encoding="utf-8").split())
 
 
 @pytest.mark.parametrize("layer", LAYERS)
