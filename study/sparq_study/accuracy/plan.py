@@ -287,7 +287,7 @@ def default_plan() -> Plan:
 
 
 def held_out_plan() -> Plan:
-    """Texts, needles and seed that no setting was chosen on; dense attention and what may be recommended.
+    """Held-out texts, other needles and another seed; dense attention and what may be recommended.
 
     One needle tells nothing (every setting finds it), and the lists of words differ too much to tell
     anything: these tasks are left out.
@@ -298,7 +298,7 @@ def held_out_plan() -> Plan:
 
 
 def later_plan() -> Plan:
-    """Methods that came after SparQ, on texts that no setting was chosen on.
+    """Methods that came after SparQ, on held-out texts.
 
     Each model and length (`lm.length`) has a file of its own.
     """
