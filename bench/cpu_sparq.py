@@ -40,11 +40,11 @@ from lib.common import (
     timing,
 )
 from lib.inputs import Inputs, random_inputs
-from lib.processor import processor
 
 from sparq_ipu import KVCache
 from sparq_ipu.attention import attention
 from sparq_ipu.backends import cpu
+from sparq_ipu.commands.processor import processor
 from sparq_reference import CacheSpec, exact, transfers
 from sparq_reference.checks import INDEX_BITS
 

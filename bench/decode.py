@@ -48,12 +48,12 @@ from lib.decode_method import METHODS, OURS, Method, head_dim_of, settings_of
 from lib.decode_parts import PARTS
 from lib.decode_tables import TYPES, best_plain, of_the_lengths, of_the_peers, read_rows
 from lib.json_lines import SCHEMA, JsonLines
-from lib.processor import processor
 from lib.quiet import Pace, noise, others, watched
 from peers import KV_TYPES, Peer, prompt_tokens
 
 from sparq_ipu.commands.command_line import thread_count
 from sparq_ipu.commands.extras import needed
+from sparq_ipu.commands.processor import processor
 from sparq_ipu.commands.tables import replace_block
 from sparq_ipu.planning.cpu_plan import plan_cpu
 

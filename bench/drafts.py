@@ -16,8 +16,8 @@ import sys
 from typing import Any
 
 from lib.common import git_revision, guarded, repeat_command
-from lib.processor import processor
 
+from sparq_ipu.commands.processor import processor
 from sparq_ipu.drafts import MOST
 
 EDIT = """Fix the typo "recieve" in this code. Answer with the whole code.

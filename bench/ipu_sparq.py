@@ -419,7 +419,7 @@ def print_results(rows: list[Row]) -> None:
         print("low, high: the time in ms with work on chip at the ends of its range.")
     if any(row["footprint_extrapolated"] for row in rows):
         print("*: extrapolated, for a cache larger than any that was measured for the model.")
-    print("over best dense: against the fastest dense kernel here; over streaming: against dense-streaming.")
+    print("over best dense: against the fastest dense kernel here; over streaming: against streamed keys.")
     print("in theory: bytes moved, dense / SparQ.")
     if any(KERNELS[row["kernel"]].memory == "tiered" for row in rows):
         share = next(r["hit_rate"] for r in rows if KERNELS[r["kernel"]].memory == "tiered")

@@ -55,10 +55,10 @@ from typing import Any, AsyncIterator, Callable, Iterator
 import numpy as np
 from lib.common import ROOT, repeat_command
 from lib.json_lines import SCHEMA, JsonLines
-from lib.processor import processor
 from lib.quiet import Others
 
 from sparq_ipu.commands.command_line import Parser, guarded, number, positive_integer, thread_count
+from sparq_ipu.commands.processor import processor
 from sparq_ipu.transformers.loading.checkpoints import check_path
 from sparq_ipu.transformers.settings.layers import WEIGHTS
 

@@ -69,8 +69,7 @@ def seconds(a: argparse.Namespace) -> Iterator[dict[str, Any]]:
     from sparq_study.accuracy.tasks import Words
 
     torch.set_num_threads(a.threads)
-    sys.path.append(str(ROOT / "bench"))
-    from lib.processor import processor as of_machine
+    from sparq_ipu.commands.processor import processor as of_machine
 
     path = smollm2_path() if a.model is None else a.model
     model, tokenizer = load_model(path, "bfloat16", weights=a.weights)

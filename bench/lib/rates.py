@@ -9,7 +9,7 @@ from typing import Any, Mapping
 
 import torch
 
-from .processor import processor
+from sparq_ipu.commands.processor import processor
 
 
 def rows_of(calls: Mapping[str, tuple[float, Any]], repeats: int, **shape: int) -> list[dict[str, Any]]:

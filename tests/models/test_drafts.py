@@ -84,6 +84,8 @@ def _always(monkeypatch: Any) -> None:
 @pytest.fixture(params=["parrot", "random"])
 def make(request: Any, monkeypatch: Any) -> Any:
     """Makes a model: one that has most drafts right, or one whose tokens depend on all earlier ones."""
+    for name in ("torch", "transformers", "sparq_ipu._cpu"):
+        pytest.importorskip(name)
     if request.param == "parrot":
         return parrot
     from lean_steps import a_wide_model
@@ -106,8 +108,9 @@ def make(request: Any, monkeypatch: Any) -> Any:
     "sampling", [{}, dict(do_sample=True, temperature=0.5), dict(repetition_penalty=1.3)]
 )
 def test_generate_draws_the_same_tokens(make: Any, sampling: dict[str, Any], window: int | None) -> None:
-    torch, transformers = (pytest.importorskip(name) for name in ("torch", "transformers"))
-    pytest.importorskip("sparq_ipu._cpu")
+    import torch
+    import transformers
+
     if transformers.__version__ < "5":
         pytest.skip("transformers 4 takes no decoding loop of ours")
     from lean_steps import SETTINGS
@@ -134,8 +137,7 @@ def test_generate_draws_the_same_tokens(make: Any, sampling: dict[str, Any], win
 @pytest.mark.usefixtures("_always")
 @pytest.mark.parametrize("weights", ["int4", None])
 def test_the_server_draws_the_same_tokens(make: Any, weights: str | None) -> None:
-    for name in ("torch", "transformers", "fastapi", "sparq_ipu._cpu"):
-        pytest.importorskip(name)
+    pytest.importorskip("fastapi")
     from tiny_models import tokens_of
     from tiny_server import Asked, running_engine
 

@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The name of the processor in rows of a bench."""
+"""The name of the processor in measured rows."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
-from lib import processor
+from sparq_ipu.commands import processor
 
 TWO = """processor\t: 0
 cpu family\t: 25

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The name of the processor, which rows of a bench say."""
+"""The name of the processor, which measured rows say."""
 
 from __future__ import annotations
 
