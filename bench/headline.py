@@ -13,19 +13,25 @@ printed.
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from pathlib import Path
-from typing import Dict, NamedTuple
+from typing import Any, Dict, Iterable, NamedTuple, cast
 
 from lib.common import ROOT, Parser, Row, guarded
 from lib.decode_tables import PEERS, model_name, read_rows
 
 from sparq_ipu.commands import pictures
 from sparq_ipu.commands.tables import markdown_table, replace_block
+from sparq_ipu.planning.cpu_plan import CpuPlan
+from sparq_ipu.planning.model_shape import shape_of
+from sparq_ipu.transformers.settings.layers import complete, recommended_top_k
 
 README, PICTURE = ROOT / "README.md", ROOT / "docs/headline.png"
 #: new tokens after the prompt
 NEW_TOKENS = 256
+#: what bytes allow sparsity to gain in a model of usual size
+LARGE = "Llama-3-8B"
 
 
 class Way(NamedTuple):
@@ -102,11 +108,24 @@ class Line(NamedTuple):
     dense: Point
     best: tuple[str, float]
     soonest: tuple[str, float] | None
+    #: shorter answers end sooner with another program; infinite: all do
+    least_answer: float
 
     def gains(self) -> tuple[float, float, float]:
         """Over the fastest other program; that of cache and kernels alone; that of sparsity."""
         speed, dense, best = self.ours.tokens_per_second, self.dense.tokens_per_second, self.best[1]
         return speed / best, dense / best, speed / dense
+
+
+def least_answer(ours: Point, others: Iterable[Point]) -> float:
+    """New tokens from which on we end before each of the others that were timed."""
+    least = 1
+    for other in others:
+        late = 0.0 if ours.first is None or other.first is None else ours.first - other.first
+        saved = 1 / other.tokens_per_second - 1 / ours.tokens_per_second
+        if late > 0:
+            least = max(least, math.inf if saved <= 0 else 1 + math.ceil(late / saved))
+    return least
 
 
 def lines_of(found: Points) -> list[Line]:
@@ -120,14 +139,15 @@ def lines_of(found: Points) -> list[Line]:
                 totals = [(name, point.total) for name, point in others.items() if point.total is not None]
                 soonest = min(totals, key=lambda of: of[1], default=None)
                 ours, dense = here[DEFAULT.method], here[DENSE.method]
-                lines.append(Line(model, seq_len, ours, dense, max(speeds, key=lambda of: of[1]), soonest))
+                best, least = max(speeds, key=lambda of: of[1]), least_answer(ours, others.values())
+                lines.append(Line(model, seq_len, ours, dense, best, soonest, least))
     return lines
 
 
 def table(lines: list[Line]) -> str:
     """Tokens per second with the gain split in two, and seconds of a whole answer."""
     whole = f"prompt + {NEW_TOKENS} tokens"
-    head = ("model", "positions", "best other program", "ours, dense", "ours, SparQ")
+    head = ("model", "tokens before", "best other", "ours, dense", "ours, SparQ")
     head += ("gain = cache and kernels x sparsity", f"{whole}: best other", f"{whole}: ours")
     rows = []
     for line in lines:
@@ -148,19 +168,37 @@ def table(lines: list[Line]) -> str:
 
 
 def of_prompts(found: Points) -> str:
-    """How long the program that reads prompts soonest takes for them, beside us."""
+    """How long we take to read a prompt, beside the program that reads it soonest, and what that costs."""
     ratios = []
     for here in (here for lengths in found.values() for here in lengths.values() if DEFAULT.method in here):
         others = {SHORT[way.method]: here[way.method].first for way in OTHERS if way.method in here}
         timed = [(seconds, name) for name, seconds in others.items() if seconds is not None]
         ours = here[DEFAULT.method].first
         if ours is not None and timed:
-            ratios.append((min(timed)[0] / ours, min(timed)[1]))
+            ratios.append((ours / min(timed)[0], min(timed)[1]))
     if not ratios:
         return "Prompts were not timed."
     names = " or ".join(dict.fromkeys(name for _, name in ratios))
     low, high = min(ratios)[0], max(ratios)[0]
-    return f"{names} reads a prompt in {low:.2f} to {high:.2f} of our time. SparQ does not apply to prefill."
+    text = f"SparQ does not speed up prefill: we take {low:.2f} to {high:.2f} times as long as {names}"
+    text += " to read a prompt."
+    late = [line for line in lines_of(found) if line.least_answer > 1]
+    if late:
+        line = max(late, key=lambda line: line.seq_len)
+        least = line.least_answer
+        answers = f"answers of under {least:,} tokens" if math.isfinite(least) else "all answers"
+        text += f" After {line.seq_len:,} tokens {names} finishes {answers} first."
+    return text
+
+
+def bound(model: str, seq_len: int) -> float:
+    """How many times as many bytes a token reads with dense attention and weights of 4 bits."""
+    shape = shape_of("headline", model)
+    settings = complete("headline", shape.head_dim, {"top_k": recommended_top_k(seq_len)})
+    windows = (None,) * shape.n_layers
+    plan = CpuPlan(shape, "int4", seq_len, 1, 1, settings, windows, cast(Any, None))
+    dense, sparq = plan.cache_bytes_read(None), plan.cache_bytes_read(settings.index_bits)
+    return (plan.weight_bytes_read + dense) / (plan.weight_bytes_read + sparq)
 
 
 def sentence(lines: list[Line], cpu: str) -> str:
@@ -168,7 +206,7 @@ def sentence(lines: list[Line], cpu: str) -> str:
     line = max(lines, key=lambda line: line.seq_len)
     gain, kernels, sparsity = line.gains()
     text = (
-        f"* **Measured on a CPU:** after {line.seq_len:,} positions {model_name(line.model)} decodes "
+        f"* **Measured on a CPU:** after {line.seq_len:,} tokens {model_name(line.model)} decodes "
         f"{line.ours.tokens_per_second:.1f} tokens/s with default settings, {gain:.2f} times as fast as "
         f"{line.best[0]} ({cpu}, 4-bit weights). Our cache and kernels give a factor of {kernels:.2f}, "
         f"sparsity one of {sparsity:.2f}."
@@ -178,7 +216,11 @@ def sentence(lines: list[Line], cpu: str) -> str:
             f" A prompt of that length and {NEW_TOKENS} new tokens take {line.ours.total:.1f} s, "
             f"with {line.soonest[0]} {line.soonest[1]:.1f} s."
         )
-    return text
+    return (
+        f"{text}\n* **Larger models gain less,** because weights outweigh the cache: with 4-bit weights, "
+        f"sparsity makes {LARGE} at most {bound(LARGE, line.seq_len):.2f} times as fast at this length. "
+        "Run `sparq-ipu plan` first."
+    )
 
 
 def shown(found: Points) -> tuple[str, dict[str, list[tuple[int, Point]]]]:
@@ -253,10 +295,13 @@ def main(argv: list[str] | None = None) -> int:
 
 def caption(rows: list[Row]) -> str:
     """What the table's figures are of."""
-    commits = ", ".join(sorted({row["git"][:8] for row in rows}))
+    ours = {row["top_k"] for row in rows if row["method"] == DEFAULT.method and row["dtype"] == DEFAULT.dtype}
+    top_k = " or ".join(str(value) for value in sorted(ours))
     return (
-        f"Decoded tokens per second, without the first token. All programs load the same 4-bit GGUF file; "
-        f"{rows[-1]['cpu']}, {rows[-1]['n_threads']} threads, default settings, commit {commits}."
+        f"Decoded tokens per second, without the first token. {rows[-1]['cpu']}, {rows[-1]['n_threads']} "
+        f"threads; default settings (`top_k={top_k}`); weights of one 4-bit GGUF file, which transformers "
+        "dequantises to bfloat16. Times of the other programs include sampling; "
+        "ours do not, and our cache holds random numbers."
     )
 
 

@@ -16,7 +16,7 @@ from sparq_ipu.commands import pictures
 
 def row(method: str, speed: float, first: float | None = None, dtype: str = "int4", **more: Any) -> Any:
     values = dict(method=method, tokens_per_second=speed, first_token_seconds=first, dtype=dtype, seq_len=8)
-    of_all = dict(model="m.gguf", cpu="here", error=None, git="abcdef01", n_threads=2)
+    of_all = dict(model="m.gguf", cpu="here", error=None, git="abcdef01", n_threads=2, top_k=256)
     return {**values, **of_all, **more}
 
 
@@ -45,9 +45,23 @@ def test_what_is_compared() -> None:
     assert "| m | 8 | 10.0 (OpenVINO) | 20.0 | 40.0 | 4.00 = 2.00 x 2.00 | 27.5 s (OpenVINO) | 9.4 s |" in (
         headline.table([line])
     )
-    assert headline.of_prompts(found).startswith("OpenVINO reads a prompt in 0.67 to 0.67 of our time")
+    assert "we take 1.50 to 1.50 times as long as OpenVINO to read" in headline.of_prompts(found)
+    # 1 s late, and 1/10 - 1/40 s sooner with each token after the first
+    assert (
+        line.least_answer == 15
+        and "OpenVINO finishes answers of under 15 tokens first" in headline.of_prompts(found)
+    )
+    slower = headline.least_answer(headline.Point(5.0, 3.0), [headline.Point(10.0, 2.0)])
+    sooner = headline.least_answer(headline.Point(5.0, 1.0), [headline.Point(10.0, 2.0)])
+    assert (slower, sooner) == (float("inf"), 1)
     with pytest.raises(ValueError, match=r"^headline: rows must have the method 'recommended', got none$"):
         headline.comparable(rows()[3:2])
+
+
+def test_what_bytes_allow_sparsity_to_gain() -> None:
+    """Less in a larger model, and more at a greater length."""
+    small, large = (headline.bound(model, 8192) for model in ("SmolLM2-135M", headline.LARGE))
+    assert small > 2 > 1.25 > large > 1.15 and headline.bound(headline.LARGE, 32768) > 1.5
 
 
 def test_readme_is_what_the_rows_say() -> None:

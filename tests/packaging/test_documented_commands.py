@@ -79,7 +79,7 @@ def test_readme_leads_with_use() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     lines = text.splitlines()
     assert len(lines) <= 160 and len(text.encode()) <= 9 * 1024
-    for name in ("pip install", "sparq-ipu generate", "sparq-ipu serve", ".enable(model)"):
+    for name in ("pip install", "sparq-ipu generate", "sparq-ipu serve", ".enable(model"):
         assert next(i for i, line in enumerate(lines, 1) if name in line) < 40, name
 
 
