@@ -6,7 +6,8 @@
     python bench/plans.py crossover --write    # the tables and the plot of docs/ipu_crossover.md
 
 Each time is that of attention in all layers for one token, in the fastest plan with at most so many IPUs:
-layers or heads over them, as many layers on chip as fit, no weights. SparQ has its recommended settings.
+layers or heads over them, or both where there are more than KV heads, as many layers on chip as fit, no
+weights. SparQ has its recommended settings.
 "With n IPUs" allows fewer, for a split over more can be slower. Times are modelled, with work on chip low,
 likely and high.
 """
@@ -15,7 +16,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
-import itertools
 import os
 import sys
 from pathlib import Path
@@ -24,7 +24,7 @@ from typing import Any, Sequence
 from sparq_ipu.commands import pictures
 from sparq_ipu.commands.tables import markdown_table
 from sparq_ipu.planning import ModelPlan, plan_model
-from sparq_ipu.planning.model_shape import NO_WEIGHTS
+from sparq_ipu.planning.model_shape import NO_WEIGHTS, shape_of
 
 from ..common import ROOT, Row
 from . import kept_rows, write
@@ -61,37 +61,54 @@ def none_hot(plan: ModelPlan) -> ModelPlan:
     return dataclasses.replace(plan, request=request, ipus=tuple(ipus))
 
 
-def cell(plan: ModelPlan) -> Row:
-    """What a row keeps of a plan."""
+def cell(plan: ModelPlan, groups: int) -> Row:
+    """What a row keeps of a plan for each of `groups` of IPUs, which work one after another."""
     n_on_chip, n_layers = plan.layers_on_chip
     return {
-        "seconds": [plan.seconds_low, plan.seconds_per_step, plan.seconds_high],
-        "n_ipus": plan.request.n_ipus,
-        "split": plan.request.split,
+        "seconds": [groups * t for t in (plan.seconds_low, plan.seconds_per_step, plan.seconds_high)],
+        "n_ipus": groups * plan.request.n_ipus,
+        "split": plan.request.split if groups == 1 else "both",
         "on_chip": n_on_chip / n_layers,
     }
 
 
-def rows_of(model: str, seq_len: int, batch: int = 1) -> list[Row]:
-    """A row for each number of IPUs; a plan that does not fit is None."""
-    found: dict[str, dict[int, Row]] = {name: {} for name in (*PLANS, "sparq_none_hot")}
-    for n_ipus, (name, options) in itertools.product(TRIED, PLANS.items()):
+def cells_of(model: str, seq_len: int, n_ipus: int, groups: int) -> dict[str, Row]:
+    """What a row keeps of each plan that fits; with several `groups` of IPUs layers are split over them, and
+    heads in each."""
+    shape = shape_of("crossover", model)
+    part = dataclasses.replace(shape, n_layers=-(-shape.n_layers // groups))
+    split = "auto" if groups == 1 else "heads"
+    found = {}
+    for name, options in PLANS.items():
         try:
             plan = plan_model(
-                model, seq_len=seq_len, batch=batch, n_ipus=n_ipus, weights=NO_WEIGHTS, **options
+                part, seq_len=seq_len, n_ipus=n_ipus // groups, split=split, weights=NO_WEIGHTS, **options
             )
         except ValueError:  # neither layers nor heads split over so many
             continue
         if plan.fits:
-            found[name][n_ipus] = cell(plan)
+            found[name] = cell(plan, groups)
             if name == "sparq":
-                found["sparq_none_hot"][n_ipus] = cell(none_hot(plan))
+                found["sparq_none_hot"] = cell(none_hot(plan), groups)
+    return found
+
+
+def rank(of: Row) -> float:
+    """Seconds; a split of both, which no program does, must be 0.1 % faster."""
+    return float(of["seconds"][1]) * (1.001 if of["split"] == "both" else 1)
+
+
+def rows_of(model: str, seq_len: int) -> list[Row]:
+    """A row for each number of IPUs; a plan that does not fit is None."""
+    n_kv_heads = shape_of("crossover", model).n_kv_heads
+    groups = {n: sorted({1, max(1, n // n_kv_heads)}) for n in TRIED}
+    tried = [cells_of(model, seq_len, n, of) for n in TRIED for of in groups[n]]
     rows = []
     for most in IPUS:
-        row: Row = {"model": model, "seq_len": seq_len, "batch": batch, "n_ipus": most}
-        for name, cells in found.items():
-            fitting = [of for n, of in cells.items() if n <= most]
-            row[name] = min(fitting, key=lambda of: float(of["seconds"][1]), default=None)
+        row: Row = {"model": model, "seq_len": seq_len, "batch": 1, "n_ipus": most}
+        for name in (*PLANS, "sparq_none_hot"):
+            fitting = [of[name] for of in tried if name in of and of[name]["n_ipus"] <= most]
+            row[name] = min(fitting, key=rank, default=None)
         rows.append(row)
     return rows
 
