@@ -285,7 +285,9 @@ def write_documents() -> None:
     replace_block(ANSWER, "defaults", defaults.table(of_defaults))
     replace_block(README, "cost", defaults.sentence(of_defaults))
     settings = [runner.read_results(path) for path in ROOT.glob(SETTINGS)]
-    replace_block(SETTINGS_DOCUMENT, "settings", later.settings_table(files, settings))
+    beyond = defaults.beyond(of_defaults, later.goal_of(files))
+    table = later.settings_table(files, settings)
+    replace_block(SETTINGS_DOCUMENT, "settings", f"{table}\n\n{beyond}")
 
 
 def run(args: argparse.Namespace, plan: Plan) -> int:

@@ -106,7 +106,7 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
     of = lines[0]
     text = markdown_table(("weights", "attention", "KL, nats", "same most likely token"), rows)
     words = f"{of['n_texts']} texts, {of['prompt_tokens']} tokens read and {of['tokens']} measured of each"
-    return f"{text}\n\n{of['model']}, {words}.\n"
+    return f"{of['model']}, {words}:\n\n{text}\n"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -127,3 +127,10 @@ def sentence(rows: Sequence[Default]) -> str:
         f"likely token is that of dense attention in {min(shares):.0%} to {max(shares):.0%} of all cases "
         "([accuracy](docs/accuracy.md))."
     )
+
+
+def beyond(rows: Sequence[Default], goal: float) -> str:
+    """How often the default settings have a higher KL than `goal`."""
+    n = sum(report.estimate(row.lm, KL).value > goal for row in rows)
+    told = f"KL is higher than {goal:.{KL.digits}f} in {n} of the {len(rows)} rows of [accuracy](accuracy.md)"
+    return f"With the default settings {told}."
