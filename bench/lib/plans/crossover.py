@@ -191,7 +191,7 @@ def sentence(rows: Sequence[Row]) -> str:
         shape = ("Llama-3-8B", seq_len, 4)
         row = next(row for row in rows if (row["model"], row["seq_len"], row["n_ipus"]) == shape)
         dense, sparq = milliseconds(row, "dense"), milliseconds(row, "sparq")
-        return f"{dense} ms a token in the best dense plan and {sparq} ms with SparQ"
+        return f"{dense} ms a token in the best fp16 dense plan and {sparq} ms with SparQ"
 
     return (
         "Dense attention is faster where SRAM holds the cache. For Llama-3-8B on 4 IPUs after 16,384 tokens "
