@@ -299,8 +299,8 @@ def caption(rows: list[Row]) -> str:
     top_k = " or ".join(str(value) for value in sorted(ours))
     return (
         f"Decoded tokens per second, without the first token. {rows[-1]['cpu']}, {rows[-1]['n_threads']} "
-        f"threads; default settings (`top_k={top_k}`); weights of one 4-bit GGUF file, which transformers "
-        "dequantises to bfloat16. Times of the other programs include sampling; "
+        f"threads; default settings of `enable` (`top_k={top_k}`); weights of one 4-bit GGUF file, which "
+        "transformers dequantises to bfloat16. Times of the other programs include sampling; "
         "ours do not, and our cache holds random numbers."
     )
 

@@ -186,6 +186,9 @@ def _of_a_processor(rows: list[Row]) -> list[str]:
     paces = [row["memory_bytes_per_second"] / 1e9 for row in rows if row["memory_bytes_per_second"]]
     paused = [row["paused"] for row in rows if row["paused"] is not None]
     said = [f"Commit {_commits(rows)}", _others(shares).capitalize()]
+    versions = sorted({f"{row['method']} {row['version']}" for row in rows if row.get("version")})
+    if versions:
+        said.insert(0, f"Packages of {', '.join(versions)}")
     if paces:
         said.append(_bandwidth(paces))
     if paused:

@@ -143,7 +143,7 @@ def test_the_table_has_processors_apart_and_what_we_lose() -> None:
         row("dense", "int4", "f16", 20.0, cpu="B", memory_bytes_per_second=None),
         row("recommended", "int4", "f16", 60.0, index_bits=2, memory_bytes_per_second=2.8e10, paused=0.012),
         row("dense", "int4", "f16", 55.0, paused=0.031),
-        row("llama.cpp", "gguf", "q8_0", 80.0, paused=0.012),
+        row("llama.cpp", "gguf", "q8_0", 80.0, paused=0.012, version="1.5"),
         row("plain-sdpa", "bfloat16", "bfloat16", 7.0),
         row("plain-sdpa-static", "bfloat16", "bfloat16", 9.0, first_token_seconds=0.5),
         row("plain-sdpa-static", "int4", "int4", 99.0),  # with weights of ours: not transformers as it is
@@ -165,7 +165,7 @@ def test_the_table_has_processors_apart_and_what_we_lose() -> None:
     share = "Commit abcdef01. Other programs used at most 2.0% of the processors."
     rate = "Measured memory bandwidth: 28.0 to 30.0 GB/s."
     paused = "The host paused the processors for at most 3.1% of the time."
-    assert f"{share} {rate} {paused} Commands:" in lines
+    assert f"Packages of llama.cpp 1.5. {share} {rate} {paused} Commands:" in lines
     # the last processor comes first
     other = lines.index("Decoded tokens per second, without the first token, B:")
     assert other > first and lines[other + 4] == "| SmolLM2-135M | 512 | 20.0 |"
