@@ -24,6 +24,7 @@ from tiny_models import enable, greedy, save_checkpoint, tiny_model, tokens_of  
 import sparq_ipu  # noqa: E402
 from sparq_ipu import generate, tune  # noqa: E402
 from sparq_ipu.serve import command as serve_command  # noqa: E402
+from sparq_ipu.torch import prompt  # noqa: E402
 from sparq_ipu.transformers import enable_dense  # noqa: E402
 from sparq_ipu.transformers.generation import runs  # noqa: E402
 from sparq_ipu.transformers.loading import checkpoints  # noqa: E402
@@ -69,7 +70,8 @@ def test_text_and_figures(checkpoint, capsys, tmp_path):
     lengths = np.arange(51, 62)  # decode steps after the first new token, which prefill gave
     assert one["bytes_dense"] == 3 * 2 * 2 * int((2 * lengths * 16 + 2 * 16).sum())
     assert one["bytes_read"] == 3 * 2 * 2 * int((lengths * 3 + 2 * 9 * 16 + 4 * 16).sum())
-    assert f"{one['bytes_dense'] / one['bytes_read']:.2f}x (counted)" in out
+    assert f"dense attention {one['bytes_dense'] / one['n_steps'] / 1e6:.2f} MB: " in out
+    assert f"{one['bytes_dense'] / one['bytes_read']:.2f} times as many" in out
     assert one["tokens_per_second"] > 0 and one["prefill_seconds"] > 0
     assert "--rank 3" in one["repro"] and one["rank"] == other["rank"] == 3
 
@@ -396,11 +398,30 @@ def test_by_default_the_text_is_that_of_the_recommended_settings(checkpoint, cap
         assert out.startswith(" ".join(f"w{int(token)}" for token in expected[0]))
 
 
+def test_blocks_of_a_prompt(checkpoint, capsys, monkeypatch):
+    used = []
+    own = prompt.attend_cache
+
+    def attend(query, cache, tokens, scale, window, blocks):
+        used.append(blocks)
+        return own(query, cache, tokens, scale, window, blocks)
+
+    monkeypatch.setattr(prompt, "attend_cache", attend)
+    for options in ((), ("--dense",)):
+        for share in (0.0, 0.25):
+            used.clear()
+            assert call(checkpoint, "--prompt-blocks", str(share), *options) == 0
+            assert set(used) == {share}, options
+    capsys.readouterr()
+    assert call(checkpoint, "--prompt-blocks", "0.75") == 2
+    assert "prompt_blocks must" in capsys.readouterr().err
+
+
 def test_a_short_text_says_so(checkpoint, capsys):
     assert call(checkpoint) == 0
     words = "short     every token was decoded densely: SparQ reads less from 271 tokens on"
     out = capsys.readouterr().out
-    assert words in out and "1.00x (counted)" in out
+    assert words in out and "1.00 times as many" in out
     assert call(checkpoint, "--published") == 0
     words = "short     dense attention reads less: SparQ reads less from 173 tokens on"
     assert words in capsys.readouterr().out

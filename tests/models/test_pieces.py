@@ -13,7 +13,7 @@ pytest.importorskip("sparq_ipu._cpu")
 
 from sparq_ipu.serve.products import FixedRows  # noqa: E402
 from sparq_ipu.transformers.decoder.few_bits import Int4Linear, JoinedLinear  # noqa: E402
-from sparq_ipu.transformers.decoder.piece_rows import ROWS as CELL  # noqa: E402
+from sparq_ipu.transformers.decoder.weights import ROWS as CELL  # noqa: E402
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
