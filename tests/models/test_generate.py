@@ -413,8 +413,9 @@ def test_blocks_of_a_prompt(checkpoint, capsys, monkeypatch):
             assert call(checkpoint, "--prompt-blocks", str(share), *options) == 0
             assert share in used and {0.0, share} >= set(used), options  # 0: the trial of `enable`
     capsys.readouterr()
-    assert call(checkpoint, "--prompt-blocks", "0.75") == 2
-    assert "prompt_blocks must" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        call(checkpoint, "--prompt-blocks", "0.75")
+    assert "--prompt-blocks" in capsys.readouterr().err
 
 
 def test_a_short_text_says_so(checkpoint, capsys):
