@@ -6,7 +6,9 @@ from __future__ import annotations
 import contextlib
 from typing import Any, Iterator
 
+import pytest
 import torch
+import transformers
 from families import FAMILIES
 from tiny_models import tiny_model, tokens_of
 
@@ -45,6 +47,8 @@ def a_wide_model(weights: str, kind: str = "Qwen2", **changes: Any) -> Any:
 
 def of_family(name: str, weights: str) -> Any:
     """A fast one with bfloat16 weights, or a shape that is one call with these weights."""
+    if name.startswith("Gemma") and transformers.__version__ < "5":
+        pytest.skip("transformers 4 scales Gemma's embeddings otherwise; the model keeps its own pass")
     if weights == "bfloat16":
         return a_model(name, torch.bfloat16)
     changes = dict(FAMILIES[name].changes)

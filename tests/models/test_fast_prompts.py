@@ -54,8 +54,6 @@ def read(model: Any, cuts: Any = (), lean: bool = True, batch: int = 1, mask: An
 
 @pytest.mark.parametrize("name", FAST)
 def test_the_bits_are_those_of_the_model(name: str, prompts: list[tuple[int, int]]) -> None:
-    if name == "Gemma" and transformers.__version__ < "5":
-        pytest.skip("transformers 4 scales Gemma's embeddings otherwise; the model keeps its own pass")
     for weights, batch in (("int4", 1), ("int8", 2)):
         model = of_family(name, weights)
         own = read(model, lean=False, batch=batch)

@@ -47,8 +47,6 @@ def test_fast_steps_have_the_bits_of_the_model(
 ) -> None:
     caplog.set_level(logging.INFO, "sparq_ipu")
     model = of_family(name, weights)
-    if name.startswith("Gemma") and transformers.__version__ < "5":
-        pytest.skip("transformers 4 scales Gemma's embeddings otherwise; the model keeps its own pass")
     own, lean, n_steps = both(model, monkeypatch)
     assert n_steps == 6
     assert torch.equal(own, lean)

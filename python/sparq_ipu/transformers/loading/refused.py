@@ -18,9 +18,14 @@ def refused(what: str) -> Iterator[None]:
     """
     try:
         yield
-    except (MemoryError, ImportError, FileNotFoundError):
+    except (MemoryError, FileNotFoundError):
         raise
-    except BaseException as error:
+    except BaseException as raised:
+        error = raised
+        if isinstance(raised, ImportError):  # transformers 4 asks for protobuf where a tokenizer is damaged
+            if raised.__context__ is None or isinstance(raised.__context__, ImportError):
+                raise
+            error = raised.__context__
         if isinstance(error, ValueError) and str(error).startswith("load_model: "):
             raise
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
