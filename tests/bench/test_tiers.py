@@ -91,7 +91,7 @@ def test_the_documents_tables() -> None:
 
 @pytest.mark.slow
 def test_rows_of_the_document_are_plans_of_today(tmp_path: Path) -> None:
-    words = "--S 16384 --ipus 4 --model Llama-2-7B --rank 32 --top-k 128 --n-local 0 --index-bits 4".split()
+    words = "--S 16384 --ipus 4 --model Llama-2-7B --rank 32 --top-k 128 --index-bits 4".split()
     (today,) = rows_of(tmp_path / "rows.jsonl", *words)
     (then,) = (r for r in published() if (r["model"], r["seq_len"], r["n_ipus"]) == ("Llama-2-7B", 16384, 4))
     for of_run in ("git", "command"):
