@@ -93,6 +93,16 @@ def test_a_description_that_is_wrong_is_not_used(name: str, weights: str, monkey
     assert steps_of(model).endswith(OTHER_BITS)
 
 
+@pytest.mark.parametrize("weights", ["bfloat16", "int4"])
+def test_what_somebody_looks_at_is_tried_too(weights: str, monkeypatch: Any) -> None:
+    wrong = dataclasses.replace(families.FAMILIES["Qwen3"], **MISSING["Qwen 3"])
+    monkeypatch.setitem(families.FAMILIES, "Qwen3", wrong)
+    model = of_family("Qwen 3", weights)
+    model.config.output_hidden_states = True
+    sparq_ipu.transformers.enable(model, **SETTINGS)
+    assert steps_of(model).endswith(OTHER_BITS)
+
+
 def _scale(model: Any) -> None:
     model.model.layers[1].self_attn.scaling *= 2
 

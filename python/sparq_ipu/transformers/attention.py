@@ -130,7 +130,7 @@ def _attention_over(base: Callable[..., Any], is_default: bool) -> Callable[...,
             if key.shape[2] != query.shape[2]:
                 checks.fail("sparq_attention", CACHE, "be a SparqCache", "keys of another cache")
         elif query.shape[2] > 1 and not layer.waits:
-            layer.attend_prefill(key, value, query, scores_factor(scaling, query))
+            layer.attend_prefill(key, value, query, scores_factor(scaling, query.shape[-1]))
             if is_default and prompt.takes(query, key, value):
                 attended = layer.attend_prompt(query.detach(), scaling)
                 if attended is not None:
@@ -138,7 +138,7 @@ def _attention_over(base: Callable[..., Any], is_default: bool) -> Callable[...,
             key, value = layer.by_column(key, value)
         else:
             layer.check_mask(attention_mask, query.shape[2])
-            return layer.attend(query, key, value, scores_factor(scaling, query)), None
+            return layer.attend(query, key, value, scores_factor(scaling, query.shape[-1])), None
         result: tuple[torch.Tensor, None] = own(key, value, attention_mask)
         return result
 

@@ -28,7 +28,7 @@ from sparq_ipu.transformers.decoder.families import Family
 from sparq_ipu.transformers.decoder.few_bits import JoinedLinear
 from sparq_ipu.transformers.decoder.few_bits_step import SILU, FewBitsStep
 from sparq_ipu.transformers.decoder.rotary import Rotary, of_layer_among
-from sparq_ipu.transformers.decoder.step_layer import StepLayer
+from sparq_ipu.transformers.decoder.step_layer import StepLayer, scores_factor
 from sparq_ipu.transformers.decoder.unchanged import Unchanged, looks, replaces_forward
 
 _torch_module: Any = torch.nn.modules.module  # partly typed
@@ -136,17 +136,17 @@ class LeanStep:
         is_step = None if args or self._is_looked_at() else _is_step(**kwargs)
         if is_step is None:
             return self.__wrapped__(*args, **kwargs)
-        few_bits, tokens = self.find_few_bits(), kwargs["input_ids"]
-        if not is_step and not (few_bits and has_own_prompts(self._decoder.config._attn_implementation)):
-            return self.__wrapped__(*args, **kwargs)
+        few_bits, tokens = self.find_few_bits(is_step), kwargs["input_ids"]
         if few_bits is None and (tokens.shape[1] > 1 or not (self._layers and self._as_written())):
             return self.__wrapped__(*args, **kwargs)
         output = self.step(few_bits, tokens, kwargs.get("position_ids"), cache_in(kwargs), is_step)
         return self.__wrapped__(*args, **kwargs) if output is None else output
 
-    def find_few_bits(self) -> FewBitsStep | None:
-        """The step in one call, for an unchanged decoder with layers of few bits; None:
-        PyTorch computes it."""
+    def find_few_bits(self, is_step: bool = True) -> FewBitsStep | None:
+        """The step in one call, or the layers of a prompt, for an unchanged decoder with layers of few bits;
+        None: PyTorch computes it. Prompts: where their attention is `prompt_attention`."""
+        if not is_step and not has_own_prompts(self._decoder.config._attn_implementation):
+            return None
         if not self._layers:
             self._prepare()
         if self._few_bits is None and self._layers:
@@ -193,7 +193,7 @@ class LeanStep:
         if positions is None:
             positions = torch.arange(n_tokens)[None] + cache.get_seq_length()
         heads = decoder.config.num_attention_heads, self._head_dim
-        factor = self._scaling * float(self._head_dim) ** 0.5
+        factor = scores_factor(self._scaling, self._head_dim)
         rotaries = []
         for name in family.rotary_types(decoder.config):
             kind = {"layer_type": name} if name else {}

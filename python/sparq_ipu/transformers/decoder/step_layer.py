@@ -44,7 +44,7 @@ class StepLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly typ
     ) -> torch.Tensor:
         """Store several tokens and attend to them: query, key, value (batch, heads, n_tokens, head_dim) ->
         (batch, n_tokens, n_heads, head_dim). scaling: of the scores."""
-        factor = scores_factor(scaling, query)
+        factor = scores_factor(scaling, query.shape[-1])
         key, value = self.update(key, value)
         if self.waits:
             return self.attend(query, key, value, factor)
@@ -92,9 +92,9 @@ class StepLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly typ
         """The tokens were stored and attended to; `lengths` of the rows include them."""
 
 
-def scores_factor(scaling: float | None, query: torch.Tensor) -> float:
+def scores_factor(scaling: float | None, head_dim: int) -> float:
     """The factor of the scores, beside 1/sqrt(head_dim)."""
-    return 1.0 if scaling is None else scaling * float(query.shape[-1]) ** 0.5
+    return 1.0 if scaling is None else scaling * float(head_dim) ** 0.5
 
 
 def waves_of(

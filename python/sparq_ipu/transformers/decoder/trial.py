@@ -32,11 +32,14 @@ def lean_step_of(decoder: Any) -> LeanStep | str:
     try:
         with torch.no_grad(), torch.autocast("cpu", enabled=False):
             twin = SparqCache(decoder.config)
-            for part in (tokens[:, :-1], tokens[:, -1:]):
+            for part, is_step in ((tokens[:, :-1], False), (tokens[:, -1:], True)):
                 for of in (cache, twin):
                     _arm(of)
                 own = lean.__wrapped__(input_ids=part, **with_cache(cache), use_cache=True)
-                mine = lean(input_ids=part, **with_cache(twin), use_cache=True)
+                # not by a call, which leaves to the model what somebody looks at
+                mine = lean.step(lean.find_few_bits(is_step), part, None, twin, is_step)
+                if mine is None:
+                    mine = lean.__wrapped__(input_ids=part, **with_cache(twin), use_cache=True)
                 if not torch.equal(own.last_hidden_state, mine.last_hidden_state):
                     return "its own forward pass has other bits in a trial"
     except ValueError as error:
