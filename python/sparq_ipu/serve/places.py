@@ -100,6 +100,7 @@ class _LayerPass(StepLayer):
         settings: AnyLayerSettings | None,
         places: tuple[int, ...],
         pieces: Sequence[tuple[int, int]],
+        groups: Sequence[tuple[tuple[int, ...], int]],
         between: Callable[[], None] | None,
     ):
         super().__init__()  # type: ignore[no-untyped-call]
@@ -107,6 +108,8 @@ class _LayerPass(StepLayer):
         self._settings = settings
         self._places = places
         self._pieces = pieces
+        #: rows of a step that are attended to together: their places, and the tokens of each
+        self._groups = groups
         self._between = between
         #: keys and values of a step, which are appended when their queries come
         self._waiting: tuple[np.ndarray, np.ndarray] | None = None
@@ -175,7 +178,7 @@ class _LayerPass(StepLayer):
     def waves(self, n_rows: int) -> list[Wave] | None:
         waves: list[Wave] = []
         n_before = 0
-        for places, n_tokens in self._groups() if not self._of.is_empty else ():
+        for places, n_tokens in () if self._of.is_empty else self._groups:
             more = waves_of(self._of.rows(places), self._settings, self._of.window, n_tokens, n_before)
             if more is None:
                 return None
@@ -186,21 +189,12 @@ class _LayerPass(StepLayer):
     def has_attended(self, lengths: Sequence[int]) -> None:
         """The places know their lengths."""
 
-    def _groups(self) -> list[tuple[tuple[int, ...], int]]:
-        """Rows that are attended to together: their places, and the tokens of each."""
-        groups: list[tuple[tuple[int, ...], int]] = []
-        for places, same in itertools.groupby(_once_each(self._places)):
-            n = len(list(same))
-            # dense attention reads the cache once for several tokens
-            groups += [(places, n)] if self._settings is None else [(places, 1)] * n
-        return groups
-
     def _attend_rows(self, query: np.ndarray, key: np.ndarray, value: np.ndarray) -> np.ndarray:
         """Store the tokens of a step and attend to them: (rows, heads, 1, head_dim) of each -> (rows, 1,
         n_heads, head_dim)."""
         outputs = []
         end = 0
-        for places, n in self._groups():
+        for places, n in self._groups:
             begin, end = end, end + n * len(places)
             rows = self._of.rows(places)
             q, k, v = (
@@ -288,12 +282,16 @@ class Places:
             is_dense: steps attend densely, whatever the settings.
             between: called in each layer before its tokens are stored; it may make passes of other places.
         """
-        layers: list[Any] = [
-            _LayerPass(layer, None if is_dense else settings, tuple(places), pieces, between)
-            for layer, settings in zip(self._layers, self._settings)
-        ]
-        for layer in layers:
-            layer.prompt_blocks = self._prompt_blocks
+        one_by_one = [] if pieces else list(_once_each(places))
+        singly = [(group, 1) for group in one_by_one]
+        # dense attention reads the cache once for several tokens
+        together = [(group, len(list(same))) for group, same in itertools.groupby(one_by_one)]
+        layers: list[Any] = []
+        for layer, of_layer in zip(self._layers, self._settings):
+            settings = None if is_dense else of_layer
+            groups = together if settings is None else singly
+            layers.append(_LayerPass(layer, settings, tuple(places), pieces, groups, between))
+            layers[-1].prompt_blocks = self._prompt_blocks
         return PreparedCache(layers=layers)
 
     @property
