@@ -21,8 +21,8 @@ public:
       pool->barrier();
   }
   // This member's part of n things.
-  std::size_t begin(std::size_t n) const { return n * member / size; }
-  std::size_t end(std::size_t n) const { return n * (member + 1) / size; }
+  std::size_t begin(std::size_t n) const { return Share(n, member, size).begin; }
+  std::size_t end(std::size_t n) const { return Share(n, member, size).end; }
 
   unsigned size = 1, member = 0;
 

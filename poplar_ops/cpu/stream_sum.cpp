@@ -45,9 +45,10 @@ double StreamSum::run(std::int64_t offset, std::int64_t bytes) const {
              team = std::size_t(pool->nThreads());
   std::vector<float> sums(team);
   pool->run([&](unsigned thread) {
-    const std::size_t begin = granules * thread / team, end = granules * (thread + 1) / team;
+    const Share share(granules, thread, team);
     constexpr std::size_t each = granule / sizeof(float);
-    sums[thread] = kernels.streamSum(numbers + begin * each, (end - begin) * each);
+    sums[thread] =
+        kernels.streamSum(numbers + share.begin * each, (share.end - share.begin) * each);
   });
   double total = 0;
   for (float sum : sums)

@@ -12,6 +12,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -61,6 +62,13 @@ private:
   alignas(64) std::atomic<unsigned> phase{0};
   std::mutex mutex;
   std::condition_variable wake;
+};
+
+// The part of n things, numbered from 0, that is a thread's.
+struct Share {
+  std::size_t begin, end;
+  Share(std::size_t n, unsigned thread, std::size_t team)
+      : begin(n * thread / team), end(n * (thread + 1) / team) {}
 };
 
 class PoolLease {

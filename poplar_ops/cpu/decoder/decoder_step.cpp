@@ -22,7 +22,8 @@ template <class Work> void eachRow(std::size_t nRows, std::int64_t nThreads, con
   PoolLease pool(checkedThreads("decoder_step", nThreads));
   const std::size_t team = pool->nThreads();
   pool->run([&](unsigned thread) {
-    for (std::size_t row = nRows * thread / team; row < nRows * (thread + 1) / team; ++row)
+    const Share rows(nRows, thread, team);
+    for (std::size_t row = rows.begin; row < rows.end; ++row)
       work(row);
   });
 }
@@ -220,11 +221,10 @@ void DecoderStep::turn(std::size_t index, const Rotary &rotary, std::size_t nRow
   const auto at = [&](const void *from, std::size_t row) {
     return static_cast<const char *>(from) + row % rotary.rows * angles;
   };
-  if (layer.rotary >= 0)
-    eachRow(nRows, nThreads, [&](std::size_t row) {
-      kernels.turnHeads({products + row * width, nTurned, headDim, rotary.dim, at(rotary.cos, row),
-                         at(rotary.sin, row), isWide});
-    });
+  eachRow(nRows, nThreads, [&](std::size_t row) {
+    kernels.turnHeads({products + row * width, nTurned, headDim, rotary.dim, at(rotary.cos, row),
+                       at(rotary.sin, row), isWide});
+  });
 }
 
 } // namespace cpu

@@ -24,13 +24,6 @@ void check(const char *what, std::size_t n, std::size_t multiple) {
 
 std::size_t ceilDiv(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
 
-// The part of `n` that is a thread's.
-struct Share {
-  std::size_t begin, end;
-  Share(std::size_t n, unsigned thread, std::size_t team)
-      : begin(n * thread / team), end(n * (thread + 1) / team) {}
-};
-
 } // namespace
 
 void multiplyFewBits(const FewBitsProduct &p, std::int64_t nThreads, const std::string &isa) {
