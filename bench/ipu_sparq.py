@@ -47,7 +47,7 @@ from lib.common import (
 from lib.inputs import Inputs, load_inputs, random_inputs
 from lib.passes import Passes
 from lib.steps import STEP_COLUMNS, print_steps, run_steps, shape_of, speedups
-from lib.timeline import Timeline
+from lib.timeline import Timeline, is_picture, load_pyplot
 
 from sparq_ipu import traces
 from sparq_ipu.device_options import SPLITS
@@ -184,6 +184,8 @@ def parse(cli: CommandLine, argv: list[str] | None) -> argparse.Namespace:
     for flag in ("trace", "heat_map"):
         path = getattr(a, flag)
         check_output(cli.parser, f"--{flag.replace('_', '-')}", None if path is None else Path(path))
+    if a.heat_map or (a.trace and is_picture(Path(a.trace))):
+        load_pyplot()  # ends here where it is missing, not after the runs
     a.takes_settings = not all(kernel.is_dense for kernel in a.kernels.values())
     refuse_unused(cli, a)
     of_pod = dict(n_ipus=a.ipus, split=a.split) if a.layers != 1 else {}

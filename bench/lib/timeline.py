@@ -27,6 +27,11 @@ def load_pyplot() -> Any:
     return importlib.import_module("matplotlib.pyplot")
 
 
+def is_picture(path: Path) -> bool:
+    """A timeline becomes a picture of its lanes."""
+    return path.suffix == ".png"
+
+
 class OfTiles(NamedTuple):
     """What each tile of a run does: cycles in compute sets, and bytes of SRAM."""
 
@@ -52,7 +57,7 @@ class Timeline:
     def write(self, path: Path) -> None:
         """The file; a name that ends with .png: a picture of its lanes."""
         text = ",\n".join(self._events)
-        if path.suffix == ".png":
+        if is_picture(path):
             self._draw_lanes(json.loads(f"[{text}]"), path)
         else:
             path.write_text(f'{{"displayTimeUnit":"ns","traceEvents":[\n{text}\n]}}\n', encoding="utf-8")

@@ -461,6 +461,19 @@ def test_a_timeline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "--trace must be a file that can be written" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("flag", ["--heat-map", "--trace"])
+def test_a_picture_that_can_not_be_drawn_ends_before_the_runs(
+    flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing() -> None:
+        raise SystemExit("no matplotlib")
+
+    monkeypatch.setattr(ipu_sparq, "load_pyplot", missing)
+    monkeypatch.setattr(ipu_sparq, "runs", lambda *_: pytest.fail("it ran"))
+    with pytest.raises(SystemExit, match="no matplotlib"):
+        ipu_sparq.main([*SMALL, flag, str(tmp_path / "x.png")])
+
+
 def test_a_heat_map(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     path = tmp_path / "tiles.png"
