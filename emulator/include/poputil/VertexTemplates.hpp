@@ -3,6 +3,7 @@
 
 #include <poplar/Type.hpp>
 
+#include <initializer_list>
 #include <string>
 #include <utility>
 
@@ -20,8 +21,8 @@ inline std::string templateVertex(const std::string &name) { return name; }
 template <class First, class... Others>
 std::string templateVertex(const std::string &name, const First &first, const Others &...others) {
   std::string text = name + "<" + templateParameter(first);
-  for (const std::string &other : {std::string(), templateParameter(others)...})
-    text += other.empty() ? "" : "," + other;
+  for (const std::string &other : std::initializer_list<std::string>{templateParameter(others)...})
+    text += "," + other;
   return text + ">";
 }
 
