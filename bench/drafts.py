@@ -4,7 +4,8 @@
     python bench/drafts.py --model smollm2 --weights int4
 
 Two texts: an edit, whose answer repeats most of the prompt, and free prose. Runs with and without drafts are
-interleaved, and must decode the same tokens. stdout: a JSON line for each text; stderr: a table.
+interleaved, one of each is not counted, and all must decode the same tokens. stdout: a JSON line for each
+text with the rate of every run; stderr: a table of medians and spreads.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 from lib.common import git_revision, guarded, repeat_command
 
+from sparq_ipu.commands.command_line import Parser, positive_integer, thread_count
 from sparq_ipu.commands.processor import processor
 from sparq_ipu.drafts import MOST
 
@@ -55,17 +57,18 @@ def run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     for name, text in TEXTS.items():
         prompt = torch.tensor([chat_tokens(tokenizer, [{"role": "user", "content": text}])])
         runs: dict[int, list[Any]] = {1: [], 1 + MOST: []}
-        for turn in range(arguments.rounds + 1):
+        for _ in range(arguments.rounds + 1):
             for tokens_per_step, done in runs.items():
                 enable(model, tokens_per_step=tokens_per_step)
                 ran = generate(model, tokenizer, prompt, arguments.new_tokens, eos_token_id=None)
-                assert not done or ran.tokens == runs[1][0].tokens, "other tokens"
-                done += [ran] * (turn > 0 or arguments.rounds == 0)
-        plain, drafted = (statistics.median(ran.tokens_per_second for ran in done) for done in runs.values())
+                assert not runs[1] or ran.tokens == runs[1][0].tokens, "other tokens"
+                done.append(ran)
+        plain, drafted = ([ran.tokens_per_second for ran in done[1:]] for done in runs.values())
         last = runs[1 + MOST][-1]
         row = dict(
             text=name,
             weights=arguments.weights,
+            n_threads=arguments.threads,
             n_prompt=prompt.shape[1],
             n_new=len(last.tokens),
             tokens_per_second=drafted,
@@ -74,25 +77,29 @@ def run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
             n_accepted=last.n_accepted,
         )
         rows.append(row)
+        gain = statistics.median(drafted) / statistics.median(plain)
         print(
-            f"{name:6} {plain:7.1f} tokens/s without drafts, {drafted:7.1f} with: {drafted / plain:.2f}x; "
+            f"{name:6} {spread(plain)} tokens/s without drafts, {spread(drafted)} with: {gain:.2f}x; "
             f"{last.n_accepted} of {last.n_drafted} accepted",
             file=sys.stderr,
         )
     return rows
 
 
+def spread(rates: list[float]) -> str:
+    """Median (minimum-maximum)."""
+    return f"{statistics.median(rates):.1f} ({min(rates):.1f}-{max(rates):.1f})"
+
+
 def main(words: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    parser = Parser(
+        prog="bench/drafts.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", default="smollm2", help='"smollm2", or a path (default smollm2)')
     parser.add_argument("--weights", default="int4", choices=("int4", "int8"), help="default int4")
-    parser.add_argument("--new-tokens", type=int, default=128, help="default 128")
-    parser.add_argument(
-        "--rounds", type=int, default=3, help="one more before them is not counted (default 3)"
-    )
-    parser.add_argument("--threads", type=int, default=2, help="default 2")
+    parser.add_argument("--new-tokens", type=positive_integer, default=128, help="default 128")
+    parser.add_argument("--rounds", type=positive_integer, default=5, help="that count (default 5)")
+    parser.add_argument("--threads", type=thread_count, default=2, help="default 2")
     words = sys.argv[1:] if words is None else words
     where = dict(cpu=processor(), git=git_revision(), command=repeat_command("drafts.py", words))
     for row in run(parser.parse_args(words)):
