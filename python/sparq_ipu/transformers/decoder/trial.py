@@ -37,7 +37,7 @@ def lean_step_of(decoder: Any) -> LeanStep | str:
                     _arm(of)
                 own = lean.__wrapped__(input_ids=part, **with_cache(cache), use_cache=True)
                 # not by a call, which leaves to the model what somebody looks at
-                mine = lean.step(lean.find_few_bits(is_step), part, None, twin, is_step)
+                mine: Any = lean.step(lean.find_few_bits(is_step), part, None, twin, is_step)
                 if mine is None:
                     mine = lean.__wrapped__(input_ids=part, **with_cache(twin), use_cache=True)
                 if not torch.equal(own.last_hidden_state, mine.last_hidden_state):
