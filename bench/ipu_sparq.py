@@ -184,8 +184,6 @@ def parse(cli: CommandLine, argv: list[str] | None) -> argparse.Namespace:
     for flag in ("trace", "heat_map"):
         path = getattr(a, flag)
         check_output(cli.parser, f"--{flag.replace('_', '-')}", None if path is None else Path(path))
-    if a.heat_map or (a.trace and is_picture(Path(a.trace))):
-        load_pyplot()  # ends here where it is missing, not after the runs
     a.takes_settings = not all(kernel.is_dense for kernel in a.kernels.values())
     refuse_unused(cli, a)
     of_pod = dict(n_ipus=a.ipus, split=a.split) if a.layers != 1 else {}
@@ -195,6 +193,8 @@ def parse(cli: CommandLine, argv: list[str] | None) -> argparse.Namespace:
     except ValueError as error:
         cli.error(in_flags(error))
     a.workloads = None if a.input else cli.workloads(a, a.takes_settings)
+    if a.heat_map or (a.trace and is_picture(Path(a.trace))):
+        load_pyplot()  # ends here where it is missing, not after the runs
     return a
 
 
