@@ -40,11 +40,11 @@ from lib.common import (
     timing,
 )
 from lib.inputs import Inputs, random_inputs
+from lib.origin import origin
 
 from sparq_ipu import KVCache
 from sparq_ipu.attention import attention
 from sparq_ipu.backends import cpu
-from sparq_ipu.commands.processor import processor
 from sparq_reference import CacheSpec, exact, transfers
 from sparq_reference.checks import INDEX_BITS
 
@@ -380,7 +380,7 @@ def rows_of(a: argparse.Namespace, workloads: list[Workload], progress: Progress
             by=kernel.by,
             method=kernel.method,
             dtype=kernel.dtype,
-            processor=processor(),
+            **origin(a.command),
             isa=isa_in_use(),
             n_threads=a.threads,
             n_bytes=kernel.n_bytes,
@@ -452,7 +452,7 @@ def plot(rows: list[Row], workload: Workload, path: Path) -> None:
     axes.set(
         xlabel="cached positions S",
         ylabel="median ms of one decode step",
-        title=f"{rows[0]['processor']}, {rows[0]['n_threads']} threads, batch {spec.batch}, "
+        title=f"{rows[0]['cpu']}, {rows[0]['n_threads']} threads, batch {spec.batch}, "
         f"{workload.n_heads}/{spec.n_kv_heads} heads, {workload.settings}",
     )
     figure.legend(fontsize="small", loc="outside right center")

@@ -37,23 +37,21 @@ from lib.common import (
     Progress,
     Row,
     check_output,
-    git_revision,
     guarded,
     number,
     refuse,
-    repeat_command,
     text_table,
 )
 from lib.decode_method import METHODS, OURS, Method, head_dim_of, settings_of
 from lib.decode_parts import PARTS
 from lib.decode_tables import TYPES, best_plain, of_the_lengths, of_the_peers, read_rows
 from lib.json_lines import SCHEMA, JsonLines
+from lib.origin import origin, repeat_command
 from lib.quiet import Pace, noise, others, watched
 from peers import KV_TYPES, Peer, prompt_tokens
 
 from sparq_ipu.commands.command_line import thread_count
 from sparq_ipu.commands.extras import needed
-from sparq_ipu.commands.processor import processor
 from sparq_ipu.commands.tables import replace_block
 from sparq_ipu.planning.cpu_plan import plan_cpu
 
@@ -377,7 +375,6 @@ def _row(a: argparse.Namespace, name: str, dtype: str, seq_len: int, model: Any,
         "tokens_per_second": None,
         "n_steps": None,
         **{f"seconds_{name}": None for name in PARTS},
-        "cpu": f"{processor()}, {os.cpu_count()} cores",
         "nice": os.nice(0),
         "load_average": None,
         "others": None,
@@ -385,8 +382,7 @@ def _row(a: argparse.Namespace, name: str, dtype: str, seq_len: int, model: Any,
         "first_token_seconds": None,
         **dict.fromkeys(Pace._fields),
         "seed": a.seed,
-        "git": git_revision(),
-        "command": command,
+        **origin(command),
         "error": None,
     }
 

@@ -16,10 +16,10 @@ import statistics
 import sys
 from typing import Any
 
-from lib.common import git_revision, guarded, repeat_command
+from lib.common import guarded
+from lib.origin import origin, repeat_command
 
 from sparq_ipu.commands.command_line import Parser, positive_integer, thread_count
-from sparq_ipu.commands.processor import processor
 from sparq_ipu.drafts import MOST
 
 EDIT = """Fix the typo "recieve" in this code. Answer with the whole code.
@@ -101,9 +101,8 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=positive_integer, default=5, help="that count (default 5)")
     parser.add_argument("--threads", type=thread_count, default=2, help="default 2")
     words = sys.argv[1:] if words is None else words
-    where = dict(cpu=processor(), git=git_revision(), command=repeat_command("drafts.py", words))
     for row in run(parser.parse_args(words)):
-        print(json.dumps({**row, **where}))
+        print(json.dumps({**row, **origin(repeat_command("drafts.py", words))}))
     return 0
 
 

@@ -28,7 +28,8 @@ from typing import Any
 from day import conduct, pack, records
 from day.items import Context, Part, process
 from day.parts import BY_NAME, PARTS
-from lib.common import ROOT, Parser, git_revision, guarded
+from lib.common import ROOT, Parser, guarded
+from lib.origin import git_revision
 
 
 def parser() -> Parser:

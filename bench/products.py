@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from lib.common import guarded
+from lib.origin import repeat_command
 from lib.rates import rows_of
 
 from sparq_ipu.transformers.decoder.few_bits import Int4Linear, Int8Linear, round_to_groups
@@ -69,7 +70,7 @@ def run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
         timed = {name: (operations * n_calls, calls(layer)) for name, layer in of.items()}
         shape = dict(n_rows=n_rows, n_inputs=arguments.inputs, n_outputs=arguments.outputs)
-        rows += rows_of(timed, arguments.repeats, **shape)
+        rows += rows_of(timed, arguments.repeats, arguments.command, **shape)
     return rows
 
 
@@ -83,7 +84,10 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--inputs", type=int, default=2048, help="default 2048")
     parser.add_argument("--outputs", type=int, default=2048, help="default 2048")
     parser.add_argument("--repeats", type=int, default=7, help="timed calls of each (default 7)")
-    rows = run(parser.parse_args(words))
+    words = sys.argv[1:] if words is None else words
+    arguments = parser.parse_args(words)
+    arguments.command = repeat_command("products.py", words)
+    rows = run(arguments)
     for row in rows:
         print(json.dumps(row))
     print("layer            rows  GFLOP/s  (least, most)", file=sys.stderr)

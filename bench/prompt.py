@@ -19,6 +19,7 @@ from typing import Any, Callable
 import numpy as np
 import torch
 from lib.common import guarded
+from lib.origin import repeat_command
 from lib.rates import rows_of
 
 from sparq_ipu.torch.prompt import prompt_attention
@@ -65,7 +66,7 @@ def run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
             calls = methods(seq_len, arguments.heads, arguments.kv_heads, head_dim)
             shape = dict(seq_len=seq_len, head_dim=head_dim)
             heads = dict(n_heads=arguments.heads, n_kv_heads=arguments.kv_heads)
-            rows += rows_of(calls, arguments.repeats, **shape, **heads)
+            rows += rows_of(calls, arguments.repeats, arguments.command, **shape, **heads)
     return rows
 
 
@@ -78,7 +79,9 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--heads", type=int, default=8, help="query heads (default 8)")
     parser.add_argument("--kv-heads", type=int, default=2, help="KV heads (default 2)")
     parser.add_argument("--repeats", type=int, default=5, help="timed calls of each (default 5)")
+    words = sys.argv[1:] if words is None else words
     arguments = parser.parse_args(words)
+    arguments.command = repeat_command("prompt.py", words)
     rows = run(arguments)
     for row in rows:
         print(json.dumps(row))

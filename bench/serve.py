@@ -53,12 +53,12 @@ from pathlib import Path
 from typing import Any, AsyncIterator, Callable, Iterator
 
 import numpy as np
-from lib.common import ROOT, repeat_command
+from lib.common import ROOT
 from lib.json_lines import SCHEMA, JsonLines
+from lib.origin import origin, repeat_command
 from lib.quiet import Others
 
 from sparq_ipu.commands.command_line import Parser, guarded, number, positive_integer, thread_count
-from sparq_ipu.commands.processor import processor
 from sparq_ipu.transformers.loading.checkpoints import check_path
 from sparq_ipu.transformers.settings.layers import WEIGHTS
 
@@ -548,9 +548,8 @@ def main(argv: list[str] | None = None) -> int:
         "schema": SCHEMA,
         "bench": "serve",
         "model": a.model.name,
-        "processor": f"{processor()}, {os.cpu_count()} processors",
-        "threads": a.threads,
-        "repro": repeat_command("serve.py", words),
+        "n_threads": a.threads,
+        **origin(repeat_command("serve.py", words)),
     }
     for kind in a.servers:
         head = {"server": kind, "dtype": "gguf" if kind == "llama" else a.dtype}

@@ -42,9 +42,9 @@ from lib.common import (
     guarded,
     new_row,
     plan_into,
-    repeat_command,
 )
 from lib.inputs import random_positions
+from lib.origin import repeat_command
 from lib.sweep_tables import summary
 
 from sparq_ipu.commands.tables import replace_block

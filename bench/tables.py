@@ -15,6 +15,7 @@ import sys
 
 from lib.common import ROOT, Parser, Row, guarded, number
 from lib.decode_tables import read_rows
+from lib.origin import caption
 
 from sparq_ipu.commands.tables import markdown_table, replace_block
 
@@ -27,37 +28,23 @@ KERNELS = ("dense", "sparq", "sparq-int8", "sparq-int4", "sparq-int2")
 
 def kernels(rows: list[Row]) -> str:
     """Milliseconds of one call of the CPU kernels; in brackets the ratio to a plain sum of the same bytes."""
-    parts = []
-    for cpu in dict.fromkeys(row["processor"] for row in rows):
-        here = [row for row in rows if row["processor"] == cpu]
-        runs = {
-            (row["n_heads"], row["n_kv_heads"], row["seq_len"], row["top_k"], row["command"])
-            for row in here
-            if row["top_k"]
+    runs = {
+        (row["n_heads"], row["n_kv_heads"], row["seq_len"], row["top_k"], row["command"])
+        for row in rows
+        if row["top_k"]
+    }
+    lines = []
+    for n_heads, n_kv_heads, seq_len, top_k, command in sorted(runs):
+        of_kernel = {
+            row["kernel"]: f"{row['seconds_per_query'] * 1e3:.3f} ({row['ratio_to_stream']:.1f})"
+            for row in rows
+            if (row["n_heads"], row["n_kv_heads"]) == (n_heads, n_kv_heads)
+            and (row["seq_len"], row["command"]) == (seq_len, command)
         }
-        lines = []
-        for n_heads, n_kv_heads, seq_len, top_k, command in sorted(runs):
-            of_kernel = {
-                row["kernel"]: f"{row['seconds_per_query'] * 1e3:.3f} ({row['ratio_to_stream']:.1f})"
-                for row in here
-                if (row["n_heads"], row["n_kv_heads"]) == (n_heads, n_kv_heads)
-                and (row["seq_len"], row["command"]) == (seq_len, command)
-            }
-            cells = [f"{n_heads}/{n_kv_heads}", f"{seq_len:,}", str(top_k)]
-            lines.append([*cells, *(of_kernel.get(kernel, "-") for kernel in KERNELS)])
-        head = [
-            "heads/KV heads",
-            "positions",
-            "`top_k`",
-            "dense",
-            *(f"{bits} bits" for bits in (16, 8, 4, 2)),
-        ]
-        commits = ", ".join(sorted({row["git"][:8] for row in here}))
-        how = f"2 cores, {here[0]['n_threads']} threads, head_dim {here[0]['head_dim']}"
-        said = f"{cpu}, {how}; commit {commits}"
-        commands = "\n".join(f"    {command}" for command in sorted({row["command"] for row in here}))
-        parts.append(f"{said}:\n\n{markdown_table(head, lines)}\n\n{commands}")
-    return "\n\n".join(parts)
+        cells = [f"{n_heads}/{n_kv_heads}", f"{seq_len:,}", str(top_k)]
+        lines.append([*cells, *(of_kernel.get(kernel, "-") for kernel in KERNELS)])
+    head = ["heads/KV heads", "positions", "`top_k`", "dense", *(f"{bits} bits" for bits in (16, 8, 4, 2))]
+    return f"{markdown_table(head, lines)}\n\n{caption(rows)}"
 
 
 def rates(rows: list[Row], by: str, title: str) -> str:
@@ -75,7 +62,9 @@ def rates(rows: list[Row], by: str, title: str) -> str:
         ]
         for name in dict.fromkeys(row["method"] for row in rows)
     ]
-    return markdown_table(["GFLOP/s", *(title.format(column) for column in columns)], lines)
+    head = ["GFLOP/s", *(title.format(column) for column in columns)]
+    repeats = f"Medians of {rows[0]['repeats']} calls (minimum-maximum)"
+    return f"{markdown_table(head, lines)}\n\n{caption(rows, repeats)}"
 
 
 def prompts(rows: list[Row]) -> str:
@@ -101,10 +90,7 @@ def predictions(rows: list[Row]) -> str:
     head = ["positions", "weights", "attention"]
     head += ["ms per token, predicted", "ms per token, measured", "difference"]
     head += ["ms to first token, predicted", "ms to first token, measured", "difference"]
-    commits = ", ".join(sorted({row["git"][:8] for row in rows}))
-    commands = "\n".join(sorted({f"    {row['command']}" for row in rows}))
-    said = f"{rows[0]['cpu']}, {rows[0]['n_threads']} threads; commit {commits}. Commands:"
-    return f"{markdown_table(head, lines)}\n\n{said}\n\n{commands}"
+    return f"{markdown_table(head, lines)}\n\n{caption(rows)}"
 
 
 #: block -> the file of its rows, and its table

@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import functools
 import importlib.util
 import itertools
 import re
-import shlex
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, Mapping, NamedTuple, NoReturn, Sequence
@@ -40,6 +37,7 @@ from sparq_reference import CacheSpec, DoesNotFit, SparqSettings, checks  # noqa
 from sparq_reference.settings import settings_columns  # noqa: E402
 
 from .json_lines import SCHEMA, JsonLines  # noqa: E402
+from .origin import git_revision, repeat_command  # noqa: E402
 
 Row = Dict[str, Any]
 
@@ -446,26 +444,6 @@ def plan_options(a: argparse.Namespace, kernel: Kernel) -> dict[str, Any]:
 
 
 # ---- rows of results
-
-
-@functools.lru_cache(maxsize=None)
-def git_revision() -> str | None:
-    """The commit of this checkout, with "+" where it has changes; None outside a checkout."""
-
-    def git(*words: str) -> str:
-        done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True)
-        return done.stdout.strip()
-
-    try:
-        changed = git("status", "--porcelain", "--untracked-files=no")
-        return git("rev-parse", "--short=12", "HEAD") + ("+" if changed else "")
-    except (OSError, subprocess.CalledProcessError):
-        return None
-
-
-def repeat_command(program: str, words: Sequence[str]) -> str:
-    """The command line of a bench, for a shell; `program`: such as "sweep.py"."""
-    return shlex.join(["python", *f"bench/{program}".split(), *words])
 
 
 #: what `timing` fills

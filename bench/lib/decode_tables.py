@@ -10,6 +10,7 @@ from typing import Iterable
 from sparq_ipu.commands.tables import markdown_table
 
 from .common import ROOT, Row, number
+from .origin import caption
 from .quiet import QUIET_SHARE
 
 TYPES = {
@@ -66,32 +67,29 @@ def published(rows: Iterable[Row]) -> list[Row]:
 
 
 def _how(rows: list[Row]) -> str:
-    """Processor, load, commit and commands of the rows."""
-    row = rows[0]
-    rates = [r["memory_bytes_per_second"] / 1e9 for r in rows]
-    if row["clock"] == "cpu":
-        clock = "CPU time of one thread"
+    """Processor, load, day, commit and commands of the rows."""
+    shares = [row["others"] or 0.0 for row in rows]
+    rates = [row["memory_bytes_per_second"] / 1e9 for row in rows if row["memory_bytes_per_second"]]
+    paused = [row["paused"] for row in rows if row["paused"] is not None]
+    spread = [row["seconds_mad"] / row["seconds_per_step"] for row in rows if row["seconds_mad"]]
+    said = []
+    if spread:
+        said.append(
+            f"Times are medians of {rows[0]['n_steps']} tokens; their median deviation is "
+            f"{min(spread):.0%} to {max(spread):.0%}"
+        )
+    if rows[0]["clock"] == "cpu":
+        said.append("CPU time of one thread")
     else:
-        shares = [r["others"] or 0.0 for r in rows]
-        clock = f"wall time, {row['n_threads']} threads; {_others(shares)}"
-    said = f"{row['cpu']}, {clock}. {_bandwidth(rates)}. "
-    return f"{said}Commit {_commits(rows)}. Commands:\n\n{_commands(rows)}"
-
-
-def _others(shares: list[float]) -> str:
-    return f"other programs used at most {max(shares):.1%} of the processors"
-
-
-def _bandwidth(rates: list[float]) -> str:
-    return f"Measured memory bandwidth: {min(rates):.1f} to {max(rates):.1f} GB/s"
-
-
-def _commits(rows: list[Row]) -> str:
-    return ", ".join(sorted({row["git"][:8] for row in rows}))
-
-
-def _commands(rows: list[Row]) -> str:
-    return "\n".join(sorted({f"    OMP_NUM_THREADS={r['n_threads']} {r['command']}" for r in rows}))
+        said.append(f"Other programs used at most {max(shares):.1%} of the processors")
+    if rates:
+        said.append(f"Measured memory bandwidth: {min(rates):.1f} to {max(rates):.1f} GB/s")
+    if paused:
+        said.append(f"The host paused the processors for at most {max(paused):.1%} of the time")
+    versions = sorted({f"{row['method']} {row['version']}" for row in rows if row.get("version")})
+    if versions:
+        said.append(f"Packages: {', '.join(versions)}")
+    return caption(rows, *said, environment=f"OMP_NUM_THREADS={rows[0]['n_threads']} ")
 
 
 def of_the_lengths(rows: list[Row]) -> str:
@@ -182,18 +180,7 @@ def _of_a_processor(rows: list[Row]) -> list[str]:
         text.append(
             f"{said}, {rows[-1]['cpu']}:\n\n{markdown_table([*header, *(p[0] for p in columns)], lines)}"
         )
-    shares = [row["others"] for row in rows]
-    paces = [row["memory_bytes_per_second"] / 1e9 for row in rows if row["memory_bytes_per_second"]]
-    paused = [row["paused"] for row in rows if row["paused"] is not None]
-    said = [f"Commit {_commits(rows)}", _others(shares).capitalize()]
-    versions = sorted({f"{row['method']} {row['version']}" for row in rows if row.get("version")})
-    if versions:
-        said.insert(0, f"Packages of {', '.join(versions)}")
-    if paces:
-        said.append(_bandwidth(paces))
-    if paused:
-        said.append(f"The host paused the processors for at most {max(paused):.1%} of the time")
-    return [*text, f"{'. '.join(said)}. Commands:", _commands(rows)]
+    return [*text, _how(rows)]
 
 
 def _totals(row: Row) -> Row:

@@ -9,15 +9,18 @@ from typing import Any, Mapping
 
 import torch
 
-from sparq_ipu.commands.processor import processor
+from .origin import origin
 
 
-def rows_of(calls: Mapping[str, tuple[float, Any]], repeats: int, **shape: int) -> list[dict[str, Any]]:
+def rows_of(
+    calls: Mapping[str, tuple[float, Any]], repeats: int, command: str, **shape: int
+) -> list[dict[str, Any]]:
     """A row for each call, with the median, the least and the most of its rates.
 
     Args:
         calls: by name, operations and what is called.
         repeats: timed calls of each, after one that is not timed.
+        command: the command line of the bench.
         shape: columns that all rows share.
     """
     rates: dict[str, list[float]] = {name: [] for name in calls}
@@ -36,7 +39,7 @@ def rows_of(calls: Mapping[str, tuple[float, Any]], repeats: int, **shape: int) 
             least=min(found),
             most=max(found),
             repeats=repeats,
-            processor=processor(),
+            **origin(command),
             torch=torch.__version__,
         )
         for name, found in rates.items()

@@ -87,6 +87,7 @@ def row(method: str, speed: float | None, seq_len: int = 8, dtype: str = "float3
     values: dict[str, Any] = dict.fromkeys(names)
     values.update(method=method, tokens_per_second=speed, seq_len=seq_len, batch=1, dtype=dtype)
     values.update(cpu="a processor", n_threads=2, clock="wall", others=0.01, git="abcdef0123")
+    values.update(date="2026-03-09", paused=None, n_steps=20)
     return {**values, "memory_bytes_per_second": 2e9, "command": "python bench/decode.py", **more}
 
 
@@ -101,9 +102,10 @@ def test_tables() -> None:
         "| 8 | 1 | 5.0 (eager bf16) | 7.0 | 10.0 | 1.4x | 2.0x |",
         "| 16 | 1 | - | - | 5.0 | - | - |",
     ]
-    said = "a processor, wall time, 2 threads; other programs used at most 1.0% of the processors"
+    said = "a processor, 2 threads. Measured on 9 March 2026, commit abcdef01"
+    load = "Other programs used at most 1.0% of the processors"
     rate = "Measured memory bandwidth: 2.0 to 2.0 GB/s"
-    assert lines[5] == f"{said}. {rate}. Commit abcdef01. Commands:"
+    assert lines[5] == f"{said}. {load}. {rate}. Commands:"
     assert lines[-1] == "    OMP_NUM_THREADS=2 python bench/decode.py"
 
 
@@ -114,7 +116,7 @@ def test_a_busy_machine_is_not_published() -> None:
     assert decode_tables.published([busy, by_cpu]) == [by_cpu]
     assert decode_tables.published([busy]) == []
     text = decode_tables.of_the_lengths([busy, by_cpu])
-    assert "a processor, CPU time of one thread. " in text
+    assert "commit abcdef01. CPU time of one thread. " in text
 
 
 def test_rows_can_be_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,6 +134,9 @@ def row(method: str, dtype: str, kv: str, tokens: float, cpu: str = "A", **more:
         command="c",
         paused=None,
         git="abcdef0123",
+        date="2026-03-09",
+        clock="wall",
+        seconds_mad=None,
     )
     return {**values, **more}
 
@@ -162,14 +165,15 @@ def test_the_table_has_processors_apart_and_what_we_lose() -> None:
     totals = lines.index("Seconds for prefill and 128 new tokens, A:")
     assert lines[totals + 4] == "| SmolLM2-135M | 512 | 1.8 | 2.8 | 2.8 | 2.8 |"
     assert "Seconds for prefill and 512 new tokens, A:" in lines
-    share = "Commit abcdef01. Other programs used at most 2.0% of the processors."
+    share = "commit abcdef01. Other programs used at most 2.0% of the processors."
     rate = "Measured memory bandwidth: 28.0 to 30.0 GB/s."
     paused = "The host paused the processors for at most 3.1% of the time."
-    assert f"Packages of llama.cpp 1.5. {share} {rate} {paused} Commands:" in lines
+    days = "Measured on 9 March 2026"
+    assert f"A, 2 threads. {days}, {share} {rate} {paused} Packages: llama.cpp 1.5. Commands:" in lines
     # the last processor comes first
     other = lines.index("Decoded tokens per second, without the first token, B:")
     assert other > first and lines[other + 4] == "| SmolLM2-135M | 512 | 20.0 |"
-    assert f"{share} Commands:" in lines
+    assert f"B, 2 threads. {days}, {share} Commands:" in lines
 
 
 @pytest.mark.parametrize(
@@ -196,3 +200,23 @@ def test_the_document_is_what_the_rows_say() -> None:
     text = decode.DOCUMENT.read_text()
     block = text.partition("<!-- begin peers: ")[2].partition("<!-- end peers -->")[0]
     assert block.partition("\n")[2] == decode_tables.of_the_peers(made) + "\n"
+
+
+def test_the_first_lines_of_the_page_are_true() -> None:
+    """Its bullets have no figures; each is a comparison of rows."""
+    made = [row for row in decode_tables.read_rows(decode_tables.PEERS) if row["error"] is None]
+
+    def values(name: str, method: str, dtype: str) -> dict[int, float]:
+        return {r["seq_len"]: r[name] for r in made if (r["method"], r["dtype"]) == (method, dtype)}
+
+    speed, first = "tokens_per_second", "first_token_seconds"
+    dense, sparq = values(speed, "dense", "int4"), values(speed, "recommended", "int4")
+    theirs = [values(speed, name, "gguf") for name in ("openvino", "openvino-xattention", "llama.cpp")]
+    assert list(sparq) and set(sparq) == set(dense) == {512, 2048, 8192}
+    assert all(min(dense[n], sparq[n]) > max(other[n] for other in theirs) for n in sparq)
+    assert dense[512] > sparq[512] and dense[2048] < sparq[2048] and dense[8192] < sparq[8192]
+    read, bf16 = values(first, "recommended", "int4"), values(speed, "recommended", "bfloat16")
+    assert all(values(first, "openvino", "gguf")[n] < read[n] for n in (2048, 8192))
+    xattention = [values(name, "openvino-xattention", "gguf")[8192] for name in (first, speed)]
+    assert xattention[0] + 127 / xattention[1] < read[8192] + 127 / sparq[8192]
+    assert all(bf16[n] < theirs[0][n] for n in bf16)
