@@ -87,7 +87,8 @@ void Compiler::layOutVariables() {
     p.bytes = v.numElements * typeSize(v.type);
     p.at = allocate(p.bytes + redZone, variableAlign);
     p.data = v.data;
-    p.initial = v.initial;
+    if (!slice_ || p.controls)
+      p.initial = v.initial;
     exe_->variables.push_back(std::move(p));
   }
 }

@@ -135,6 +135,7 @@ private:
 struct InitialValues {
   std::size_t begin; // element
   std::vector<std::uint8_t> bytes;
+  std::uint64_t times; // so often, one after another
 };
 
 struct Variable {

@@ -89,7 +89,9 @@ void EngineImpl::load(const Device &device) {
     if (!v.data.empty())
       std::memcpy(at(v.at), v.data.data(), v.data.size());
     for (const InitialValues &i : v.initial)
-      std::memcpy(at(v.at) + i.begin * typeSize(v.type), i.bytes.data(), i.bytes.size());
+      for (std::uint64_t n = 0; n != i.times; ++n)
+        std::memcpy(at(v.at) + i.begin * typeSize(v.type) + n * i.bytes.size(), i.bytes.data(),
+                    i.bytes.size());
     ASAN_POISON_MEMORY_REGION(at(v.at) + (v.bytes + 7) / 8 * 8, 48);
   }
   for (const ComputeSetPlan &cs : exe->computeSets) {

@@ -165,25 +165,33 @@ void Graph::setTensorInitialValue(const Tensor &t, const void *values, std::size
   const std::size_t size = core::typeSize(i.type);
   std::size_t at = 0;
   core::forEachRegion(i, [&](VarId var, std::size_t begin, std::size_t length) {
-    core::InitialValues init{begin, std::vector<std::uint8_t>(length * size)};
-    for (std::size_t k = 0; k < length; ++k)
-      core::convertValue(static_cast<const char *>(values) +
-                             (broadcast ? 0 : (at + k) * traits.size),
-                         traits, i.type, init.bytes.data() + k * size, "setInitialValue");
-    at += length;
+    const std::size_t different = broadcast ? 1 : length;
+    core::InitialValues init{begin, std::vector<std::uint8_t>(different * size),
+                             broadcast ? length : 1};
+    for (std::size_t k = 0; k < different; ++k)
+      core::convertValue(static_cast<const char *>(values) + (at + k) * traits.size, traits, i.type,
+                         init.bytes.data() + k * size, "setInitialValue");
+    at += broadcast ? 0 : length;
     impl->variables[var].initial.push_back(std::move(init));
   });
 }
 
-void Graph::setInitialValueHalf(const Tensor &t, uint16_t val) {
-  setInitialValueHalf(t, ArrayRef<uint16_t>(std::vector<uint16_t>(t.numElements(), val)));
-}
-
-void Graph::setInitialValueHalf(const Tensor &t, ArrayRef<uint16_t> values) {
+static void checkHalf(const Tensor &t) {
   if (t.elementType() != HALF)
     throw errors::type_mismatch("setInitialValueHalf: the tensor's type must be half, got " +
                                 t.elementType().toString().str());
-  std::vector<float> f(values.size()); // exact, and so is the way back (NaNs become the quiet NaN)
+}
+
+void Graph::setInitialValueHalf(const Tensor &t, uint16_t val) {
+  checkHalf(t);
+  float f; // exact, and so is the way back (NaNs become the quiet NaN)
+  copyDeviceHalfToFloat(target, &val, &f, 1);
+  setInitialValue(t, f);
+}
+
+void Graph::setInitialValueHalf(const Tensor &t, ArrayRef<uint16_t> values) {
+  checkHalf(t);
+  std::vector<float> f(values.size());
   copyDeviceHalfToFloat(target, values.data(), f.data(), f.size());
   setInitialValue(t, ArrayRef<float>(f));
 }

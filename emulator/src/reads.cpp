@@ -36,7 +36,7 @@ ReadReport::ReadReport(const ExecutableImpl &exe) : exe_(exe), is_(exe.arenaByte
     if (!v.data.empty())
       written(v.at, v.data.size());
     for (const InitialValues &i : v.initial)
-      written(v.at + i.begin * typeSize(v.type), i.bytes.size());
+      written(v.at + i.begin * typeSize(v.type), i.bytes.size() * i.times);
   }
 }
 

@@ -29,7 +29,7 @@ using sparq::emulator::MemoryCount;
 using sparq::emulator::MemoryUse;
 using sparq::emulator::StepCount;
 
-constexpr char heading[] = "emulated Poplar executable, format 1\n";
+constexpr char heading[] = "emulated Poplar executable, format 2\n";
 
 [[noreturn]] void refuse(const std::string &why) { throw errors::bad_object("executable", why); }
 
@@ -107,8 +107,8 @@ public:
     all(at, n, type);
   }
   void operator()(InitialValues &x) {
-    auto &[begin, values] = x;
-    all(begin, values);
+    auto &[begin, values, times] = x;
+    all(begin, values, times);
   }
   void operator()(VariablePlan &x) {
     auto &[name, type, at, n, data, initial, controls] = x;

@@ -58,7 +58,7 @@ def test_what_is_not_whole_is_refused(programs, saved, tmp_path):
 
     assert "executable: it must begin with 'emulated Poplar executable, format" in said(b"")
     assert "it must begin with" in said(b"x" + content)
-    assert "it must begin with" in said(content.replace(b"format 1", b"format 2"))
+    assert "it must begin with" in said(content.replace(b"format 2", b"format 3"))
     n = len(content) - heading - 16
     assert f"it must have {n} bytes behind its heading, got {n - 1}" in said(content[:-1])
     for at in (classes, len(content) // 2, len(content) - 1):

@@ -99,13 +99,10 @@ private:
 void fillWithZeros(Graph &graph, const Tensor &tensor) {
   if (!tensor.valid())
     return;
-  const std::size_t n = tensor.numElements();
-  if (tensor.elementType() != HALF && tensor.elementType() != FLOAT)
-    graph.setInitialValue(tensor, ArrayRef<unsigned>(std::vector<unsigned>(n, 0)));
-  else if (tensor.elementType() != HALF)
-    graph.setInitialValue(tensor, ArrayRef<float>(std::vector<float>(n, 0.0f)));
-  else
+  if (tensor.elementType() == HALF)
     graph.setInitialValueHalf(tensor, 0);
+  else
+    graph.setInitialValue(tensor, 0);
 }
 
 } // namespace

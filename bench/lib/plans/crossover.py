@@ -2,7 +2,7 @@
 """Where SparQ pays on an IPU, and where dense attention is faster: models, lengths and numbers of IPUs.
 
     python bench/plans.py crossover            # from the rows that are kept
-    python bench/plans.py crossover --plan     # plan again: most of an hour
+    python bench/plans.py crossover --plan     # plan again: half an hour
     python bench/plans.py crossover --write    # the tables and the plot of docs/ipu_crossover.md
 
 Each time is that of attention in all layers for one token, in the fastest plan with at most so many IPUs:
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import itertools
 import os
 import sys
 from pathlib import Path
@@ -26,7 +27,7 @@ from sparq_ipu.commands.tables import markdown_table
 from sparq_ipu.planning import ModelPlan, plan_model
 from sparq_ipu.planning.model_shape import NO_WEIGHTS, shape_of
 
-from ..common import ROOT, Row
+from ..common import ROOT, Row, git_revision
 from . import kept_rows, write
 from .misses import load_matplotlib
 
@@ -35,10 +36,10 @@ DOCUMENT, README = ROOT / "docs/ipu_crossover.md", ROOT / "README.md"
 PLOT = ROOT / "docs/ipu_crossover.png"
 
 LENGTHS = (4096, 8192, 16384, 32768, 65536, 131072)
-#: lengths of each model; the caches of Llama-2-7B at 131,072 positions exceed an IPU's streaming memory
-MODELS = {"Llama-3-8B": LENGTHS, "Llama-2-7B": LENGTHS[:-1], "Llama-3.2-1B": LENGTHS}
-POINTS = tuple((model, n) for model, lengths in MODELS.items() for n in lengths)
-#: of the table, and those that are tried: heads of batch 1 split over at most 8
+MODELS = ("Llama-3-8B", "Llama-2-7B", "Llama-3.2-1B")
+BATCHES = (1, 8)
+POINTS = tuple(itertools.product(MODELS, BATCHES, LENGTHS))
+#: of the table, and those that are tried: 8 KV heads of batch 1 split over at most 8
 IPUS, TRIED = (1, 4, 16), (1, 4, 8, 16)
 HIT_RATE = 0.9
 #: by name in a row: options of `plan_model`
@@ -72,7 +73,7 @@ def cell(plan: ModelPlan, groups: int) -> Row:
     }
 
 
-def cells_of(model: str, seq_len: int, n_ipus: int, groups: int) -> dict[str, Row]:
+def cells_of(model: str, batch: int, seq_len: int, n_ipus: int, groups: int) -> dict[str, Row]:
     """What a row keeps of each plan that fits; with several `groups` of IPUs layers are split over them, and
     heads in each."""
     shape = shape_of("crossover", model)
@@ -82,7 +83,13 @@ def cells_of(model: str, seq_len: int, n_ipus: int, groups: int) -> dict[str, Ro
     for name, options in PLANS.items():
         try:
             plan = plan_model(
-                part, seq_len=seq_len, n_ipus=n_ipus // groups, split=split, weights=NO_WEIGHTS, **options
+                part,
+                batch=batch,
+                seq_len=seq_len,
+                n_ipus=n_ipus // groups,
+                split=split,
+                weights=NO_WEIGHTS,
+                **options,
             )
         except ValueError:  # neither layers nor heads split over so many
             continue
@@ -98,14 +105,14 @@ def rank(of: Row) -> float:
     return float(of["seconds"][1]) * (1.001 if of["split"] == "both" else 1)
 
 
-def rows_of(model: str, seq_len: int) -> list[Row]:
+def rows_of(model: str, batch: int, seq_len: int) -> list[Row]:
     """A row for each number of IPUs; a plan that does not fit is None."""
     n_kv_heads = shape_of("crossover", model).n_kv_heads
     groups = {n: sorted({1, max(1, n // n_kv_heads)}) for n in TRIED}
-    tried = [cells_of(model, seq_len, n, of) for n in TRIED for of in groups[n]]
+    tried = [cells_of(model, batch, seq_len, n, of) for n in TRIED for of in groups[n]]
     rows = []
     for most in IPUS:
-        row: Row = {"model": model, "seq_len": seq_len, "batch": 1, "n_ipus": most}
+        row: Row = {"model": model, "batch": batch, "seq_len": seq_len, "n_ipus": most}
         for name in (*PLANS, "sparq_none_hot"):
             fitting = [of[name] for of in tried if name in of and of[name]["n_ipus"] <= most]
             row[name] = min(fitting, key=rank, default=None)
@@ -115,9 +122,10 @@ def rows_of(model: str, seq_len: int) -> list[Row]:
 
 def planned() -> list[Row]:
     rows: list[Row] = []
+    git = git_revision()
     with concurrent.futures.ProcessPoolExecutor(os.cpu_count()) as pool:
         for i, made in enumerate(pool.map(rows_of, *zip(*POINTS)), 1):
-            rows += made
+            rows += [{**row, "git": git} for row in made]
             print(f"\r{i}/{len(POINTS)} planned", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
     return rows
@@ -188,8 +196,8 @@ def sentence(rows: Sequence[Row]) -> str:
     """The README's: one shape where SparQ is faster than the best dense plan, and one where it is not."""
 
     def told(seq_len: int) -> str:
-        shape = ("Llama-3-8B", seq_len, 4)
-        row = next(row for row in rows if (row["model"], row["seq_len"], row["n_ipus"]) == shape)
+        shape = {"model": "Llama-3-8B", "batch": 1, "seq_len": seq_len, "n_ipus": 4}
+        row = next(row for row in rows if all(row[name] == value for name, value in shape.items()))
         dense, sparq = milliseconds(row, "dense"), milliseconds(row, "sparq")
         return f"{dense} ms a token in the best fp16 dense plan and {sparq} ms with SparQ"
 

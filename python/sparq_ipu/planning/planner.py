@@ -159,16 +159,20 @@ def most_on_chip(
         The number, and both plans; 0 and no plan where none fits.
     """
     best: tuple[int, Plan | None, Plan | None] = (0, None, None)
-    need = {0: 0}  # bytes of a tile by layers on chip, roughly where they do not fit
+
+    def tile_bytes(plan: Plan | DoesNotFit) -> int:
+        return plan.max_tile_bytes if isinstance(plan, Plan) else plan.need
+
+    beside = tile_bytes(others(n_layers))  # of the others' program, whatever their number
+    need = {0: beside}  # bytes of a tile by layers on chip, roughly where they do not fit
 
     def fits(n: int) -> bool:
         nonlocal best
         kept = on_chip(n)
         rest = others(n_layers - n) if n != n_layers and isinstance(kept, Plan) else None
-        need[n] = sum(
-            plan.max_tile_bytes if isinstance(plan, Plan) else plan.need for plan in (kept, rest) if plan
-        )
-        if not isinstance(kept, Plan) or isinstance(rest, DoesNotFit) or need[n] > room:
+        needed = tile_bytes(kept) + (tile_bytes(rest) if rest else 0)
+        need[n] = needed if rest else needed + beside
+        if not isinstance(kept, Plan) or isinstance(rest, DoesNotFit) or needed > room:
             return False
         best = (n, kept, rest)
         return True
@@ -177,10 +181,10 @@ def most_on_chip(
     if fits(n_layers):
         return best
     while high - low > 1:
-        middle = (low + high) // 2
-        if need[high] > max(need[low], room):
-            guess = low + (room - need[low]) * (high - low) // (need[high] - need[low])
-            middle = min(max(guess, low + 1), high - 1)
+        (a, of_a), (b, of_b) = list(need.items())[-2:]
+        of_layer = (of_b - of_a) / (b - a)
+        guess = a + int((room - of_a) / of_layer) if of_layer > 0 else (low + high) // 2
+        middle = min(max(guess, low + 1), high - 1)
         low, high = (middle, high) if fits(middle) else (low, middle)
     return best
 
