@@ -9,10 +9,9 @@ from typing import Any
 from sparq_ipu.kernels import BASELINE, DEFAULT, DENSE_SRAM, KERNELS, TIERED
 from sparq_ipu.planning.device_model import DeviceModel
 from sparq_ipu.planning.model_shape import NO_WEIGHTS, ModelShape
-from sparq_ipu.planning.planner import plan
+from sparq_ipu.planning.planner import of_counts, plan
 from sparq_ipu.planning.pod import plan_pod
 from sparq_ipu.planning.record import Plan
-from sparq_ipu.planning.request import split
 from sparq_reference import CacheSpec, SparqSettings
 
 #: how attention is done: what `kernels` an IPU may have
@@ -123,7 +122,7 @@ class ModelRequest:
             DoesNotFit: it is too large, by itself.
         """
         cache, n_parts = self.cache, self.n_ipus if self.split == "heads" else 1
-        batch, n_heads, n_kv_heads = split(cache.batch, self.shape.n_heads, cache.n_kv_heads, n_parts)
+        shape = cache.batch, self.shape.n_heads, cache.n_kv_heads, cache.head_dim, cache.capacity
         options: dict[str, Any] = dict(kernel=kernel, append=True, device=self.model)
         options["n_layers"] = -(-n_layers // 2) if self.dense_half else n_layers
         if not KERNELS[kernel].is_dense:
@@ -131,13 +130,13 @@ class ModelRequest:
         if kernel == TIERED.name:
             options.update(row_bits=cache.row_bits, index_components=cache.index_components)
             options.update(hot_rows=self.hot_rows, hit_rate=self.hit_rate)
-        of_share = batch, n_heads, n_kv_heads, cache.head_dim, cache.capacity
-        result = plan(*of_share, baseline=False, **options)
-        if n_parts > 1:  # the steps of all IPUs together, with what passes between them
-            of_all = cache.batch, self.shape.n_heads, cache.n_kv_heads, cache.head_dim, cache.capacity
-            pod = plan_pod(*of_all, n_ipus=n_parts, split="heads", **options)
-            categories = {name: t / options["n_layers"] for name, t in pod.seconds_by_category.items()}
-            result = _with_times(dataclasses.replace(result, memory=pod.memory), categories)
+        if n_parts == 1:
+            result = plan(*shape, baseline=False, **options)
+        else:  # the steps of all IPUs together, with what passes between them
+            pod = plan_pod(*shape, n_ipus=n_parts, split="heads", **options)
+            categories = {name: t / pod.request.n_layers for name, t in pod.seconds_by_category.items()}
+            result = of_counts(pod.request, pod.counts, pod.request.n_layers)
+            result = _with_times(result, categories)
         if self.dense_half:
             seconds = result.seconds_by_category
             result = _with_times(result, {**seconds, "streaming": seconds["streaming"] / 2})

@@ -193,21 +193,32 @@ def _planned(request: Request) -> Plan:
     cache = request.cache_of_process
     counts = (counted(request, cache, lengths, request.n_layers) for lengths in request.lengths_of_processes)
     slowest = max(counts, key=lambda c: c["seconds"]["total"])
-    steps, seconds = slowest["steps"], slowest["seconds"]["total"]
+    return of_counts(request, slowest)
+
+
+def of_counts(request: Request, counts: dict[str, Any], n_layers: int = 1) -> Plan:
+    """The plan of what was counted, where `n_layers` ran one after the other."""
+    steps, seconds = counts["steps"], counts["seconds"]["total"] / n_layers
     return Plan(
         request=request,
         per_ipu=request.per_ipu,
-        mapping=slowest["mapping"],
-        memory=slowest["memory"],
-        streaming_memory=slowest["streaming_memory"],
+        mapping=counts["mapping"],
+        memory=counts["memory"],
+        streaming_memory=counts["streaming_memory"],
         stages=tuple(
-            Stage(s["name"], s["kind"], s["executions"], s["seconds"]["total"], streamed_bytes([s]))
+            Stage(
+                s["name"],
+                s["kind"],
+                s["executions"] // n_layers,
+                s["seconds"]["total"] / n_layers,
+                streamed_bytes([s]) // n_layers,
+            )
             for s in steps
         ),
-        seconds_by_category=slowest["seconds"],
-        streamed_bytes=streamed_bytes(steps),
+        seconds_by_category={name: t / n_layers for name, t in counts["seconds"].items()},
+        streamed_bytes=streamed_bytes(steps) // n_layers,
         seconds_per_query=seconds,
-        seconds_if_gateway_shared=seconds + seconds_beyond(request.model, request.n_ipus, steps),
+        seconds_if_gateway_shared=seconds + seconds_beyond(request.model, request.n_ipus, steps) / n_layers,
         steps=steps,
-        extended_memory=slowest["extended_memory"],
+        extended_memory=counts["extended_memory"],
     )

@@ -34,8 +34,8 @@ class PodPlan:
 
     request: Request
     shares: tuple[Share, ...]
-    #: SRAM of the fullest tile, as `Plan.memory`
-    memory: dict[str, Any]
+    #: of the IPU with the fullest tile
+    counts: dict[str, Any] = dataclasses.field(repr=False)
     #: bytes in streaming memory of the IPU that has most
     streaming_memory_bytes: int
     #: of a token: compute, exchange, sync, streaming, links, total
@@ -53,6 +53,12 @@ class PodPlan:
     def split(self) -> str:
         """What an IPU has: some of the "layers" or some of the "heads"."""
         return self.request.device_options.split
+
+    @property
+    def memory(self) -> dict[str, Any]:
+        """SRAM of the fullest tile, as `Plan.memory`."""
+        memory: dict[str, Any] = self.counts["memory"]
+        return memory
 
     @property
     def seconds_per_token(self) -> float:
@@ -248,7 +254,7 @@ def _planned(request: Request) -> PodPlan:
     return PodPlan(
         request=request,
         shares=tuple(shares),
-        memory=fullest["memory"],
+        counts=fullest,
         streaming_memory_bytes=max(sum(of_ipu["streaming_memory"].values()) for of_ipu in counts.values()),
         seconds_by_category={**total, "total": sum(total.values())},
         streamed_bytes=sum(map(streamed_bytes, steps)),
