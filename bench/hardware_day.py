@@ -8,7 +8,7 @@
 
 What is measured is written to the folder day.run, beside the file, before the next thing begins. Each part
 runs in a process of its own with a limit; what fails is recorded, and the next one runs. The file has the
-records, a page of measured, modelled and ratio (page.html), and what compilers said; no name of a machine or
+records, a page of measured, modelled and ratio (page.md), and what compilers said; no name of a machine or
 user.
 
 Without an IPU everything runs on the emulator as the IPU: times are then modelled, and every line says so.
@@ -140,7 +140,7 @@ def read(archive: Path, out: Path, made: Parser) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / records.FILE).write_text("".join(json.dumps(record) + "\n" for record in found))
     pack.pack(records.Run(folder, ROOT), out)
-    conduct.say(f"{folder / 'page.html'}")
+    conduct.say(f"{folder / 'page.md'}")
     return 0
 
 
@@ -180,7 +180,7 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     if complete:
         pack.pack(run, a.out)
-        conduct.say(f"{a.out}: send this file. {folder / 'page.html'}: what is in it")
+        conduct.say(f"{a.out}: send this file. {folder / 'page.md'}: what is in it")
     return 0 if complete else 1
 
 

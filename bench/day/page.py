@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 from pathlib import Path
 from typing import Any, Sequence
 
-from sparq_ipu.commands.pages import Section, as_html, load_matplotlib
 from sparq_ipu.commands.tables import markdown_table
 
 from .parts import PARTS
@@ -15,6 +15,17 @@ from .records import Record, Run
 
 TITLE = "A day on the device"
 PICTURE = "ratio"
+
+
+@dataclasses.dataclass(frozen=True)
+class Section:
+    """One part of the page: text, a table, and perhaps the name of a picture without ending."""
+
+    title: str
+    text: str
+    header: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+    picture: str | None = None
 
 
 def as_markdown(parts: Sequence[Section], pictures: Sequence[str], title: str) -> str:
@@ -164,8 +175,11 @@ def sections(run: Run) -> list[Section]:
 def draw(run: Run) -> list[Path]:
     """The ratios as a picture; none without matplotlib."""
     try:
-        plt = load_matplotlib("hardware_day")
-    except RuntimeError:
+        import matplotlib
+
+        matplotlib.use("Agg")  # needs no display
+        import matplotlib.pyplot as plt
+    except ImportError:
         return []
     figure, axes = plt.subplots(figsize=(8, 4.5))
     for part in PARTS:
@@ -185,8 +199,7 @@ def draw(run: Run) -> list[Path]:
 
 
 def write(run: Run) -> None:
-    """page.md and page.html, with the picture, into the run directory."""
+    """page.md, with the picture beside it, into the run directory."""
     parts = sections(run)
     drawn = draw(run)
     (run.path / "page.md").write_text(as_markdown(parts, [p.stem for p in drawn], TITLE))
-    (run.path / "page.html").write_text(as_html(parts, {p.stem: p.read_bytes() for p in drawn}, TITLE))

@@ -223,7 +223,7 @@ def test_a_pipeline_that_memory_cannot_hold_is_refused() -> None:
     assert "3 in flight" in result.would_fit and planned(in_flight=3, **arguments).fits
 
 
-@pytest.mark.parametrize("words", [["Llama-3-8B"], ["--S", "1024"], ["--page", "x"], ["--quiet"]])
+@pytest.mark.parametrize("words", [["Llama-3-8B"], ["--S", "1024"], ["--quiet"]])
 def test_a_list_of_models_is_of_nothing_else(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         plan_command.main(["--models", *words])
@@ -272,14 +272,6 @@ def test_what_does_not_fit_is_a_status_and_the_fullest_ipu_a_row(
     assert f"| dense | no | SRAM | 12 of 12 | {kib:.0f} | {gigabytes:.2f} | - |" in capsys.readouterr().out
 
 
-def test_the_page(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    assert plan_command.main(["SmolLM2-135M", "--S", "1024", "--quiet", "--page", str(tmp_path)]) == 0
-    page = (tmp_path / "plan.html").read_text()
-    assert page.count("data:image/png;base64,") == 2
-    assert "SmolLM2-135M on 1 IPUs: a plan" in page and "Not planned" in page
-
-
 def test_the_range_of_a_plan_is_that_of_all_its_layers() -> None:
     """Layers of each kind by what theirs may be faster, and slower."""
 
@@ -319,5 +311,5 @@ def test_every_flag_reaches_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     changed = [[name for name in options if options[name] != plain.get(name)] for options in others]
     assert all(len(names) == 1 for names in changed)
     flags = {action.dest for action in plan_command._parser("")._actions}
-    output = {"help", "model", "models", "threads", "json", "page", "quiet"}
+    output = {"help", "model", "models", "threads", "json", "quiet"}
     assert {name for (name,) in changed} == flags - output

@@ -9,7 +9,6 @@ pod           `plan_pod`: attention of all layers of a model over several IPUs
 whole_model   `plan_model`: a whole model with its weights; `sparq-ipu plan`
 model_plan    what `plan_model` gives: the record, its row and text
 device_model  from counts to seconds
-page          the plans of a model as a page of tables and pictures
 """
 
 from sparq_ipu.planning.model_plan import ModelPlan

@@ -4,7 +4,6 @@
     sparq-ipu plan model.gguf --device cpu --S 8192
     sparq-ipu plan Llama-3-8B --ipus 32 --weights int4
     sparq-ipu plan path/to/config.json --S 65536 --ipus 16 --in-flight 16 --batch 4
-    sparq-ipu plan Llama-3-8B --ipus 32 --weights int4 --page plan    # plan/plan.html, with pictures
 
 MODEL is a name (sparq-ipu plan --models lists them), a GGUF file, a checkpoint folder or a config.json.
 
@@ -27,8 +26,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from pathlib import Path
-from typing import Callable
+from typing import Callable, Sequence
 
 from sparq_ipu.commands.command_line import (
     Parser,
@@ -39,13 +37,11 @@ from sparq_ipu.commands.command_line import (
     refuse,
     thread_count,
 )
-from sparq_ipu.commands.pages import load_matplotlib
 from sparq_ipu.commands.tables import markdown_table
 from sparq_ipu.planning.cpu_plan import BITS, plan_cpu
 from sparq_ipu.planning.device_model import NAMES, device_name
-from sparq_ipu.planning.model_plan import ATTENTION, SPLITS
+from sparq_ipu.planning.model_plan import ATTENTION, SPLITS, ModelPlan
 from sparq_ipu.planning.model_shape import MODELS, WEIGHT_BITS
-from sparq_ipu.planning.page import summary, write_page
 from sparq_ipu.planning.whole_model import WEIGHTS_IN, plan_model
 from sparq_ipu.transformers import RECOMMENDED
 from sparq_ipu.transformers.loading.checkpoints import wait_briefly
@@ -62,7 +58,6 @@ _DEVICE = f"cpu, an IPU ({', '.join(NAMES)}), or a file of bench/calibrate.py --
 #: arguments of plans for IPUs alone
 _IPU_ONLY = (
     *("in_flight", "n_ipus", "split", "weights_in", "index_components", "row_bits", "hot_rows", "hit_rate"),
-    "page",
 )
 
 
@@ -99,7 +94,6 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     ipu("--in-flight", type=int, default=1, metavar="N", help=text)
     text = "memory of the weights (default auto: SRAM if they fit and that is faster)"
     ipu("--weights-in", choices=WEIGHTS_IN, default="auto", help=text)
-    ipu("--page", type=Path, metavar="DIRECTORY", help="write plan.html with tables and pictures there")
     settings = parser.add_argument_group("SparQ attention").add_argument
     for name, text in _SETTINGS.items():
         settings(*SETTINGS_FLAGS[name], type=int, dest=name, metavar="N", help=text)
@@ -141,6 +135,39 @@ def _progress(quiet: bool) -> Callable[[str], None]:
     return say
 
 
+def _summary(plans: Sequence[ModelPlan]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """The plans beside one another: header and rows."""
+    header = (
+        *("attention", "fits", "weights in", "layers on chip"),
+        *("KiB/tile", "GB streaming", "ms per token", "low", "high", "tokens/s"),
+        *("over dense", "over dense-streaming"),
+    )
+    seconds = {p.request.attention: p.seconds_per_step for p in plans if p.fits}
+    rows: list[tuple[str, ...]] = []
+    for p in plans:
+        needs = [ipu.need for ipu in p.ipus]
+        over = (seconds.get(name) for name in ("dense", "dense-streaming"))
+        times = (
+            f"{p.seconds_per_step * 1e3:.2f}",
+            f"{p.seconds_low * 1e3:.2f}",
+            f"{p.seconds_high * 1e3:.2f}",
+            f"{p.tokens_per_second:.1f}",
+            *("-" if of is None else f"{of / p.seconds_per_step:.2f}x" for of in over),
+        )
+        rows.append(
+            (
+                p.request.attention,
+                "yes" if p.fits else "no",
+                "SRAM" if p.weights_in == "sram" else "streaming",
+                "{} of {}".format(*p.layers_on_chip),
+                f"{max(need.tile for need in needs) / 1024:.0f}",
+                f"{max(need.streaming for need in needs) / 1e9:.2f}",
+                *(times if p.fits else ("-",) * len(times)),
+            )
+        )
+    return header, rows
+
+
 def main(arguments: list[str] | None = None, prog: str = "sparq-ipu plan") -> int:
     """The command; returns the exit status."""
     parser = _parser(prog)
@@ -158,15 +185,7 @@ def main(arguments: list[str] | None = None, prog: str = "sparq-ipu plan") -> in
     if a.device == "cpu":
         return _on_cpu(parser, a)
     refuse(parser, a, "without --device cpu", "threads")
-    if a.page is not None:
-        try:
-            load_matplotlib("plan")
-            a.page.mkdir(parents=True, exist_ok=True)
-        except RuntimeError as error:
-            parser.error(str(error))
-        except OSError as error:
-            parser.error(f"--page must be a directory that can be written, got {a.page} ({error.strerror})")
-    others = ("model", "models", "threads", "json", "page", "quiet")
+    others = ("model", "models", "threads", "json", "quiet")
     given = {name: value for name, value in vars(a).items() if name not in others and value is not None}
     say = _progress(a.quiet)
     plans = []
@@ -176,15 +195,12 @@ def main(arguments: list[str] | None = None, prog: str = "sparq-ipu plan") -> in
             plans.append(plan_model(a.model, attention=attention, progress=say, **given))
     except ValueError as error:
         parser.error(str(error))
-    header, rows_of_plans = summary(plans)
     print(plans[-1])
     print()
-    print(markdown_table(header, rows_of_plans))
+    print(markdown_table(*_summary(plans)))
     if a.json is not None:
         with a.json.open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(p.row()) + "\n" for p in plans)
-    if a.page is not None:
-        print(write_page(plans, a.page))
     return 0 if plans[-1].fits else 1
 
 
