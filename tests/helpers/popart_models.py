@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import sys
 from pathlib import Path
@@ -12,7 +13,8 @@ from typing import Any
 import numpy as np
 
 import sparq_ipu
-from sparq_reference import exact, row_codes
+from sparq_ipu.device_options import DeviceOptions
+from sparq_reference import CacheSpec, exact, row_codes
 
 
 def load_contract() -> ModuleType:
@@ -110,9 +112,8 @@ def add_op(
     return model.add_op(op, list(inputs.values()), [f"out{suffix}"], {**defaults, **attributes})
 
 
-def attributes_of(op: Any, **changed: Any) -> dict:
+def attributes_of(op: str, **changed: Any) -> dict:
     """The attributes of an operator of the contract: defaults, and what is changed of them."""
-    values = {a.name: a.default for a in op.attributes if a.default is not None}
-    values.update(DECODE, **SETTINGS)
-    values.update(changed)
-    return {a.name: values[a.name] for a in op.attributes}
+    defaults = {name: getattr(CacheSpec, name) for name in CacheSpec.options()}
+    values = {**defaults, **dataclasses.asdict(DeviceOptions()), **DECODE, **SETTINGS, **changed}
+    return {name: values[name] for name in contract.ATTRIBUTES[op]}

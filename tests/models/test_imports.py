@@ -53,7 +53,7 @@ def test_the_contract_with_popart_needs_no_torch():
     path = "importlib.util.find_spec('sparq_ipu.poptorch').submodule_search_locations[0] + '/contract.py'"
     code += f"spec = importlib.util.spec_from_file_location('contract', {path})\n"
     code += "module = importlib.util.module_from_spec(spec); sys.modules['contract'] = module\n"
-    code += "spec.loader.exec_module(module); assert len(module.OPS) == 4"
+    code += "spec.loader.exec_module(module); assert len(module.ATTRIBUTES) == 4"
     result = run(code)
     assert result.returncode == 0, result.stderr
 

@@ -7,7 +7,7 @@ these tests say that the operators compute and order what they should, not that 
 
 from __future__ import annotations
 
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -31,15 +31,17 @@ from popart_models import (
 
 
 def test_registered_as_the_contract_says(lowering: ModuleType) -> None:
-    expected = {
-        (contract.DOMAIN, op.name, contract.VERSION): (
-            [t.name for t in op.inputs],
-            [t.name for t in op.outputs],
-            sorted(a.name for a in op.attributes),
-        )
-        for op in contract.OPS
+    decode = ["query", "key", "value", "active", "held"], ["output", "lengths_out"]
+    tensors = {
+        "SparqDecode": decode,
+        "DenseDecode": decode,
+        "CacheFill": (["key", "value", "lengths", "held"], ["lengths_out"]),
+        "Begin": (["held"], ["lengths_out"]),
     }
-    assert lowering.registered() == expected
+    assert lowering.registered() == {
+        (contract.DOMAIN, op, contract.VERSION): (*tensors[op], sorted(attributes))
+        for op, attributes in contract.ATTRIBUTES.items()
+    }
 
 
 @pytest.mark.parametrize("index_bits", [8, 4, 2])
@@ -497,49 +499,53 @@ def test_messages_of_decode(make: Any, change: dict, message: str) -> None:
     assert str(caught.value) == f"SparqDecode: {message}"
 
 
+#: an input of DenseDecode, its type, its shape (None: the right one), and the end of the message
 WRONG = [
-    ("query", "float32", None),
-    ("key", "int32", None),
-    ("active", "float32", None),
-    ("query", "float16", (2, 4)),
-    ("key", "float16", (2, 2, 8)),
-    ("value", "float16", (2, 1, 16)),
-    ("active", "int32", (3,)),
-    ("active", "int32", ()),
-    ("held", "float32", None),
-    ("held", "int32", (3,)),
+    ("query", "float32", None, "float16, got float32"),
+    ("key", "int32", None, "float16, got int32"),
+    ("active", "float32", None, "int32, got float32"),
+    ("held", "float32", None, "int32, got float32"),
+    ("query", "float16", (2, 4), "(batch, n_heads, head_dim), got (2, 4)"),
+    ("key", "float16", (2, 2, 8), "(batch=2, n_kv_heads, head_dim=16), got (2, 2, 8)"),
+    ("value", "float16", (2, 1, 16), "(batch=2, n_kv_heads=2, head_dim=16), got (2, 1, 16)"),
+    ("active", "int32", (3,), "(batch=2), got (3,)"),
+    ("active", "int32", (), "(batch=2), got ()"),
+    ("held", "int32", (3,), "(batch=2), got (3,)"),
+]
+
+
+WRONG_FILL = [
+    ("key", "float32", None, "float16, got float32"),
+    ("key", "float16", (2, 2, 16), "(batch, n_kv_heads, n_tokens, head_dim), got (2, 2, 16)"),
+    (
+        *("value", "float16", (2, 2, 5, 16)),
+        "(batch=2, n_kv_heads=2, n_tokens=7, head_dim=16), got (2, 2, 5, 16)",
+    ),
+    ("lengths", "int32", (3,), "(batch=2), got (3,)"),
 ]
 
 
 @pytest.mark.parametrize(
-    "op, name, dtype, shape",
-    [(op, *wrong) for op in (contract.SPARQ_DECODE, contract.DENSE_DECODE) for wrong in WRONG]
-    + [
-        (contract.CACHE_FILL, name.replace("active", "lengths"), dtype, shape)
-        for name, dtype, shape in WRONG
-        if name != "query"
-    ],
+    "op, name, dtype, shape, message",
+    [(op, *wrong) for op in ("SparqDecode", "DenseDecode") for wrong in WRONG]
+    + [("CacheFill", *wrong) for wrong in WRONG_FILL],
 )
-def test_messages_of_shapes_are_those_of_python(
-    lowering: ModuleType, op: contract.OpContract, name: str, dtype: str, shape: Any
+def test_messages_of_tensors(
+    lowering: ModuleType, op: str, name: str, dtype: str, shape: Any, message: str
 ) -> None:
-    """The same words for the same mistake on both sides of the contract."""
-    model, tensors = lowering.Model(), []
-    for tensor in op.inputs:
-        right = SHAPES[tensor.name]
-        if op is contract.CACHE_FILL and tensor.name in ("key", "value"):
-            right = (*right[:2], 7, right[2])
-        wrong = tensor.name == name
-        kind = dtype if wrong else tensor.dtype.lower()
-        dims = shape if wrong and shape is not None else right
-        model.add_input(tensor.name, kind, dims)
-        tensors.append(SimpleNamespace(dtype=f"torch.{kind}", shape=dims))
-    attributes = attributes_of(op)
-    with pytest.raises(ValueError) as theirs:
-        contract.arguments(op, tensors, [SimpleNamespace(dtype="torch.float16", shape=())], attributes)
-    with pytest.raises(ValueError) as ours:
-        model.add_op(op.name, [t.name for t in op.inputs], ["out"], attributes)
-    assert str(ours.value) == str(theirs.value)
+    model, inputs = lowering.Model(), ["query", "key", "value", "active", "held"]
+    right: dict[str, Any] = {**SHAPES}
+    if op == "CacheFill":
+        inputs = ["key", "value", "lengths", "held"]
+        right["key"] = right["value"] = (2, 2, 7, 16)
+    kinds = {tensor: "float16" if tensor in ("query", "key", "value") else "int32" for tensor in inputs}
+    kinds[name], right[name] = dtype, right[name] if shape is None else shape
+    for tensor in inputs:
+        model.add_input(tensor, kinds[tensor], right[tensor])
+    rule = "be" if shape is None else "have shape"
+    with pytest.raises(ValueError) as caught:
+        model.add_op(op, inputs, ["out"], attributes_of(op))
+    assert str(caught.value) == f"{op}: {name} must {rule} {message}"
 
 
 @pytest.mark.parametrize(

@@ -29,18 +29,22 @@ def running_on_ipu() -> bool:
 
 
 def custom_op(
-    op: contract.OpContract,
-    inputs: Sequence[torch.Tensor],
-    example_outputs: Sequence[torch.Tensor],
-    **attributes: Any,
+    op: str, inputs: Sequence[torch.Tensor], example_outputs: Sequence[torch.Tensor], **attributes: Any
 ) -> tuple[torch.Tensor, ...]:
-    """Call a PopART operator of the contract.
+    """Call an operator of the contract. PopART checks its inputs when it compiles the model.
 
-    Raises: as `contract.arguments` and `load_library`.
+    Raises: as `load_library`.
     """
-    checked = contract.arguments(op, inputs, example_outputs, attributes)
     load_library()
-    return tuple(poptorch.custom_op(**checked))
+    outputs = poptorch.custom_op(
+        inputs=list(inputs),
+        name=op,
+        domain=contract.DOMAIN,
+        domain_version=contract.VERSION,
+        example_outputs=list(example_outputs),
+        attributes=attributes,
+    )
+    return tuple(outputs)
 
 
 def begin(held: torch.Tensor) -> torch.Tensor:
@@ -56,7 +60,7 @@ def begin(held: torch.Tensor) -> torch.Tensor:
     Raises:
         ValueError: not a tensor of integers.
     """
-    check_integer_tensor(contract.BEGIN.name, "held", held)
+    check_integer_tensor(contract.BEGIN, "held", held)
     held = held.to(torch.int32)
     if not running_on_ipu():
         return held
@@ -68,7 +72,7 @@ class _Attention(HasSpec, torch.nn.Module):
     `DenseAttention`."""
 
     #: the operator of a decode step
-    decode_op: contract.OpContract
+    decode_op: str
     #: the module used when this one does not run on an IPU
     module_elsewhere: type[sparq_ipu.torch.DenseAttention] | type[sparq_ipu.torch.SparqAttention]
 
@@ -102,14 +106,14 @@ class _Attention(HasSpec, torch.nn.Module):
 
     def _custom_op(
         self,
-        op: contract.OpContract,
+        op: str,
         inputs: Sequence[torch.Tensor],
         held: torch.Tensor | None,
         example_outputs: Sequence[torch.Tensor],
     ) -> tuple[torch.Tensor, ...]:
         if held is None:  # nothing to wait for
             held = torch.zeros(self.batch, dtype=torch.int32)
-        check_integer_tensor(op.name, "held", held)
+        check_integer_tensor(op, "held", held)
         attributes = contract.attributes_of(op, self.spec, self.cache_name, self.settings, self.options)
         return custom_op(op, (*inputs, held.to(torch.int32)), example_outputs, **attributes)
 
@@ -137,7 +141,7 @@ class _Attention(HasSpec, torch.nn.Module):
             ValueError: wrong shape; off the IPU also NaN, infinity, a length out of range or above the
                 capacity. The cache is then unchanged.
         """
-        op = contract.CACHE_FILL.name
+        op = contract.CACHE_FILL
         check_tensor(op, "key", key)
         check_tensor(op, "value", value)
         shape = tuple(key.shape)
@@ -155,7 +159,7 @@ class _Attention(HasSpec, torch.nn.Module):
         return filled
 
     def _fill_elsewhere(self, key: torch.Tensor, value: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        op, cache, new = contract.CACHE_FILL.name, self.elsewhere.cache, lengths.numpy()
+        op, cache, new = contract.CACHE_FILL, self.elsewhere.cache, lengths.numpy()
         interval = f"[-1, n_tokens={key.shape[2]}]"
         checks.check_integers(op, "lengths", new, self.batch, -1, np.full(self.batch, key.shape[2]), interval)
         kept, counts = np.where(new < 0, cache.lengths, 0), new.clip(min=0)
@@ -207,7 +211,7 @@ class _Attention(HasSpec, torch.nn.Module):
             return attended, self.elsewhere.held().to(torch.int32)
         if active is None:
             active = torch.ones(query.shape[0], dtype=torch.int32)
-        check_integer_tensor(self.decode_op.name, "active", active, allow_bool=True)
+        check_integer_tensor(self.decode_op, "active", active, allow_bool=True)
         active = active.to(torch.int32)
         half = query.to(torch.float16)
         inputs = (half, key.to(torch.float16), value.to(torch.float16), active)
