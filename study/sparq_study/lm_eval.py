@@ -59,7 +59,7 @@ class SparqLM(HFLM):  # type: ignore[misc]
     Args:
         pretrained: a model, a name or path as lm_eval takes it, or "smollm2".
         attention: "sparq", "dense" (`enable_dense`, the control), or "own": lm_eval's own way.
-        settings: a file that `python -m sparq_ipu.tune` wrote.
+        settings: a file that `python -m sparq_study.tune` wrote.
         layers: what differs by layer, as `enable` takes it, or as text: "0:dense 1:no-mean-value".
         decoded_context: how many more tokens at the end of each context are decode steps too.
         tokens_per_step: of decode steps that are taken together, with the same result; 1 on an IPU.

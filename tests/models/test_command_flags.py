@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every flag of `generate` and `tune` either changes something or is refused by its name."""
+"""Every flag of `generate` either changes something or is refused by its name."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ pytest.importorskip("tokenizers")
 from flag_tables import cases, untried  # noqa: E402
 from tiny_models import save_checkpoint  # noqa: E402
 
-from sparq_ipu import generate, tune  # noqa: E402
+from sparq_ipu import generate  # noqa: E402
+from sparq_ipu.transformers.settings.file import settings_text  # noqa: E402
+from sparq_ipu.transformers.settings.layers import LayerSettings  # noqa: E402
 
-PARSERS = {"generate": generate._parser("generate"), "tune": tune._parser("tune")}
+PARSERS = {"generate": generate._parser("generate")}
 #: calls that are good, by name: a command and, if it has several, which
 CALLS = {
     "generate": "--model {folder} --prompt-file {folder}/prompt.txt --new-tokens 6 --json {folder}/rows "
@@ -28,8 +30,6 @@ CALLS = {
     "generate lossless": "--model {folder} --prompt-file {folder}/prompt.txt --new-tokens 6 --lossless 2 "
     "--json {folder}/rows --published",
     "generate from file": "--model {folder} --prompt-file {folder}/prompt.txt --settings {folder}/tuned.json",
-    "tune": "{folder} --text {folder}/prompt.txt --output {folder}/x --prompt-tokens 12 --tokens 3 "
-    "--ranks 4 --top-ks 8 --index-bits 8 --n-local 2 --max-kl 0.5",
 }
 #: what is added to a call, one by one: it changes something
 EFFECTS = {
@@ -42,8 +42,6 @@ EFFECTS = {
     "generate sampled": "--top-p 0.1; --seed 3; --dense",
     "generate lossless": "--dtype bfloat16; --weights int4; "
     "--device reference; --threads 3; --lossless 4; --new-tokens 5",
-    "tune": "--prompt-tokens 10; --tokens 4; --pieces 2; --seq-len 900; --ranks 5; --top-ks 9; "
-    "--index-bits 4; --n-local 3; --threads 3; --max-kl 0.4; --output {folder}/y; --text {folder}/other.txt",
 }
 #: what is added to a call, one by one: it is refused, in a message that has its first word
 REFUSED = {
@@ -53,7 +51,6 @@ REFUSED = {
     "generate from file": "--rank 3; --top-k 9; --n-local 1; --index-bits 8; "
     "--min-seq-len 0; "
     "--published; --dense",
-    "tune": "--min-agreement 0.5",
 }
 #: what a call of its own tries
 ELSEWHERE = {
@@ -83,8 +80,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "other.txt").write_text(" ".join(f"w{i}" for i in range(59, -1, -1)))
     other = save_checkpoint(folder / "other")
     assert (other / "config.json").is_file()
-    command = CALLS["tune"].format(folder=folder).replace(f"{folder}/x", f"{folder}/tuned.json")
-    assert tune.main(command.split()) == 0
+    (folder / "tuned.json").write_text(settings_text([LayerSettings(4, 8, 2, index_bits=8)] * 3, {}))
     return folder
 
 
@@ -97,9 +93,8 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     def called(call: str, added: str) -> Seen:
         threads.clear()
         before = set(folder.iterdir())
-        command = {"generate": generate.main, "tune": tune.main}[call.split()[0]]
         try:
-            status: object = command(f"{CALLS[call]} {added}".format(folder=folder).split())
+            status: object = generate.main(f"{CALLS[call]} {added}".format(folder=folder).split())
         except SystemExit as stop:
             status = stop.code
         printed = capsys.readouterr()
@@ -107,11 +102,11 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
         rows = []
         for name in files:
             written = (folder / name).read_text()
-            for one in written.splitlines() if call.startswith("generate") else [written]:
+            for one in written.splitlines():
                 row = json.loads(one)
                 rows.append({k: v for k, v in row.items() if "second" not in k and k != "repro"})
             (folder / name).unlink()
-        text = printed.out if call == "tune" else re.sub(r"\d+\.\d+", "#", printed.out)  # times
+        text = re.sub(r"\d+\.\d+", "#", printed.out)  # times
         text += "" if status in (0, 1) else printed.err
         return Seen(status, text, rows, files, list(threads))
 

@@ -22,7 +22,7 @@ pytest.importorskip("tokenizers")
 from tiny_models import enable, greedy, save_checkpoint, tiny_model, tokens_of  # noqa: E402
 
 import sparq_ipu  # noqa: E402
-from sparq_ipu import generate, tune  # noqa: E402
+from sparq_ipu import generate  # noqa: E402
 from sparq_ipu.serve import command as serve_command  # noqa: E402
 from sparq_ipu.torch import prompt  # noqa: E402
 from sparq_ipu.transformers import enable_dense  # noqa: E402
@@ -516,19 +516,15 @@ def test_forced_predictions_are_those_of_generation(model):
     assert generate.forced_predictions(model, text, torch.tensor([own])).tolist() != own
 
 
-def test_short_forms_are_the_same_flags(tmp_path):
+def test_short_forms_are_the_same_flags():
     long = ["--rank", "3", "--top-k", "9", "--n-local", "2"]
     short = ["--r", "3", "--k", "9", "--local", "2"]
-    output = ["smollm2", "--text", "a", "--max-kl", "1", "--output", str(tmp_path / "x")]
     for parse, words in (
         (generate._parser("generate").parse_args, ["--prompt", "a"]),
         (serve_command.parsed, []),
-        (tune._parser("tune").parse_args, output),
     ):
         assert vars(parse([*words, *long])) == vars(parse([*words, *short]))
         assert vars(parse([*words, *long])) != vars(parse(words))
-    lists = ["--ranks", "3", "--top-ks", "9", "--n-local", "2"]
-    assert tune._parser("tune").parse_args([*output, *lists]).ranks == [3]
 
 
 def test_smollm2_is_the_name_of_a_model(monkeypatch):

@@ -112,17 +112,17 @@ def test_a_full_device_is_refused_before_the_work(tmp_path: Path) -> None:
 
 def test_a_file_that_is_none() -> None:
     with pytest.raises(
-        ValueError, match=r"^tune: --text must be a file of UTF-8 text that can be read, got no"
+        ValueError, match=r"^generate: --text must be a file of UTF-8 text that can be read, got no"
     ):
-        read_text("tune", "--text", Path("nowhere"))
+        read_text("generate", "--text", Path("nowhere"))
 
 
 def test_an_error_of_usage_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
-        cli.main(["tune"])
+        cli.main(["generate"])
     lines = capsys.readouterr().err.splitlines()
     assert stop.value.code == 2 and len(lines) == 1
-    assert lines[0].startswith("sparq-ipu tune: error: the following arguments are required: ")
+    assert lines[0].startswith("sparq-ipu generate: error: one of the arguments ")
 
 
 @pytest.mark.parametrize("closed", ["stdout", "stderr"])

@@ -76,7 +76,7 @@ def test_options_of_a_cache_on_an_ipu() -> None:
 COMMANDS = {
     "generate": ("sparq_ipu.generate", "docs/models.md"),
     "serve": ("sparq_ipu.serve.command", "docs/serve.md"),
-    "tune": ("sparq_ipu.tune", "docs/settings.md"),
+    "tune": ("sparq_study.tune", "docs/settings.md"),
     "plan": ("sparq_ipu.planning.plan_command", "docs/ipu_plans.md"),
 }
 

@@ -3,7 +3,6 @@
 
 sparq-ipu devices                  list the devices, and why one is not available
 sparq-ipu generate --help          continue a text
-sparq-ipu tune --help              find settings for a model
 sparq-ipu serve --help             serve a model over HTTP
 sparq-ipu plan --help              predict what SparQ gains on this CPU, or plan a model on IPUs
 """
@@ -21,7 +20,6 @@ from sparq_ipu.commands.command_line import Parser, guarded
 COMMANDS = {
     "generate": ("sparq_ipu.generate", "continue a text with a model, and report its speed"),
     "serve": ("sparq_ipu.serve.command", "serve a model over HTTP, with an OpenAI-compatible API"),
-    "tune": ("sparq_ipu.tune", "find settings of SparQ attention for a model"),
     "plan": (
         "sparq_ipu.planning.plan_command",
         "predict what SparQ gains on this CPU, or plan a model on IPUs",

@@ -83,7 +83,7 @@ def only(parser: argparse.ArgumentParser, a: argparse.Namespace, flag: str, *oth
 
 
 def description(text: str | None, prog: str) -> str:
-    """A module's docstring with its commands as they are called: "sparq-ipu tune", or "python -m ..."."""
+    """A module's docstring with its commands as they are called: "sparq-ipu generate", or "python -m ..."."""
     before = "sparq-ipu " if prog.startswith("sparq-ipu ") else "python -m sparq_ipu."
     return (text or "").replace("python -m sparq_ipu.", before)
 

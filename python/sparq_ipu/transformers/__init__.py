@@ -16,7 +16,7 @@ settings/     settings of layers, of a whole model, in a file and on a command l
 cache/        the KV cache that transformers carries from token to token
 decoder/      the language-model runtime of the CPU: weights of 4 and 8 bits, decode steps in one call
 loading/      models from local files
-generation/   decoding loops: timed runs, lossless drafts, the search for settings
+generation/   decoding loops: timed runs, lossless drafts
 
 torch and transformers are imported with the first name that needs them. RECOMMENDED, `LayerSettings` and the
 modules `loading.checkpoints` and `generation.runs` need neither.

@@ -91,7 +91,7 @@ def enable(
             options of `sparq_ipu.KVCache`.
         published: settings that are not given are those of arXiv:2312.04985: the same in all layers, a key
             index of 16 bits unless the cache has another, SparQ at any length.
-        settings: a file that `python -m sparq_ipu.tune` wrote, in place of the settings and `layers`.
+        settings: a file that `python -m sparq_study.tune` wrote, in place of the settings and `layers`.
         layers: what differs in some layers, by index: None is dense, a mapping replaces settings, e.g.
             `{0: None, 1: {"mean_value": False}, 2: {"index_bits": 8}}`.
         device: of the KV cache; "auto" is the CPU kernels where they are built, else the NumPy reference.

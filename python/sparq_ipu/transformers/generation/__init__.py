@@ -4,5 +4,4 @@
 runs       a timed run with its cache traffic, predictions along a given text
 chats      tokens of a conversation
 lossless   the tokens of dense greedy decoding, drafted by SparQ attention
-tuning     the search for the settings of each layer
 """

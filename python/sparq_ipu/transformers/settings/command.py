@@ -46,7 +46,7 @@ def add_attention(settings: argparse._ArgumentGroup, advanced: argparse._Argumen
     for name, text in SETTINGS_HELP.items():
         group = advanced if name in _ADVANCED else settings
         group.add_argument(*_flags(name), type=int, dest=name, help=text)
-    settings.add_argument("--settings", type=Path, help="a file that sparq-ipu tune wrote, instead of these")
+    settings.add_argument("--settings", type=Path, help="a file of sparq_study.tune, in place of these")
     settings.add_argument("--dense", action="store_true", help="dense attention from the same float16 cache")
     advanced.add_argument(
         "--lossless",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of a model in a file: `python -m sparq_ipu.tune` writes it, `enable(model, settings=FILE)` and
+"""Settings of a model in a file: `python -m sparq_study.tune` writes it, `enable(model, settings=FILE)` and
 `python -m sparq_ipu.generate --settings FILE` read it. JSON; needs no torch."""
 
 from __future__ import annotations

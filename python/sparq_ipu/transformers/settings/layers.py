@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 from functools import cached_property
 from typing import Any, ClassVar, List, Mapping, Optional, Sequence, Union
 
@@ -226,29 +225,3 @@ def settings_of_layers(
             checks.fail(op, f"layers[{index}]", "be None (dense) or a mapping of settings", repr(changes))
         settings[index] = complete(f"{op}: layers[{index}]", head_dim, {**said, **changes}, index, **how)
     return settings
-
-
-def candidates(
-    head_dim: int | None,
-    ranks: Sequence[int],
-    top_ks: Sequence[int],
-    bits: Sequence[int],
-    n_local: int | None = None,
-) -> list[LayerSettings]:
-    """Every combination, with the mean value: what `sparq-ipu tune` chooses from.
-
-    Args:
-        head_dim: of the model; None: not known yet.
-        n_local: None: as `recommended`.
-
-    Raises:
-        ValueError: a setting out of range.
-    """
-
-    def settings(rank: int, top_k: int, index_bits: int) -> LayerSettings:
-        given = dict(rank=rank, top_k=top_k, index_bits=index_bits)
-        if n_local is not None:
-            given["n_local"] = n_local
-        return LayerSettings.of("tune", head_dim, recommended("tune", given, head_dim))
-
-    return [settings(*each) for each in itertools.product(ranks, top_ks, bits)]

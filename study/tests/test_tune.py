@@ -1,28 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`sparq_ipu.tune`: what is picked, what is written, and that a model takes it."""
+"""`sparq_study.tune`: what is picked, what is written, and that a model takes it."""
 
 from __future__ import annotations
 
 import json
 import math
-import re
-import sys
 
 import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from tiny_models import enable, save_checkpoint, step_logits, tiny_model, tokens_of  # noqa: E402
+from tiny_models import enable, save_checkpoint, tiny_model, tokens_of  # noqa: E402
 
-from sparq_ipu import generate, tune  # noqa: E402
-from sparq_ipu.transformers import enable_dense, is_enabled  # noqa: E402
+from sparq_ipu import generate  # noqa: E402
+from sparq_ipu.transformers import enable_dense  # noqa: E402
 from sparq_ipu.transformers.cache_name import cache_of, with_cache  # noqa: E402
-from sparq_ipu.transformers.generation import tuning  # noqa: E402
-from sparq_ipu.transformers.generation.tuning import Choice, Distance, Probe  # noqa: E402
 from sparq_ipu.transformers.integration import decoding  # noqa: E402
-from sparq_ipu.transformers.settings.file import read_settings, settings_text  # noqa: E402
-from sparq_ipu.transformers.settings.layers import LayerSettings, candidates  # noqa: E402
+from sparq_ipu.transformers.settings.file import read_settings  # noqa: E402
+from sparq_ipu.transformers.settings.layers import LayerSettings  # noqa: E402
+from sparq_study import tune, tuning  # noqa: E402
+from sparq_study.accuracy.text import excerpts  # noqa: E402
+from sparq_study.tuning import Choice, Distance, Probe, candidates  # noqa: E402
 
 GRID = candidates(16, [4, 8], [8, 16], [8, 4], 2)
 
@@ -132,65 +131,6 @@ def test_the_command_chooses_on_one_part_and_holds_out_the_next(tmp_path, monkey
     assert torch.equal(torch.cat(used, 1), tokens_of(60)[:, : 4 * 14])
 
 
-@pytest.mark.parametrize("index", [0, 2])
-def test_a_file_says_what_enable_does(model, tmp_path, index):
-    settings = [LayerSettings(4, 12, 3, index_bits=4)] * 3
-    settings[index] = None
-    settings[1] = LayerSettings(2, 12, mean_value=False, index_bits=8)
-    (tmp_path / "s.json").write_text(settings_text(settings, {"model": "tiny"}))
-    layers = {index: None, 1: settings[1].arguments()}
-    enable(model, **settings[2 - index].arguments(), layers=layers)
-    expected = step_logits(model, tokens_of(40), 3)
-    enable(model, settings=tmp_path / "s.json")
-    assert torch.equal(step_logits(model, tokens_of(40), 3), expected)
-    enable(model, **settings[2 - index].arguments())  # negative control
-    assert not torch.equal(step_logits(model, tokens_of(40), 3), expected)
-
-
-def edited(tmp_path, **changes):
-    (tmp_path / "s.json").write_text(settings_text([LayerSettings(4, 12)] * 3, {}))
-    content = json.loads((tmp_path / "s.json").read_text())
-    content.update(changes)
-    (tmp_path / "s.json").write_text(json.dumps(content))
-    return tmp_path / "s.json"
-
-
-@pytest.mark.parametrize(
-    "changes, message",
-    [
-        (dict(format="x"), "a file of 'sparq-ipu settings 1', got "),
-        (dict(settings=[]), "a file of 'sparq-ipu settings 1', got "),
-        (dict(settings=dict(rank=4, top_k=2, topk=3, layers={})), "a file of "),
-        (dict(settings=dict(rank=0, top_k=2, layers={})), "(rank must be in [1, 16777216], got 0)"),
-        (
-            dict(settings=dict(rank=99, top_k=2, layers={})),
-            "s.json (rank must be in [1, head_dim=16], got 99)",
-        ),
-        (
-            dict(settings=dict(rank=4, top_k=2, layers={"7": None})),
-            "(layers must be in [0, n_layers=3), got 7)",
-        ),
-        (dict(n_layers=4), "s.json, of one with 4"),
-    ],
-)
-def test_other_files_are_refused(model, tmp_path, changes, message):
-    """By a message that names the file, and the setting that is wrong."""
-    with pytest.raises(ValueError, match="^enable: .*" + re.escape(message)):
-        enable(model, settings=edited(tmp_path, **changes))
-    assert not is_enabled(model)
-
-
-def test_files_that_are_none(model, tmp_path):
-    (tmp_path / "text").write_text("rank=4")
-    for path in (tmp_path / "absent", tmp_path / "text", tmp_path):
-        with pytest.raises(ValueError, match=r"^enable: settings must be a file of "):
-            enable(model, settings=path)
-    path = edited(tmp_path)
-    for options in (dict(rank=4), dict(layers={}), dict(top_k=3)):
-        with pytest.raises(ValueError, match=r"^enable: settings must be given alone, got a file and "):
-            enable(model, settings=path, **options)
-
-
 def test_the_commands(tmp_path, capsys):
     """From a text to a file to a text, with a checkpoint on disk."""
     folder = save_checkpoint(tmp_path)
@@ -205,16 +145,6 @@ def test_the_commands(tmp_path, capsys):
     assert json.loads(output.read_text())["n_layers"] == 3 and read_settings("test", output, 3, 16)
     both = ["--model", str(folder), "--prompt-file", str(text), "--new-tokens", "8"]
     assert generate.main([*both, "--settings", str(output)]) == 0
-    dense = [*both, "--dense"]
-    assert generate.main(dense) == 0
-    expected = capsys.readouterr().out.splitlines()
-    lossless = [*both, "--settings", str(output), "--lossless", "3", "--json", str(folder / "rows")]
-    assert generate.main(lossless) == 0
-    printed = capsys.readouterr().out
-    assert printed.splitlines()[0] in expected  # the text of the dense run
-    assert "accepted" in printed and json.loads((folder / "rows").read_text())["attention"] == "lossless"
-    assert generate.main([*lossless, "--temperature", "1"]) == 2
-    assert "--lossless must be given without --temperature, got both" in capsys.readouterr().err
     output.unlink()
     assert tune.main([*command, "--max-kl", "1e-12"]) == 1
     assert not output.exists()
@@ -239,27 +169,23 @@ def test_settings_that_can_not_be_written_are_printed(tmp_path, capsys, monkeypa
 
 
 @pytest.mark.parametrize(
-    "options, message, has_torch",
+    "options, message",
     [
-        (("--index-bits", "8,5"), "tune: index_bits must be one of 16, 8, 4, 2, got 5", False),
-        (("--top-ks", "0"), "tune: top_k must be in [1, 16777216], got 0", False),
-        (("--n-local", "-1"), "tune: n_local must be in [0, top_k=128], got -1", False),
-        (("--n-local", "200"), "tune: n_local must be in [0, top_k=128], got 200", False),
+        (("--index-bits", "8,5"), "tune: index_bits must be one of 16, 8, 4, 2, got 5"),
+        (("--top-ks", "0"), "tune: top_k must be in [1, 16777216], got 0"),
+        (("--n-local", "-1"), "tune: n_local must be in [0, top_k=128], got -1"),
+        (("--n-local", "200"), "tune: n_local must be in [0, top_k=128], got 200"),
         (
             ("--text", "nofile"),
-            "tune: --text must be a file of UTF-8 text that can be read, got nofile (No such file",
-            False,
+            "tune: --text must be a file of UTF-8 text that can be read, got nofile (No such",
         ),
-        (("--ranks", "4,99"), "tune: rank must be in [1, head_dim=16], got 99", True),
-        (("--tokens", "50"), "tune: text must have at least 2 x (1024 + 50) tokens, got 60", True),
+        (("--ranks", "4,99"), "tune: rank must be in [1, head_dim=16], got 99"),
+        (("--tokens", "50"), "tune: text must have at least 2 x (1024 + 50) tokens, got 60"),
     ],
 )
-def test_bad_usage_is_seen_before_the_weights(tmp_path, capsys, monkeypatch, options, message, has_torch):
-    """And where it can be, before torch is imported."""
+def test_bad_usage_is_seen_before_the_weights(tmp_path, capsys, monkeypatch, options, message):
     folder = save_checkpoint(tmp_path)
     monkeypatch.setattr(tune.Checkpoint, "model", None)
-    if not has_torch:
-        monkeypatch.setitem(sys.modules, "torch", None)
     command = [str(folder), "--text", str(folder / "prompt.txt"), "--output", str(folder / "x")]
     assert tune.main([*command, "--max-kl", "1", *options]) == 2
     assert message in capsys.readouterr().err
@@ -270,7 +196,6 @@ def test_the_mean_value_harms_the_first_layer_of_smollm2():
     """The first layer attends diffusely: see docs/study.md. Found on a text, not known beforehand."""
     pytest.importorskip("gguf")
     from sparq_ipu.models import load_model
-    from sparq_study.accuracy.text import excerpts
 
     model, tokenizer = load_model("smollm2", "float32")
     tokens = tokenizer(excerpts()[0][1], return_tensors="pt").input_ids
