@@ -39,7 +39,6 @@ from sparq_ipu.commands.command_line import (
 from sparq_ipu.commands.progress import EVERY, PromptProgress
 from sparq_ipu.devices import resolve_device
 from sparq_ipu.drafts import MOST
-from sparq_ipu.kept_prefixes import KeptPrefixes
 from sparq_ipu.transformers.generation.chats import chat_tokens
 from sparq_ipu.transformers.generation.runs import (
     Run,
@@ -143,10 +142,6 @@ def _add_advanced(advanced: argparse._ArgumentGroup) -> None:
 
 def _check_alone(arguments: argparse.Namespace) -> None:
     """Refuse options that exclude each other."""
-    others = {"--temperature": arguments.temperature, "--compare-dense": arguments.compare_dense or None}
-    for name, value in others.items():
-        if arguments.lossless and value is not None:
-            raise ValueError(f"generate: --lossless must be given without {name}, got both")
     for name, value in {"--top-p": arguments.top_p, "--seed": arguments.seed}.items():
         if value is not None and arguments.temperature is None:
             raise ValueError(f"generate: {name} must be given with --temperature, got {value} alone")
@@ -237,15 +232,11 @@ def _step_milliseconds(run: Run) -> list[float]:
     return [float(x) for x in np.percentile(np.array(run.step_seconds) * 1e3, (10, 50, 90))]
 
 
-def _prompt_line(n_prompt: int, run: Any) -> str:
-    held = f", {run.n_held} of them from disk" if run.n_held else ""
-    return f"prompt    {n_prompt} tokens{held}, read in {run.prefill_seconds:.2f} s"
-
-
 def _describe(run: Run, n_prompt: int, settings: ModelSettings | None, head_dim: int) -> str:
     traffic = run.traffic
+    held = f", {run.n_held} of them from disk" if run.n_held else ""
     lines = [
-        _prompt_line(n_prompt, run),
+        f"prompt    {n_prompt} tokens{held}, read in {run.prefill_seconds:.2f} s",
         f"decode    {len(run.tokens)} tokens, {_speed(run)}",
     ]
     if run.n_drafted:
@@ -376,7 +367,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.generat
         model = _load(arguments, checkpoint, start)
         loading = time.perf_counter() - start
 
-        tokens_per_step = 1 + (arguments.lossless or (MOST if device == "cpu" else 0))
+        tokens_per_step = 1 + (MOST if device == "cpu" else 0)
 
         def turn_on() -> None:
             blocks = arguments.prompt_blocks
@@ -400,8 +391,6 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.generat
 
     stops = stop_tokens(model, tokenizer, arguments.chat)
     asked = _asked(arguments, layers, prompt.shape[1], device, argv)
-    if arguments.lossless:
-        return _lossless(arguments, layers or [], asked, model, tokenizer, prompt, stops, loading, kept)
     sampling: dict[str, Any] = {"eos_token_id": stops or None}
     if arguments.temperature is not None:
         top_p = 1.0 if arguments.top_p is None else arguments.top_p
@@ -445,52 +434,6 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.generat
     return 0
 
 
-def _lossless(
-    arguments: argparse.Namespace,
-    layers: ModelSettings,
-    asked: dict[str, Any],
-    model: Any,
-    tokenizer: Any,
-    prompt: Any,
-    stops: list[int],
-    loading: float,
-    kept: KeptPrefixes | None,
-) -> int:
-    """Print the text of dense attention, drafted by SparQ, and how many drafts were right."""
-    from sparq_ipu.transformers import generate_lossless
-
-    with _reading(model, prompt.shape[1]) as progress:
-        run = generate_lossless(
-            model,
-            prompt,
-            arguments.new_tokens,
-            draft_tokens=arguments.lossless,
-            stop=tuple(stops),
-            kept=kept,
-            progress=progress,
-            device=arguments.device,
-        )
-    print(tokenizer.decode(run.tokens, skip_special_tokens=True))
-    print(f"\n{_prompt_line(prompt.shape[1], run)}")
-    print(f"decode    {len(run.tokens)} tokens, {run.tokens_per_second:.2f} tokens/s after the first")
-    print(
-        f"drafts    {run.n_accepted} of {run.n_drafted} accepted ({run.acceptance:.3f}), "
-        f"{run.n_rounds} checks"
-    )
-    print(f"settings  {in_words(layers)}")
-    print(_total(loading, run.prefill_seconds, run.decode_seconds))
-    if arguments.json is not None:
-        line = {
-            **asked,
-            "n_new": len(run.tokens),
-            "acceptance": run.acceptance,
-            "tokens_per_second": run.tokens_per_second,
-            "prefill_seconds": run.prefill_seconds,
-        }
-        append_line(arguments.json, json.dumps(line))
-    return 0
-
-
 def _asked(
     arguments: argparse.Namespace,
     layers: ModelSettings | None,
@@ -502,8 +445,7 @@ def _asked(
     sampled = arguments.temperature is not None
     return {
         "model": arguments.model,
-        "attention": "lossless" if arguments.lossless else "dense" if arguments.dense else "sparq",
-        "draft_tokens": arguments.lossless,
+        "attention": "dense" if arguments.dense else "sparq",
         **columns(layers or []),
         "published": arguments.published,
         "settings": None if arguments.settings is None else str(arguments.settings),

@@ -51,16 +51,13 @@ def running_engine(
     model: Any = None,
     n_places: int = 4,
     max_waiting: int = 100,
-    draft_tokens: int = 0,
     tokenizer: Any = None,
     looks_up: bool = False,
     context: int = CONTEXT,
 ) -> Iterator[Engine]:
     """An engine, stopped at the end; the model is then as it was."""
     contexts = Contexts(served_model() if model is None else model, n_places, context)
-    engine = Engine(
-        contexts, tokenizer or tiny_tokenizer(), max_waiting, Metrics(), draft_tokens, looks_up=looks_up
-    )
+    engine = Engine(contexts, tokenizer or tiny_tokenizer(), max_waiting, Metrics(), looks_up=looks_up)
     try:
         while engine._untouched:  # the steps of a test are all that come later
             time.sleep(0.001)

@@ -19,7 +19,7 @@ transformers = pytest.importorskip("transformers")
 from tiny_models import enable, tiny_model, tiny_tokenizer, tokens_of  # noqa: E402
 
 from sparq_ipu.serve.places import Places  # noqa: E402
-from sparq_ipu.transformers import SparqCache, enable_dense, generate_lossless  # noqa: E402
+from sparq_ipu.transformers import SparqCache, enable_dense  # noqa: E402
 from sparq_ipu.transformers.cache_name import (  # noqa: E402
     CACHE,
     NAMES,
@@ -88,11 +88,6 @@ def generate_with_theirs(model: Any) -> None:
     model.generate(tokens_of(20), attention_mask=torch.ones(1, 20), max_new_tokens=4, do_sample=False)
 
 
-def lossless(model: Any) -> None:
-    enable(model, **SETTINGS, tokens_per_step=8)
-    generate_lossless(model, tokens_of(20), 4)
-
-
 def steps(model: Any) -> None:
     forced_predictions(model, tokens_of(20), tokens_of(3))
 
@@ -113,7 +108,6 @@ def places(model: Any) -> None:
 CALLS = [
     generate_with_ours,
     generate_with_theirs,
-    lossless,
     steps,
     a_cache_that_the_model_makes,
     places,

@@ -27,8 +27,6 @@ CALLS = {
     "generate": "--model {folder} --prompt-file {folder}/prompt.txt --new-tokens 6 --json {folder}/rows "
     "--min-seq-len 0 --rank 3 --top-k 9",
     "generate sampled": "--model {folder} --prompt-file {folder}/prompt.txt --new-tokens 6 --temperature 3",
-    "generate lossless": "--model {folder} --prompt-file {folder}/prompt.txt --new-tokens 6 --lossless 2 "
-    "--json {folder}/rows --published",
     "generate from file": "--model {folder} --prompt-file {folder}/prompt.txt --settings {folder}/tuned.json",
 }
 #: what is added to a call, one by one: it changes something
@@ -37,17 +35,14 @@ EFFECTS = {
     "--weights int8; --weights int4; "
     "--device reference; --threads 3; --rank 4; --top-k 8; --n-local 1; --index-bits 8; "
     "--min-seq-len 99; "
-    "--published; --lossless 3; --temperature 3; --compare-dense; "
+    "--published; --temperature 3; --compare-dense; "
     "--json {folder}/elsewhere",
     "generate sampled": "--top-p 0.1; --seed 3; --dense",
-    "generate lossless": "--dtype bfloat16; --weights int4; "
-    "--device reference; --threads 3; --lossless 4; --new-tokens 5",
 }
 #: what is added to a call, one by one: it is refused, in a message that has its first word
 REFUSED = {
     "generate": "--dtype float32 --weights int4; "
     "--prompt w1; --top-p 0.5; --seed 3; --dense; --settings {folder}/tuned.json",
-    "generate lossless": "--temperature 1; --dense; --compare-dense; --seed 3; --top-p 0.5",
     "generate from file": "--rank 3; --top-k 9; --n-local 1; --index-bits 8; "
     "--min-seq-len 0; "
     "--published; --dense",

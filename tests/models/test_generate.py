@@ -268,7 +268,6 @@ def test_the_settings_that_were_used(checkpoint, capsys, tmp_path):
     for options, said in [
         ((), f"rank=8 {same[7:]}271 index_bits=2; {first}"),
         (("--rank", "3"), f"{same}262 index_bits=2; {first}"),
-        (("--rank", "3", "--lossless", "2"), f"{same}262 index_bits=2; {first}"),
         (
             ("--settings", str(tmp_path / "file")),
             "rank=3 top_k=9 n_local=0 mean_value=True min_seq_len=0 index_bits=16; layer 0: dense",
@@ -309,8 +308,6 @@ def test_a_prompt_of_one_token(checkpoint, capsys):
     assert out.startswith(" ".join(f"w{int(token)}" for token in greedy(model, tokens_of(60)[:, :1], 12)[0]))
     assert "texts     the same, 12 tokens" in out and "agreement 1.000" in out
     assert "prompt    1 tokens" in out
-    assert call(checkpoint, *options[:-1], "--lossless", "3") == 0
-    assert capsys.readouterr().out.splitlines()[0] == out.splitlines()[0]
 
 
 @pytest.mark.parametrize(
@@ -322,7 +319,6 @@ def test_a_prompt_of_one_token(checkpoint, capsys):
         ("--temperature", "inf", "must be a positive number, got 'inf'"),
         ("--top-p", "1.5", "must be in [0, 1], got '1.5'"),
         ("--threads", "100000", "must be an integer in [1, 1024], got '100000'"),
-        ("--lossless", "32", "must be an integer in [1, 31], got '32'"),
         ("--seed", "-1", "must be an integer in [0, 2**63), got '-1'"),
         ("--json", "nowhere/runs.jsonl", "must be a file that can be written, got 'nowhere/runs.jsonl'"),
         ("--json", ".", "must be a file that can be written, got '.'"),
@@ -486,14 +482,14 @@ def test_a_chat_stops_where_an_answer_ends(model):
 
 
 def test_the_command_ends_a_chat_there(checkpoint, capsys, monkeypatch):
-    """With sampling and without drafts as well as with them: what ends an answer ends the text."""
+    """What ends an answer ends the text."""
     assert call(checkpoint) == 0
     words = capsys.readouterr().out.splitlines()[0].split()
     last = next(i for i in range(3, len(words)) if words[i] not in words[:i])
     end = int(words[last][1:])
     monkeypatch.setattr("sparq_ipu.transformers.generation.runs._end_of_turn", lambda tokenizer: [end])
     monkeypatch.setattr(generate, "_encode", lambda arguments, text, tokenizer: tokens_of(60))
-    for options, is_cut in (((), False), (("--chat",), True), (("--chat", "--lossless", "2"), True)):
+    for options, is_cut in (((), False), (("--chat",), True)):
         assert call(checkpoint, *options) == 0
         shown = capsys.readouterr().out.splitlines()[0].split()
         assert (len(shown) <= last + 1) == is_cut and shown[:last] == words[:last], options

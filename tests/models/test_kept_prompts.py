@@ -269,19 +269,6 @@ def test_a_file_that_goes_after_it_was_read_is_written_whole(tmp_path: Path, mon
     assert run_of(model, tokens, tmp_path)[0].n_held == 1024
 
 
-def test_lossless_continues_from_disk(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(beginning, "PIECE", 512)
-    model = tiny_model(max_position_embeddings=4096)
-    sparq_ipu.transformers.enable(model, rank=8, top_k=16, min_seq_len=40, tokens_per_step=5)
-    tokens, results = tokens_of(1300), []
-    for _ in range(2):
-        kept = KeptPrefixes(tmp_path, version_of(model, "generate"), 1e9)
-        results.append(sparq_ipu.transformers.generate_lossless(model, tokens, 20, kept=kept))
-        kept.close()
-    assert [run.n_held for run in results] == [0, 1024]
-    assert results[0].tokens == results[1].tokens and results[0].n_accepted == results[1].n_accepted
-
-
 def test_layers_with_windows_continue_from_disk(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(beginning, "PIECE", 512)
     family = FAMILIES["Gemma 3"]

@@ -271,17 +271,6 @@ def test_seeds_draw_the_same_in_any_company(engine: Any) -> None:
         assert len(other.tokens) == 40
 
 
-def test_lossless_says_what_dense_attention_says() -> None:
-    prompts = [tokens_of(n, seed=n) for n in (60, 200, 333)]
-    dense = tiny_model()
-    sparq_ipu.transformers.enable_dense(dense)
-    expected = [greedy(dense, prompt, n)[0].tolist() for prompt, n in zip(prompts, (1, 17, 40))]
-    model = served_model(tokens_per_step=5, top_k=8)
-    with running_engine(model, draft_tokens=4) as engine:
-        asked = [Asked(engine, prompt, n) for prompt, n in zip(prompts, (1, 17, 40))]
-        assert [one.tokens for one in asked] == expected
-
-
 def test_a_prefix_is_not_read_again(engine: Any) -> None:
     shared = tokens_of(300, seed=1)[0].tolist()
     first = Asked(engine, [*shared, 1, 2], 10)

@@ -6,10 +6,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tiny_models import tiny_model, tokens_of
-from tiny_server import Asked, running_engine, running_server, served_model
+from tiny_models import tokens_of
+from tiny_server import Asked, running_engine, running_server
 
-import sparq_ipu.transformers
 from sparq_ipu.serve.sampling import Sampling
 
 openai = pytest.importorskip("openai")
@@ -74,19 +73,6 @@ def test_the_same_tokens_in_any_company(engine: Any) -> None:
     asked = [Asked(engine, prompt, 30, how) for prompt, how in zip(prompts, MIXED)]
     assert [one.tokens for one in asked] == alone
     assert len({tuple(tokens) for tokens in alone}) == 4
-
-
-def test_drafts_change_no_token_of_any_sampling() -> None:
-    """Also drawn and penalised tokens are those of dense attention."""
-    dense = tiny_model(max_position_embeddings=1024)
-    sparq_ipu.transformers.enable_dense(dense)
-    prompts = [tokens_of(60 + 90 * at, seed=at) for at in range(4)]
-    found = []
-    for model, n_drafts in ((dense, 0), (served_model(tokens_per_step=5, top_k=8), 4)):
-        with running_engine(model, draft_tokens=n_drafts) as engine:
-            asked = [Asked(engine, prompt, 30, how) for prompt, how in zip(prompts, MIXED)]
-            found.append([one.tokens for one in asked])
-    assert found[0] == found[1]
 
 
 def test_best_of(http: Any) -> None:

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several tokens in one forward pass that are decode steps: assisted generation, prompt lookup, lossless."""
+"""Several tokens in one forward pass that are decode steps: assisted generation, prompt lookup."""
 
 from __future__ import annotations
 
 import copy
-import re
 
 import pytest
 
@@ -23,7 +22,6 @@ from sparq_ipu.transformers import (  # noqa: E402
     SparqCache,
     cache_traffic,
     enable_dense,
-    generate_lossless,
 )
 from sparq_ipu.transformers.cache_name import with_cache  # noqa: E402
 
@@ -160,93 +158,6 @@ def test_assisted_generation(model, options):
         assert torch.equal(greedy(model, prompt, 20, **options, **end), expected)
     enable(model, **SETTINGS, tokens_per_step=32)
     assert greedy(model, prompt, 20, **options, **end).shape == (1, 20)
-
-
-def test_lossless_says_what_dense_attention_says(model):
-    """On 20 prompts, and SparQ by itself says something else."""
-    n_drafted = n_accepted = n_other = 0
-    for seed in range(20):
-        prompt = tokens_of(30 + seed, seed=seed)
-        enable_dense(model)
-        dense = greedy(model, prompt, 8)[0].tolist()
-        enable(model, **SETTINGS, tokens_per_step=8)
-        if seed < 6:
-            n_other += greedy(model, prompt, 8)[0].tolist() != dense
-        run = generate_lossless(model, prompt, 8, draft_tokens=1 + seed % 5)
-        assert run.tokens == dense
-        assert len(dense) == 1 + run.n_rounds + run.n_accepted
-        n_drafted, n_accepted = n_drafted + run.n_drafted, n_accepted + run.n_accepted
-    assert n_other >= 3 and 0 < n_accepted < n_drafted
-
-
-def test_lossless_accepts_all_that_is_dense(model):
-    enable(model, rank=4, top_k=1000, tokens_per_step=8)
-    run = generate_lossless(copy.deepcopy(model), tokens_of(30), 18, draft_tokens=7)  # enabled too
-    # 17 tokens after the first: 7 drafted ones and one more, twice; the last alone
-    assert (run.n_rounds, run.n_drafted, run.acceptance) == (3, 14, 1.0)
-    assert run.tokens_per_second > 0 and run.prefill_seconds > 0
-
-
-def test_lossless_stops(model):
-    enable(model, **SETTINGS, tokens_per_step=8)
-    every = generate_lossless(model, tokens_of(30), 12).tokens
-    stop = every[6]
-    cut = every[: every.index(stop) + 1]
-    assert generate_lossless(model, tokens_of(30), 12, stop=(stop,)).tokens == cut
-    model.generation_config.eos_token_id = stop
-    assert generate_lossless(model, tokens_of(30), 12).tokens == cut
-    assert len(generate_lossless(model, tokens_of(30), 1).tokens) == 1
-
-
-def test_lossless_stops_within_a_round(model):
-    """Drafts that are right, but stand behind the end of the text, do not come."""
-    enable(model, rank=4, top_k=1000, tokens_per_step=8)
-    every = generate_lossless(model, tokens_of(30), 7, draft_tokens=5).tokens
-    firsts = sorted({every.index(token) for token in every} - {0, 6})
-    assert firsts  # in the round of tokens 1 to 6
-    for at in firsts:
-        stop = (every[at],)
-        run = generate_lossless(model, tokens_of(30), 7, draft_tokens=5, stop=stop)
-        assert run.tokens == every[: at + 1] and run.n_accepted == 5
-
-
-def test_lossless_with_windows():
-    """Layers with windows take tokens back too."""
-    kinds = ["sliding_attention", "full_attention", "sliding_attention"]
-    model = tiny_model("Gemma3Text", layer_types=kinds, sliding_window=16, query_pre_attn_scalar=16)
-    enable_dense(model)
-    dense = greedy(model, tokens_of(30), 12)[0].tolist()
-    enable(model, **SETTINGS, tokens_per_step=8)
-    assert generate_lossless(model, tokens_of(30), 12).tokens == dense
-
-
-@pytest.mark.parametrize(
-    "changes, options, message",
-    [
-        (
-            dict(),
-            dict(),
-            "model must be enabled with tokens_per_step above draft_tokens=4, got tokens_per_step=1",
-        ),
-        (dict(tokens_per_step=8), dict(draft_tokens=32), "draft_tokens must be in [1, 31], got 32"),
-        (dict(tokens_per_step=8), dict(max_new_tokens=0), "max_new_tokens must be in [1, 16777216], got 0"),
-        (
-            dict(tokens_per_step=8),
-            dict(tokens=tokens_of(5, batch=2)),
-            "tokens must have shape (1, n_tokens), got (2, 5)",
-        ),
-    ],
-)
-def test_what_lossless_refuses(model, changes, options, message):
-    enable(model, **SETTINGS, **changes)
-    arguments = {"tokens": tokens_of(5), "max_new_tokens": 4, **options}
-    with pytest.raises(ValueError, match="^" + re.escape(f"generate_lossless: {message}")):
-        generate_lossless(model, **arguments)
-
-
-def test_lossless_needs_an_enabled_model(model):
-    with pytest.raises(ValueError, match=r"^generate_lossless: model must be enabled, got one that is not"):
-        generate_lossless(model, tokens_of(5), 4)
 
 
 @pytest.mark.parametrize("n", [0, 33, True])

@@ -20,7 +20,6 @@ from sparq_ipu.transformers import (  # noqa: E402
     disable,
     enable_dense,
     enable_window,
-    generate_lossless,
 )
 from sparq_ipu.transformers.cache import storage  # noqa: E402
 from sparq_ipu.transformers.cache_name import cache_of, with_cache  # noqa: E402
@@ -185,15 +184,6 @@ def test_several_tokens_a_step_are_one_after_another(model):
     looked_up, same = outputs(20, prompt_lookup_num_tokens=3)
     assert torch.equal(plain, looked_up) and torch.allclose(logits, same, atol=0.01)
     assert not torch.allclose(logits, outputs(19)[1], atol=0.01)  # negative control
-
-
-def test_drafts_of_window_attention_end_as_dense_attention(model):
-    tokens = tokens_of(40)
-    enable_dense(model)
-    dense = model.generate(tokens, max_new_tokens=12, do_sample=False)
-    enable_window(model, top_k=20, tokens_per_step=8)
-    run = generate_lossless(model, tokens, max_new_tokens=12, draft_tokens=4)
-    assert run.tokens == dense[0, 40:].tolist() and run.n_drafted > 0
 
 
 def test_traffic_is_that_of_the_kernel(model):

@@ -188,7 +188,7 @@ def _build(arguments: argparse.Namespace) -> tuple[Any, Any]:
     if arguments.dense:
         enable_dense(model, device="cpu", prompt_blocks=arguments.prompt_blocks)
     else:
-        settings.enable(model, "cpu", (arguments.lossless or 0) + 1, arguments.prompt_blocks)
+        settings.enable(model, "cpu", 1, arguments.prompt_blocks)
     contexts = Contexts(model, arguments.places, context)
     kept = kept_prefixes("serve", arguments, model)
     tokenizer = checkpoint.tokenizer
@@ -198,12 +198,9 @@ def _build(arguments: argparse.Namespace) -> tuple[Any, Any]:
         model.get_input_embeddings().num_embeddings,
         stop_tokens(model, tokenizer, False),
         stop_tokens(model, tokenizer, True) if getattr(tokenizer, "chat_template", None) else [],
-        0.0 if arguments.lossless else 1.0,
     )
     # The engine's own tokenizer: that of the application works in another thread.
-    engine = Engine(
-        contexts, copy.deepcopy(tokenizer), arguments.max_waiting, Metrics(), arguments.lossless or 0, kept
-    )
+    engine = Engine(contexts, copy.deepcopy(tokenizer), arguments.max_waiting, Metrics(), kept)
     name = arguments.name or checkpoint.path.stem
     print(
         f"{name}: {arguments.places} places of {context} tokens, {contexts.bytes / 1e9:.2f} GB when full; "

@@ -105,21 +105,18 @@ class Contexts:
         with self._rows(self.piece_rows):
             return self._forward([row], torch.tensor([positions]), cache, kept)[0]
 
-    def step(
-        self, places: Sequence[int], tokens: Sequence[int], held: Sequence[int], is_dense: bool = False
-    ) -> torch.Tensor:
+    def step(self, places: Sequence[int], tokens: Sequence[int], held: Sequence[int]) -> torch.Tensor:
         """The next tokens of some texts.
 
         Args:
             places: of the tokens. A text with several tokens comes several times, after the earlier tokens
                 of all others.
             held: tokens before each.
-            is_dense: attend densely, whatever the settings.
 
         Returns:
             Logits (len(places), vocabulary) float32 after each token: the same whatever else is in the step.
         """
-        cache = self._cache.tokens(places, is_dense=is_dense)
+        cache = self._cache.tokens(places)
         with self._rows(self._step_rows):
             return self._forward([[token] for token in tokens], torch.tensor(held)[:, None], cache)[:, 0]
 

@@ -46,11 +46,9 @@ class Engine:
         contexts: the model, with its places.
         tokenizer: of transformers.
         max_waiting: requests that may wait for a place.
-        draft_tokens: tokens that SparQ attention drafts, greedily, for dense attention to check; 0: answers
-            are those of SparQ attention.
         metrics: what it counts into.
         kept: prefixes on disk, which the engine closes at its end; None: places are all that is kept.
-        looks_up: without `draft_tokens`, drafts come from the text itself where that pays.
+        looks_up: drafts come from the text itself where that pays.
     """
 
     def __init__(
@@ -59,15 +57,13 @@ class Engine:
         tokenizer: Any,
         max_waiting: int,
         metrics: Metrics,
-        draft_tokens: int = 0,
         kept: KeptPrefixes | None = None,
         looks_up: bool = True,
     ):
         self.contexts = contexts
         self.metrics = metrics
         self.max_waiting = max_waiting
-        self.draft_tokens = draft_tokens
-        self._looks_up, self._pace = looks_up and not draft_tokens, Pace()
+        self._looks_up, self._pace = looks_up, Pace()
         self.kept = kept
         self.tokenizer = tokenizer
         #: requests that can have a place or wait for one
@@ -410,7 +406,7 @@ class Engine:
 
     def _step(self, requests: list[Request]) -> None:
         """The next token of each, and further ones where a draft is right."""
-        drafts = self._sparq_drafts(requests) if self.draft_tokens else self._drafts(requests)
+        drafts = self._drafts(requests)
         texts = list(zip(requests, drafts))
         rows = [
             (request, at, [request.new[-1], *draft][at])
@@ -421,7 +417,7 @@ class Engine:
         of, ahead, tokens = zip(*rows)
         held = [request.n_stored + at for request, at in zip(of, ahead)]
         start = time.perf_counter()
-        logits = self.contexts.step(_indices(of), tokens, held, self.draft_tokens > 0).numpy()
+        logits = self.contexts.step(_indices(of), tokens, held).numpy()
         self._pace.took(len(rows), time.perf_counter() - start)
         for request, draft in texts:
             n, mine = len(request.new), [row for row, other in zip(logits, of) if other is request]
@@ -441,17 +437,6 @@ class Engine:
             drafts.append([] if request.drafts is None else request.drafts.draft(most, n_rows))
             n_rows += len(drafts[-1])
         return drafts
-
-    def _sparq_drafts(self, requests: list[Request]) -> list[list[int]]:
-        """What SparQ attention predicts, for dense attention to check."""
-        places, held = _indices(requests), [request.n_stored for request in requests]
-        drafts = [[request.new[-1]] for request in requests]
-        for index in range(min(self.draft_tokens, *(r.max_new - len(r.new) for r in requests))):
-            logits = self.contexts.step(places, [draft[-1] for draft in drafts], [h + index for h in held])
-            for draft, token in zip(drafts, logits.argmax(-1).tolist()):
-                draft.append(token)
-        self.contexts.keep(places, held)
-        return [draft[1:] for draft in drafts]
 
     def _take_or_fail(self, request: Request, rows: list[np.ndarray], draft: Sequence[int] = ()) -> None:
         """Take the next token, from the first row, and one of each further row as long as they are the

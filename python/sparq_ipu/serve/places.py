@@ -269,7 +269,6 @@ class Places:
         self,
         places: Sequence[int],
         pieces: Sequence[tuple[int, int]] = (),
-        is_dense: bool = False,
         between: Callable[[], None] | None = None,
     ) -> PreparedCache:
         """The cache for one forward pass with tokens of these places.
@@ -279,7 +278,6 @@ class Places:
                 after the earlier tokens of all other places.
             pieces: of prompts, side by side in one row, which are read with dense attention: for each place,
                 its first token in the row and the number of tokens. Others are not stored. Empty: steps.
-            is_dense: steps attend densely, whatever the settings.
             between: called in each layer before its tokens are stored; it may make passes of other places.
         """
         one_by_one = [] if pieces else list(_once_each(places))
@@ -287,8 +285,7 @@ class Places:
         # dense attention reads the cache once for several tokens
         together = [(group, len(list(same))) for group, same in itertools.groupby(one_by_one)]
         layers: list[Any] = []
-        for layer, of_layer in zip(self._layers, self._settings):
-            settings = None if is_dense else of_layer
+        for layer, settings in zip(self._layers, self._settings):
             groups = together if settings is None else singly
             layers.append(_LayerPass(layer, settings, tuple(places), pieces, groups, between))
             layers[-1].prompt_blocks = self._prompt_blocks

@@ -40,7 +40,6 @@ class Prompts:
         context: most tokens of a prompt and its answer.
         vocabulary: tokens that there are.
         stops: tokens that end a text. chat_stops: tokens that end an answer to messages.
-        temperature: of requests that set none.
     """
 
     tokenizer: Any
@@ -48,7 +47,6 @@ class Prompts:
     vocabulary: int
     stops: Sequence[int] = ()
     chat_stops: Sequence[int] = ()
-    temperature: float = 1.0
 
     def __post_init__(self) -> None:
         self.forms = Forms(self.tokenizer, self.vocabulary, list(self.chat_stops))
@@ -141,7 +139,7 @@ class Prompts:
         else:  # of several texts the likeliest is returned
             n_top = 0 if said.logprobs is None and said.n_each > (said.n or 1) else said.logprobs
         return Sampling(
-            self.temperature if said.temperature is None else said.temperature,
+            1.0 if said.temperature is None else said.temperature,
             1.0 if said.top_p is None else said.top_p,
             secrets.randbits(63) if said.seed is None else said.seed % (1 << 63),
             n_top,

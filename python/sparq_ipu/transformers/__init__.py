@@ -16,7 +16,7 @@ settings/     settings of layers, of a whole model, in a file and on a command l
 cache/        the KV cache that transformers carries from token to token
 decoder/      the language-model runtime of the CPU: weights of 4 and 8 bits, decode steps in one call
 loading/      models from local files
-generation/   decoding loops: timed runs, lossless drafts
+generation/   decoding loops: timed runs, chats, drafts from the text
 
 torch and transformers are imported with the first name that needs them. RECOMMENDED, `LayerSettings` and the
 modules `loading.checkpoints` and `generation.runs` need neither.
@@ -33,21 +33,18 @@ from sparq_ipu.transformers.settings.layers import RECOMMENDED, LayerSettings, r
 if TYPE_CHECKING:
     from sparq_ipu.transformers.cache.sparq_cache import SparqCache, cache_traffic
     from sparq_ipu.transformers.decoder.weights import FewBits, quantise_weights
-    from sparq_ipu.transformers.generation.lossless import LosslessRun, generate_lossless
     from sparq_ipu.transformers.integration import disable, enable, enable_dense, enable_window, is_enabled
 
 __all__ = [
     "RECOMMENDED",
     "FewBits",
     "LayerSettings",
-    "LosslessRun",
     "SparqCache",
     "cache_traffic",
     "disable",
     "enable",
     "enable_dense",
     "enable_window",
-    "generate_lossless",
     "is_enabled",
     "quantise_weights",
     "recommended_top_k",
@@ -57,8 +54,6 @@ __all__ = [
 _MODULES = {
     "SparqCache": "cache.sparq_cache",
     "cache_traffic": "cache.sparq_cache",
-    "LosslessRun": "generation.lossless",
-    "generate_lossless": "generation.lossless",
     "FewBits": "decoder.weights",
     "quantise_weights": "decoder.weights",
 }

@@ -46,8 +46,6 @@ class PassState(threading.local):
 
     #: its tokens go to a SparqCache
     has_cache = False
-    #: attend densely for now, whatever the settings
-    is_dense = False
 
     def __reduce__(self) -> Any:  # a copied model is in no pass
         return PassState, ()

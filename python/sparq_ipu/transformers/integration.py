@@ -99,7 +99,7 @@ def enable(
         capacity: most positions of one batch row; None grows as needed.
         tokens_per_step: a forward pass of up to this number of tokens (at most 32) on a filled cache is
             several decode steps in one: each token attends as if it came alone. With 1, several tokens are
-            prefill. Assisted generation and prompt lookup need more than 1, as `generate_lossless` does.
+            prefill. Assisted generation and prompt lookup need more than 1.
         lean: steps of one token take fewer operations than transformers does, with the same bits, in families
             that `decoder.families` describes. False: the model's own forward pass, always.
         prompt_blocks: a token of a prompt leaves out blocks of 64 positions none of which has this share of
@@ -418,6 +418,5 @@ class _Hooks:
             checks.fail(op, "attention_mask", "repeat that of the tokens in the cache", None)
         is_step = past > 0 and real is None and 1 < n_tokens <= self.tokens_per_step
         for layer in layers:
-            settings = None if self.forward_pass.state.is_dense else self.settings[layer.index]
-            layer.arm(real, settings, is_step, self.tokens_per_step > 1)
+            layer.arm(real, self.settings[layer.index], is_step, self.tokens_per_step > 1)
             layer.prompt_blocks = self.prompt_blocks

@@ -3,5 +3,6 @@
 
 runs       a timed run with its cache traffic, predictions along a given text
 chats      tokens of a conversation
-lossless   the tokens of dense greedy decoding, drafted by SparQ attention
+lookup     the loop of `generate` with drafts from the text itself
+beginning  the beginning of a prompt, kept on disk
 """

@@ -42,18 +42,12 @@ _ADVANCED = ("min_seq_len",)
 
 
 def add_attention(settings: argparse._ArgumentGroup, advanced: argparse._ArgumentGroup) -> None:
-    """The options for how a model decodes: settings, a file with them, lossless, or dense."""
+    """The options for how a model decodes: settings, a file with them, or dense."""
     for name, text in SETTINGS_HELP.items():
         group = advanced if name in _ADVANCED else settings
         group.add_argument(*_flags(name), type=int, dest=name, help=text)
     settings.add_argument("--settings", type=Path, help="a file of sparq_study.tune, in place of these")
     settings.add_argument("--dense", action="store_true", help="dense attention from the same float16 cache")
-    advanced.add_argument(
-        "--lossless",
-        type=number(int, "an integer in [1, 31]", lambda n: 0 < n < 32),
-        metavar="N",
-        help="draft N tokens at a time, at most 31, and let dense attention check them; greedy decoding only",
-    )
     advanced.add_argument(
         "--prompt-blocks",
         type=number(float, "0 or in [2**-30, 0.5]", lambda x: x == 0 or 2**-30 <= x <= 0.5),
@@ -151,8 +145,6 @@ def check_alone(op: str, arguments: argparse.Namespace) -> None:
     sparq = said + ["--settings"] * (arguments.settings is not None)
     if arguments.dense and sparq:
         raise ValueError(f"{op}: --dense must be without settings of SparQ, got {', '.join(sparq)} too")
-    if arguments.dense and arguments.lossless:
-        raise ValueError(f"{op}: --lossless must be given without --dense, got both")
 
 
 def _given(arguments: argparse.Namespace) -> list[str]:
