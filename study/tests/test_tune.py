@@ -23,6 +23,7 @@ from sparq_study import tune, tuning  # noqa: E402
 from sparq_study.accuracy.text import excerpts  # noqa: E402
 from sparq_study.tuning import Choice, Distance, Probe, candidates  # noqa: E402
 
+
 @pytest.fixture
 def model():
     return tiny_model()

@@ -180,9 +180,6 @@ def test_enable_rounds_and_says_once() -> None:
     other = bf16_model()
     sparq_ipu.transformers.enable_dense(other, weights="int8")
     assert weights_of(other) == "int8"
-    windowed = bf16_model()
-    sparq_ipu.transformers.enable_window(windowed, top_k=8, weights="int4")
-    assert weights_of(windowed) == "int4"
 
 
 def test_what_is_refused() -> None:

@@ -134,15 +134,6 @@ def test_some_layers_attend_elsewhere(
     assert [one.calls for one in spy] == [expected * 6]
 
 
-def test_no_layer_of_window_attention_is_in_the_call(spy: list[Spy]) -> None:
-    model, said = a_wide_model("int4"), []
-    for lean in (False, True):
-        sparq_ipu.transformers.enable_window(model, top_k=16, n_recent=4, lean=lean)
-        said.append(logits(model))
-    assert torch.equal(*said)
-    assert [one.calls for one in spy] == [APART[3][1] * 6]
-
-
 def test_rows_of_which_some_are_dense(spy: list[Spy], monkeypatch: Any) -> None:
     """Each layer is tried, and then left to its own step."""
     model, mask = a_wide_model("int4"), torch.ones(2, 34, dtype=torch.int64)

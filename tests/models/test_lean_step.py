@@ -51,7 +51,7 @@ def test_the_bits_are_those_of_the_model(family: str, dtype: str, monkeypatch: A
     assert torch.equal(own, lean)
 
 
-@pytest.mark.parametrize("how, n_calls", [("sparq", 6), ("dense", 6), ("window", 0)])
+@pytest.mark.parametrize("how, n_calls", [("sparq", 6), ("dense", 6)])
 def test_a_layer_is_one_call(how: str, n_calls: int, monkeypatch: Any) -> None:
     """From its products to attention, where the kernels of the CPU can."""
     done, own = [], Rotary.attend
@@ -59,8 +59,6 @@ def test_a_layer_is_one_call(how: str, n_calls: int, monkeypatch: Any) -> None:
     model = a_model()
     if how == "dense":
         sparq_ipu.transformers.enable_dense(model)
-    elif how == "window":
-        sparq_ipu.transformers.enable_window(model, top_k=16)
     else:
         sparq_ipu.transformers.enable(model, **SETTINGS)
     logits(model)
@@ -107,14 +105,11 @@ def test_text_is_that_of_generate(monkeypatch: Any) -> None:
     assert torch.equal(*said)
 
 
-@pytest.mark.parametrize("how", ["dense", "window"])
-def test_dense_and_window_attention(how: str, monkeypatch: Any) -> None:
+def test_dense_attention(monkeypatch: Any) -> None:
     model = a_model()
-    enable = getattr(sparq_ipu.transformers, f"enable_{how}")
-    given = dict(top_k=16) if how == "window" else {}
-    enable(model, lean=False, **given)
+    sparq_ipu.transformers.enable_dense(model, lean=False)
     own = logits(model)
-    enable(model, **given)
+    sparq_ipu.transformers.enable_dense(model)
     with counted(monkeypatch) as steps:
         assert torch.equal(own, logits(model))
     assert len(steps) == 6
@@ -257,11 +252,10 @@ def test_a_copy_that_is_changed_is_heard(part: str, monkeypatch: Any) -> None:
     assert torch.equal(lean, logits_of_own(twin))
 
 
-@pytest.mark.parametrize("name", ["enable", "enable_dense", "enable_window"])
+@pytest.mark.parametrize("name", ["enable", "enable_dense"])
 def test_lean_is_true_or_false(name: str) -> None:
-    given = dict(top_k=8) if name == "enable_window" else {}
     with pytest.raises(ValueError, match=f"^{name}: lean must be True or False, got 2"):
-        getattr(sparq_ipu.transformers, name)(a_model(), lean=2, **given)
+        getattr(sparq_ipu.transformers, name)(a_model(), lean=2)
 
 
 @contextlib.contextmanager

@@ -153,8 +153,7 @@ class Models:
         self.rng, self.devices = rng, ["reference", *devices]
         window = None if rng.random() < 0.7 else 40
         self.model = tiny_model() if window is None else tiny_model("Mistral", sliding_window=window)
-        self.is_windowed = bool(rng.random() < 0.5)
-        self.index_bits = 16 if self.is_windowed else int(rng.choice([16, 4]))
+        self.index_bits = int(rng.choice([16, 4]))
         self.enable()
         options = [dict(n_tiles=8) if device == "emulator" else {} for device in self.devices]
         self.caches: list[Any] = [
@@ -164,14 +163,11 @@ class Models:
         self.batch = int(rng.integers(1, 4))
 
     def enable(self) -> None:
-        from sparq_ipu.transformers import enable, enable_window
+        from sparq_ipu.transformers import enable
 
         rng, step = self.rng, dict(tokens_per_step=int(self.rng.choice([1, 4, 4])))
-        if self.is_windowed:
-            enable_window(self.model, top_k=int(rng.integers(3, 12)), n_recent=4, **step)
-        else:
-            settings = dict(rank=int(rng.integers(1, 9)), top_k=int(rng.integers(2, 20)), n_local=2)
-            enable(self.model, min_seq_len=0, index_bits=self.index_bits, **settings, **step)
+        settings = dict(rank=int(rng.integers(1, 9)), top_k=int(rng.integers(2, 20)), n_local=2)
+        enable(self.model, min_seq_len=0, index_bits=self.index_bits, **settings, **step)
 
     def call(self) -> tuple[str, Callable[[Any], Any]]:
         import torch

@@ -16,7 +16,7 @@ from sparq_ipu import KVCache, _cpu  # noqa: E402
 from sparq_ipu.attention import attention  # noqa: E402
 from sparq_ipu.transformers.decoder.rotary import Rotary  # noqa: E402
 from sparq_ipu.transformers.decoder.step_layer import waves_of  # noqa: E402
-from sparq_ipu.transformers.settings.layers import LayerSettings, WindowLayerSettings  # noqa: E402
+from sparq_ipu.transformers.settings.layers import LayerSettings  # noqa: E402
 
 BATCH, N_HEADS, N_KV_HEADS, HEAD_DIM, HELD = 3, 6, 2, 24, 40
 N_ROWS = N_HEADS + 2 * N_KV_HEADS
@@ -148,7 +148,6 @@ def test_a_sum_that_float16_does_not_have_in_between() -> None:
 def test_what_is_left_to_the_parts() -> None:
     products, rotary = a_step("float32")
     assert attend(rotary, products, a_cache(device="reference"), None) is None
-    assert attend(rotary, products, a_cache(), WindowLayerSettings(8, None, 4, op="test")) is None
     assert attend(rotary, products.double(), a_cache(), None) is None
     # Of the same size, so nothing else would refuse them.
     assert attend(a_step("bfloat16")[1], torch.ones_like(products).half(), a_cache(), None) is None

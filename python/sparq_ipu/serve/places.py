@@ -25,7 +25,7 @@ from sparq_ipu.transformers.cache.autograd import without_backward
 from sparq_ipu.transformers.cache.sparq_cache import PreparedCache
 from sparq_ipu.transformers.decoder.rotary import Rotary
 from sparq_ipu.transformers.decoder.step_layer import StepLayer, waves_of
-from sparq_ipu.transformers.settings.layers import AnyLayerSettings, ModelSettings, dense_attention_of
+from sparq_ipu.transformers.settings.layers import LayerSettings, ModelSettings, dense_attention_of
 
 if TYPE_CHECKING:
     from sparq_ipu.backends.cpu import CPUBackend, Wave
@@ -52,7 +52,7 @@ class _Layer:
         self._cache: KVCache | None = None
         self._rows: dict[tuple[int, ...], KVCache] = {}
 
-    def make(self, key: torch.Tensor, settings: AnyLayerSettings | None) -> None:
+    def make(self, key: torch.Tensor, settings: LayerSettings | None) -> None:
         """Make room for tokens like `key` (..., n_kv_heads, n_tokens, head_dim), unless there is."""
         if self._cache is None:
             of_cache = {} if settings is None else settings.of_cache
@@ -97,7 +97,7 @@ class _LayerPass(StepLayer):
     def __init__(
         self,
         of: _Layer,
-        settings: AnyLayerSettings | None,
+        settings: LayerSettings | None,
         places: tuple[int, ...],
         pieces: Sequence[tuple[int, int]],
         groups: Sequence[tuple[tuple[int, ...], int]],

@@ -33,7 +33,7 @@ from sparq_ipu.transformers.settings.layers import RECOMMENDED, LayerSettings, r
 if TYPE_CHECKING:
     from sparq_ipu.transformers.cache.sparq_cache import SparqCache, cache_traffic
     from sparq_ipu.transformers.decoder.weights import FewBits, quantise_weights
-    from sparq_ipu.transformers.integration import disable, enable, enable_dense, enable_window, is_enabled
+    from sparq_ipu.transformers.integration import disable, enable, enable_dense, is_enabled
 
 __all__ = [
     "RECOMMENDED",
@@ -44,7 +44,6 @@ __all__ = [
     "disable",
     "enable",
     "enable_dense",
-    "enable_window",
     "is_enabled",
     "quantise_weights",
     "recommended_top_k",

@@ -128,7 +128,7 @@ def _attention_over(base: Callable[..., Any], is_default: bool) -> Callable[...,
             if key.shape[2] != query.shape[2]:
                 checks.fail("sparq_attention", CACHE, "be a SparqCache", "keys of another cache")
         elif query.shape[2] > 1 and not layer.waits:
-            layer.attend_prefill(key, value, query, scores_factor(scaling, query.shape[-1]))
+            layer.attend_prefill(key, value)
             if is_default and prompt.takes(query, key, value):
                 attended = layer.attend_prompt(query.detach(), scaling)
                 if attended is not None:

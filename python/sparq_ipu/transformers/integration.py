@@ -36,7 +36,6 @@ from sparq_ipu.transformers.settings.file import PathLike, read_settings
 from sparq_ipu.transformers.settings.layers import (
     LayerSettings,
     ModelSettings,
-    WindowLayerSettings,
     settings_of_layers,
 )
 from sparq_ipu.transformers.supported import (
@@ -182,28 +181,6 @@ def enable_dense(model: PreTrainedModel, **options: Any) -> None:
     _enable("enable_dense", model, [None] * n_layers_of(model), **options)
 
 
-def enable_window(
-    model: PreTrainedModel, *, top_k: int, n_local: int | None = None, n_recent: int = 32, **options: Any
-) -> None:
-    """Decode with window attention in every layer: ALISA's, local or strided (docs/alisa.md).
-
-    The history that it selects by begins with the last n_recent tokens of the prompt. It is forgotten where
-    a later mask hides tokens that were shown.
-
-    Args:
-        top_k, n_local, n_recent: as `sparq_ipu.window_attention`.
-        options: those of `enable` from `device` on.
-
-    Raises:
-        ValueError: as `enable`.
-    """
-    op = "enable_window"
-    check_model(op, model)
-    settings = WindowLayerSettings(top_k, n_local, n_recent, op=op)  # type: ignore[arg-type]  # None: half
-    settings.check_heads(op, text_config(model).num_attention_heads)
-    _enable(op, model, [settings] * n_layers_of(model), **options)
-
-
 def disable(model: PreTrainedModel) -> None:
     """Restore the model as it was before `enable`. A model that is not enabled stays as it is.
 
@@ -262,8 +239,7 @@ def _install(
     for module in attention_modules(model):
         setattr(module, FORWARD_PASS, hooks.forward_pass)
     setattr(decoder, _STATE, {"attn_implementation": own, "handles": handles, "hooks": hooks})
-    kind = {of_layer.kind for of_layer in settings if of_layer is not None}
-    name = "window attention" if "window" in kind else "SparQ attention" if kind else "dense attention"
+    name = "SparQ attention" if any(settings) else "dense attention"
     _log.info("%s: %s", op, kinds.describe(name))
     if lean:
         step: LeanStep | str = lean_step_of(decoder)

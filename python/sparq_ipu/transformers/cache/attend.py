@@ -10,14 +10,14 @@ from sparq_ipu import KVCache
 from sparq_ipu.attention import attention
 from sparq_ipu.tokens import append_and_attend, one_by_one
 from sparq_ipu.transformers.cache.traffic import Traffic
-from sparq_ipu.transformers.settings.layers import AnyLayerSettings, dense_attention_of, dense_rows
+from sparq_ipu.transformers.settings.layers import LayerSettings, dense_attention_of, dense_rows
 from sparq_reference import checks
 
 
 def attend(
     query: np.ndarray,
     cache: KVCache,
-    settings: AnyLayerSettings | None,
+    settings: LayerSettings | None,
     traffic: Traffic | None = None,
     window: int | None = None,
 ) -> np.ndarray:
@@ -54,7 +54,7 @@ def attend_tokens(
     key: np.ndarray,
     value: np.ndarray,
     cache: KVCache,
-    settings: AnyLayerSettings | None,
+    settings: LayerSettings | None,
     traffic: Traffic,
     window: int | None = None,
 ) -> np.ndarray:

@@ -10,7 +10,7 @@ import dataclasses
 import numpy as np
 import torch
 
-from sparq_ipu.transformers.settings.layers import AnyLayerSettings
+from sparq_ipu.transformers.settings.layers import LayerSettings
 from sparq_reference import checks
 
 #: the rule for the attention of a model: anything else would be silently wrong
@@ -24,7 +24,7 @@ class Announcement:
     #: (batch, n_tokens) bool, which of them are real; None: all
     real: torch.Tensor | None
     #: how to attend to them; None: densely
-    settings: AnyLayerSettings | None
+    settings: LayerSettings | None
     #: several tokens are decode steps in one, not prefill
     is_step: bool
 
@@ -69,7 +69,7 @@ class Handover:
         """Remember the tensors that `update` returns to the model."""
         self._returned, self._versions = (keys, values), (_version(keys), _version(values))
 
-    def take(self, key: torch.Tensor, value: torch.Tensor) -> AnyLayerSettings | None:
+    def take(self, key: torch.Tensor, value: torch.Tensor) -> LayerSettings | None:
         """How to attend to the announced tokens, which have come to attention.
 
         Attention reads the cache, not `key` and `value`. So these must be what `update` returned, as it was

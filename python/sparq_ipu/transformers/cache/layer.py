@@ -27,7 +27,7 @@ from sparq_ipu.transformers.cache.storage import LayerStack, Storage
 from sparq_ipu.transformers.cache.traffic import Traffic
 from sparq_ipu.transformers.decoder.rotary import Rotary
 from sparq_ipu.transformers.decoder.step_layer import StepLayer, waves_of
-from sparq_ipu.transformers.settings.layers import AnyLayerSettings, dense_rows
+from sparq_ipu.transformers.settings.layers import LayerSettings, dense_rows
 from sparq_reference import NotFinite, checks
 from sparq_reference.settings import op_of
 
@@ -82,7 +82,7 @@ class SparqLayer(StepLayer):
         self.is_initialized = False
         self._handover = Handover(self.index)
         #: settings that the cache was found to have what they ask for
-        self._fitting: AnyLayerSettings | None = None
+        self._fitting: LayerSettings | None = None
         #: tokens may be taken back
         self._is_croppable = False
         #: the bytes of the decode steps so far
@@ -120,7 +120,7 @@ class SparqLayer(StepLayer):
     def arm(
         self,
         real: torch.Tensor | None,
-        settings: AnyLayerSettings | None,
+        settings: LayerSettings | None,
         is_step: bool = False,
         is_croppable: bool = False,
     ) -> None:
@@ -135,9 +135,9 @@ class SparqLayer(StepLayer):
         self._handover.announce(Announcement(real, settings, is_step))
         self._is_croppable = is_croppable
 
-    def check_options(self, settings: AnyLayerSettings | None) -> None:
+    def check_options(self, settings: LayerSettings | None) -> None:
         """Raise ValueError if `arm` can not be called with these settings: they ask for another cache than
-        this one, e.g. another `index_bits` or `n_recent`."""
+        this one, e.g. another `index_bits`."""
         if settings is self._fitting:  # as at the step before
             return
         for name, wanted in ({} if settings is None else settings.of_cache).items():
@@ -219,7 +219,7 @@ class SparqLayer(StepLayer):
         self._handover.give(key_states, value_states)
         return key_states, value_states
 
-    def restore(self, key: torch.Tensor, value: torch.Tensor, settings: AnyLayerSettings | None) -> None:
+    def restore(self, key: torch.Tensor, value: torch.Tensor, settings: LayerSettings | None) -> None:
         """Append tokens that a cache like this one held: (batch, n_kv_heads, n_tokens, head_dim) float16, all
         real. settings: as of `arm`."""
         self.arm(None, settings)
@@ -322,28 +322,16 @@ class SparqLayer(StepLayer):
         to.batch_size = to.max_batch_size = len(index)
 
     @outside_graphs
-    def attend_prefill(
-        self, key: torch.Tensor, value: torch.Tensor, query: torch.Tensor, factor: float = 1.0
-    ) -> None:
-        """Several tokens came to attention, which is the model's own. Window attention looks at the last of
-        them: later steps select by their attention.
+    def attend_prefill(self, key: torch.Tensor, value: torch.Tensor) -> None:
+        """Several tokens came to attention, which is the model's own or `attend_prompt`.
 
         Args:
             key, value: what `update` returned.
-            query, factor: as of `attend`.
 
         Raises:
             ValueError: key and value are not that, or came before.
         """
-        settings = self._handover.take(key, value)
-        is_within = self.window is None or self._columns.n_columns <= self.window
-        if settings is not None and settings.kind == "window" and is_within:
-            hidden = (~self.real[:, -query.shape[2] :]).any(0).nonzero()
-            n_shown = query.shape[2] - (int(hidden.max()) + 1 if len(hidden) else 0)
-            n = min(n_shown, settings.n_recent)  # all rows have a token in each of these columns
-            if n:
-                last = half_of(query[:, :, -n:], factor)
-                self.cache.observe(last, **settings.arguments())
+        self._handover.take(key, value)
 
     @outside_graphs
     def attend_prompt(self, query: torch.Tensor, scaling: float | None) -> torch.Tensor | None:

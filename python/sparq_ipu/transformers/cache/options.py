@@ -8,7 +8,7 @@ from typing import Any, Sequence
 from sparq_ipu.device_options import MAX_IPUS
 from sparq_ipu.devices import backend_module, check_option_names, resolve_device
 from sparq_ipu.kernels import Settings
-from sparq_ipu.transformers.settings.layers import AnyLayerSettings
+from sparq_ipu.transformers.settings.layers import LayerSettings
 from sparq_reference import CacheSpec, checks
 
 
@@ -48,7 +48,7 @@ def check_options(
     check_finite: bool,
     options: dict[str, Any],
     settings: Sequence[str] = (),
-    layers: Sequence[AnyLayerSettings | None] = (),
+    layers: Sequence[LayerSettings | None] = (),
 ) -> dict[str, Any]:
     """Options of a model's caches, by name, with the device resolved. Checked before there is a prompt.
 
@@ -70,7 +70,7 @@ def check_options(
     return dict(options, capacity=capacity)
 
 
-def _check_layers(op: str, options: dict[str, Any], layers: Sequence[AnyLayerSettings | None]) -> None:
+def _check_layers(op: str, options: dict[str, Any], layers: Sequence[LayerSettings | None]) -> None:
     """Whether layers that are attended to with these can have caches with these options; none: any."""
     # As many layers and rows as there can be IPUs split evenly over any number of them.
     n = MAX_IPUS if is_stacked(options) else 1

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from sparq_ipu import KVCache
-from sparq_ipu.backends import History
 from sparq_ipu.transformers.cache.columns import to_positions
 from sparq_reference import checks
 
@@ -146,8 +145,7 @@ class Storage:
             self.cache.append(key.numpy(), value.numpy(), real.sum(dim=1).numpy())
 
     def replace(self, key: torch.Tensor, value: torch.Tensor, real: torch.Tensor) -> None:
-        """Hold these tokens, as `append` takes them, and no others. A history of window attention is
-        forgotten: its positions are others now."""
+        """Hold these tokens, as `append` takes them, and no others."""
         self.cache.reset()
         self.append(key, value, real)
 
@@ -166,15 +164,10 @@ class Storage:
 
 
 def _move(source: KVCache, target: KVCache, index: np.ndarray) -> None:
-    """Append what the rows `index` of one cache hold to another, an empty one, a piece at a time; and what
-    window attention remembers of them."""
+    """Append what the rows `index` of one cache hold to another, an empty one, a piece at a time."""
     lengths = source.lengths
     longest = int(lengths.max())
     for start in range(0, longest, _MOVED):
         stop = min(start + _MOVED, longest)
         key, value = (x[index] for x in source.read(start, stop))
         target.append(key, value, np.clip(lengths[index] - start, 0, stop - start))
-    history = source.one_layer("move").history()
-    if history is not None:
-        steps = [history.steps[row] for row in index]
-        target.one_layer("move").set_history(History(history.n_recent, steps))

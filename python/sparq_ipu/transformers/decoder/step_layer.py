@@ -12,7 +12,7 @@ from transformers.cache_utils import CacheLayerMixin
 from sparq_ipu import KVCache
 from sparq_ipu.backends.cpu import CPUBackend
 from sparq_ipu.transformers.decoder.rotary import Rotary
-from sparq_ipu.transformers.settings.layers import AnyLayerSettings, dense_rows
+from sparq_ipu.transformers.settings.layers import LayerSettings, dense_rows
 
 if TYPE_CHECKING:
     from sparq_ipu.backends.cpu import Wave
@@ -48,7 +48,7 @@ class StepLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly typ
         key, value = self.update(key, value)
         if self.waits:
             return self.attend(query, key, value, factor)
-        self.attend_prefill(key, value, query, factor)
+        self.attend_prefill(key, value)
         attended = self.attend_prompt(query, scaling)
         assert attended is not None  # of `takes_prompt`
         return attended
@@ -61,9 +61,7 @@ class StepLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly typ
         n_heads, head_dim). key, value: what `update` returned. factor: of the scores, beside
         1/sqrt(head_dim)."""
 
-    def attend_prefill(
-        self, key: torch.Tensor, value: torch.Tensor, query: torch.Tensor, factor: float = 1.0
-    ) -> None:
+    def attend_prefill(self, key: torch.Tensor, value: torch.Tensor) -> None:
         """Tokens of a prompt came to attention, which is not that of steps."""
 
     def attend_prompt(self, query: torch.Tensor, scaling: float | None) -> torch.Tensor | None:
@@ -99,7 +97,7 @@ def scores_factor(scaling: float | None, head_dim: int) -> float:
 
 def waves_of(
     cache: KVCache,
-    settings: AnyLayerSettings | None,
+    settings: LayerSettings | None,
     window: int | None = None,
     n_tokens: int = 1,
     n_before: int = 0,
@@ -111,11 +109,10 @@ def waves_of(
         n_tokens: of each batch element. n_before: others that come before them, in the same call.
 
     Returns:
-        None where they can not: the cache is on another device, attention selects from a history, or some
-        rows are dense and others are not.
+        None where they can not: the cache is on another device, or some rows are dense and others are not.
     """
     backend = cache.one_layer("sparq_attention")
-    if not isinstance(backend, CPUBackend) or (settings is not None and settings.kind == "window"):
+    if not isinstance(backend, CPUBackend):
         return None
     if settings is None:
         return [backend.wave(None, window, n_tokens)]

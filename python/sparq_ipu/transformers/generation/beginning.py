@@ -36,8 +36,7 @@ def read_beginning(
         How many tokens came from disk.
     """
     settings = decoding("generate", model).settings
-    # so few tokens can be decode steps, and window attention remembers the last ones
-    n_last = 1 + max([MAX_TOKENS, *(getattr(of_layer, "n_recent", 0) for of_layer in settings)])
+    n_last = 1 + MAX_TOKENS  # so few tokens can be decode steps
     whole = BLOCK if piece_rows(model) == 1 else PIECE
     n = max(tokens.shape[1] - n_last, 0) // whole * whole
     prompt = tokens[0, :n].numpy()

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from functools import cached_property
-from typing import Any, ClassVar, List, Mapping, Optional, Sequence, Union
+from typing import Any, List, Mapping, Optional, Sequence
 
 import sparq_reference
 from sparq_reference import checks, transfers
@@ -77,27 +77,12 @@ class LayerSettings(sparq_reference.SparqSettings):
         return {name: value for name, value in asked.items() if value is not None}
 
 
-class WindowLayerSettings(sparq_reference.WindowSettings):
-    """Window attention of one layer of a model, as `sparq_reference.WindowSettings`; what a layer asks of its
-    settings, it answers as `LayerSettings` does."""
-
-    min_seq_len: ClassVar[int] = 0
-    of_cache: ClassVar[Mapping[str, Any]] = {}
-
-    @cached_property
-    def attention(self) -> sparq_reference.WindowSettings:
-        """The settings that an attention call takes."""
-        return sparq_reference.WindowSettings(**self.arguments())
-
-
-#: settings of a layer that has some
-AnyLayerSettings = Union[LayerSettings, WindowLayerSettings]
 #: settings of every layer, in order; None is dense attention
-ModelSettings = List[Optional[AnyLayerSettings]]
+ModelSettings = List[Optional[LayerSettings]]
 
 
 def dense_rows(
-    settings: AnyLayerSettings | None, lengths: Sequence[int], window: int | None = None
+    settings: LayerSettings | None, lengths: Sequence[int], window: int | None = None
 ) -> list[bool]:
     """Which rows of a batch are decoded densely: those shorter than `min_seq_len` or longer than the window,
     and all without settings.
