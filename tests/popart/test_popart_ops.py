@@ -506,7 +506,7 @@ WRONG = [
     ("active", "float32", None, "int32, got float32"),
     ("held", "float32", None, "int32, got float32"),
     ("query", "float16", (2, 4), "(batch, n_heads, head_dim), got (2, 4)"),
-    ("key", "float16", (2, 2, 8), "(batch=2, n_kv_heads, head_dim=16), got (2, 2, 8)"),
+    ("key", "float16", (2, 2, 8), "(batch=2, n_kv_heads=2, head_dim=16), got (2, 2, 8)"),
     ("value", "float16", (2, 1, 16), "(batch=2, n_kv_heads=2, head_dim=16), got (2, 1, 16)"),
     ("active", "int32", (3,), "(batch=2), got (3,)"),
     ("active", "int32", (), "(batch=2), got ()"),
