@@ -4,8 +4,7 @@
 Clocks around modules of the model, and around our caches: they see what transformers and PyTorch do between
 them too, and cost some microseconds each. So the parts are of steps of their own, which are not counted in
 tokens per second. Attention of transformers is all that its modules do beside products; ours is what the
-cache does, in a lean step (docs/models.md) with the rotary embedding. A clock around a linear layer keeps it
-from being joined with others there, so products take longer in these steps. Where a step is one call of the
+cache does, in a lean step (docs/models.md) with the rotary embedding. Where a step is one call of the
 kernels, they say what share of it attention took. All else in it counts as products: norms and the activation
 too.
 """
@@ -42,9 +41,9 @@ class Clock:
     def timed(self, function: Callable[..., Any], is_product: bool) -> Callable[..., Any]:
         """A function with the clock around it."""
 
-        def timed(*args: Any, **kwargs: Any) -> Any:
+        def timed(*args: Any) -> Any:
             self._start(is_product)
-            result = function(*args, **kwargs)
+            result = function(*args)
             self._stop(is_product)
             return result
 

@@ -45,6 +45,16 @@ def test_no_step_is_above_a_tenth() -> None:
         assert max(times) == times[-1]  # none is longer than that in which all are missing
 
 
+def test_a_curve_is_finer_where_it_is_steep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its numbers ascend, and neighbours differ by no more than MOST, or by one."""
+    monkeypatch.setattr(misses_table, "seconds_of", lambda misses: [0.0, 1.0 + (sum(misses) > 70), 0.0])
+    row = misses_table.curve(1, "every head as many")
+    totals = [total for total, _ in row["points"]]
+    assert (
+        totals == sorted(totals) and {70, 71} <= set(totals) and (row["n_kv_heads"], steep(row)) == (1, (71,))
+    )
+
+
 def test_the_document_has_the_table_of_the_rows() -> None:
     text = (ROOT / "docs/ipu_tables.md").read_text().partition("<!-- begin misses")[2]
     assert text.partition("-->\n")[2].partition("<!-- end")[0] == misses_table.table(ROWS) + "\n"

@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("torch")
 
 import products as program
+from lib.rates import rows_of
 
 
 def test_rows(capsys: pytest.CaptureFixture[str]) -> None:
@@ -19,6 +20,12 @@ def test_rows(capsys: pytest.CaptureFixture[str]) -> None:
     methods = ["int4", "int4, zeros 0", "int8", "torch bfloat16"]
     assert [(r["method"], r["n_rows"]) for r in rows] == [(name, n) for n in (1, 7) for name in methods]
     assert all(0 < r["least"] <= r["gflop_per_s"] <= r["most"] for r in rows)
+
+
+def test_calls_are_timed_by_turns_after_one_that_is_not() -> None:
+    calls: list[str] = []
+    rows = rows_of({name: (1e9, lambda name=name: calls.append(name)) for name in "ab"}, 3, n_rows=1)
+    assert calls == ["a", "b"] * 4 and [row["repeats"] for row in rows] == [3, 3]
 
 
 @pytest.mark.parametrize(("name", "n_arguments"), [("int8", 3), ("int4", 4)])

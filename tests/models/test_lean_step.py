@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
-from typing import Any, Callable, Iterator
+from typing import Any, Callable
 
 import pytest
 
@@ -32,7 +31,6 @@ from sparq_ipu.transformers.cache_name import with_cache  # noqa: E402
 from sparq_ipu.transformers.decoder import lean_step  # noqa: E402
 from sparq_ipu.transformers.decoder.families import Family, family_of  # noqa: E402
 from sparq_ipu.transformers.decoder.few_bits import Int4Linear, Int8Linear, JoinedLinear  # noqa: E402
-from sparq_ipu.transformers.decoder.few_bits_step import FewBitsStep  # noqa: E402
 from sparq_ipu.transformers.decoder.rotary import Rotary  # noqa: E402
 
 LEAN = ("Llama 2", "Llama 3", "Qwen 2")
@@ -258,28 +256,6 @@ def test_lean_is_true_or_false(name: str) -> None:
         getattr(sparq_ipu.transformers, name)(a_model(), lean=2)
 
 
-@contextlib.contextmanager
-def counted_products(monkeypatch: Any) -> Iterator[list[int]]:
-    products: list[int] = []
-    own = JoinedLinear.__call__
-    with monkeypatch.context() as patch:
-        patch.setattr(JoinedLinear, "__call__", lambda self, x: (products.append(1), own(self, x))[1])
-        yield products
-
-
-@pytest.mark.parametrize("weights", ["int8", "int4"])
-@pytest.mark.parametrize("kind", ["Llama", "Qwen2"])
-def test_layers_of_one_input_are_joined(weights: str, kind: str, monkeypatch: Any) -> None:
-    model = a_wide_model(weights, kind)
-    untouched = logits_of_own(copy.deepcopy(model))
-    monkeypatch.setattr(FewBitsStep, "of", lambda *given: None)
-    with counted_products(monkeypatch) as products:
-        own, lean, n_steps = both(model, monkeypatch)
-    assert (n_steps, len(products)) == (6, 6 * 3 * 4)
-    assert torch.equal(untouched, own)
-    assert torch.equal(own, lean)
-
-
 def test_codes_of_joined_layers_are_in_memory_once() -> None:
     model = a_wide_model("int4")
     sparq_ipu.transformers.enable(model, **SETTINGS)
@@ -313,12 +289,7 @@ CHANGES = [_of_scales, _of_codes, _of_bias, _another_layer, _hook_on_a_layer]
 
 
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("between", ["one call", "products"])
-def test_a_joined_layer_that_is_changed_is_heard(
-    change: Callable[[Any], None], between: str, monkeypatch: Any
-) -> None:
-    if between == "products":
-        monkeypatch.setattr(FewBitsStep, "of", lambda *given: None)
+def test_a_joined_layer_that_is_changed_is_heard(change: Callable[[Any], None]) -> None:
     model = a_wide_model("int4")
     sparq_ipu.transformers.enable(model, **SETTINGS)
     before = logits(model)
@@ -348,7 +319,3 @@ def test_layers_that_are_not_joined() -> None:
     assert not JoinedLinear.fit([linear(64), linear(64, bias=True)])
     assert not JoinedLinear.fit([linear(64), linear(64, cls=Int4Linear)])
     assert not JoinedLinear.fit([linear(64), torch.nn.Linear(64, 64)])
-    rows = torch.zeros(40, 64, dtype=torch.bfloat16)
-    joined = JoinedLinear({"one": linear(64)}, ["one"])
-    assert joined.takes(rows)
-    assert not joined.takes(rows.float())

@@ -164,7 +164,7 @@ class Int4Linear(FewBitsLinear):
 
 
 class JoinedLinear:
-    """The outputs of several layers of one input by one product: a call takes some 10 us, whatever it does.
+    """Several layers of one input, whose outputs are one product of the kernels (`few_bits_step`).
 
     The layers stay as they are, but their codes become views: they are in memory once. Scales of 8 bits are
     held twice.
@@ -208,10 +208,6 @@ class JoinedLinear:
         kinds = {(type(layer), layer.in_features, layer.bias is None) for layer in of}
         return len(kinds) == 1 and not any(layer.out_features % _BLOCK for layer in of)
 
-    def takes(self, input: torch.Tensor) -> bool:
-        """Whether the kernels multiply it."""
-        return _takes(input, self._packed, self._scale)
-
     @property
     def addresses(self) -> tuple[int, int, int, int, int]:
         """As the kernels of a step take it (poplar_ops/cpu/decoder/decoder_step.hpp): where the weights are,
@@ -219,13 +215,6 @@ class JoinedLinear:
         scale = 0 if self._scale is None else self._scale.data_ptr()
         bias = 0 if self._bias is None else self._bias.data_ptr()
         return self._packed.data_ptr(), scale, bias, self.in_features, self.out_features
-
-    def __call__(self, input: torch.Tensor) -> torch.Tensor:
-        """(rows, sum of their outputs), of (rows, in_features)."""
-        output = _product(input, self._packed, self._scale)
-        if self._bias is not None:
-            output += self._bias
-        return output
 
 
 def _takes(rows: torch.Tensor, packed: torch.Tensor, scale: torch.Tensor | None) -> bool:

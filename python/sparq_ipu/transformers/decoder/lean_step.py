@@ -4,9 +4,8 @@
 Decoding a small model is bound by the number of operations, not by their size. transformers takes some 60 in
 each layer beside the products, and calls a dozen modules. Here norms are written out, and one call leads from
 the products of queries, keys and values to the output of attention: some 10 operations. Products,
-embeddings and the activation are the model's own modules, and every rounding is the model's. Layers of few
-bits that have one input are one product, and where all layers have few bits, a step is one call (module
-`few_bits_step`).
+embeddings and the activation are the model's own modules, and every rounding is the model's. Where all layers
+have few bits, a step is one call (module `few_bits_step`).
 
 The model's own forward pass runs instead with gradients, with torch.compile, and where a class, a hook or an
 argument differs from the original. This is checked at each step. `trial` checks once that the bits are the
@@ -34,65 +33,24 @@ from sparq_ipu.transformers.decoder.unchanged import Unchanged, looks, replaces_
 _torch_module: Any = torch.nn.modules.module  # partly typed
 
 
-class _Linears:
-    """Linear layers of one input: one product where they have few bits.
-
-    Args:
-        module: that has them, by these names.
-    """
-
-    def __init__(self, module: Any, *names: str):
-        self._names, modules = names, module._modules
-        fit = JoinedLinear.fit([modules[name] for name in names])
-        #: all as one product
-        self.joined = JoinedLinear(modules, names) if fit else None
-
-    def halves(self, modules: Any, rows: torch.Tensor) -> Sequence[torch.Tensor]:
-        """The outputs of two layers, or of one in two parts of the same width.
-
-        Args:
-            modules: of that module, now.
-            rows: (batch, in_features).
-        """
-        joined = self._product(modules, rows)
-        if joined is None and len(self._names) == 2:
-            return self._apart(modules, rows)
-        return (self._apart(modules, rows)[0] if joined is None else joined).chunk(2, 1)
-
-    def one(self, modules: Any, rows: torch.Tensor) -> torch.Tensor:
-        """Their outputs, one after another, (batch, sum of their widths)."""
-        joined = self._product(modules, rows)
-        if joined is not None:
-            return joined
-        said = self._apart(modules, rows)
-        return torch.cat(said, 1) if len(said) > 1 else said[0]
-
-    def _product(self, modules: Any, rows: torch.Tensor) -> torch.Tensor | None:
-        """The outputs of all together, or None where they are not joined or have been replaced."""
-        joined = self.joined
-        if joined is None or not joined.takes(rows) or modules is not joined.modules:
-            return None
-        return joined(rows) if joined.unchanged() else None
-
-    def _apart(self, modules: Any, rows: torch.Tensor) -> list[torch.Tensor]:
-        return [modules[name](rows[:, None])[:, 0] for name in self._names]
-
-
 class _Layer:
     """The linear layers of a decoder layer, and its attributes."""
 
     def __init__(self, layer: Any, family: Family, rotary: int):
         #: number of its rotary embedding, -1 without one
         self.rotary = rotary
-        self.inputs = _Linears(layer.self_attn, *family.inputs)
-        self.output = _Linears(layer.self_attn, "o_proj")
-        self.gates = _Linears(layer.mlp, *family.gates)
-        self.down = _Linears(layer.mlp, "down_proj")
-
-    @property
-    def joined(self) -> list[JoinedLinear | None]:
-        """Each as one product, None where it is not."""
-        return [of.joined for of in (self.inputs, self.output, self.gates, self.down)]
+        attention, mlp = layer.self_attn._modules, layer.mlp._modules
+        inputs = (
+            (attention, family.inputs),
+            (attention, ("o_proj",)),
+            (mlp, family.gates),
+            (mlp, ("down_proj",)),
+        )
+        #: those of one input as one product, None where they do not fit
+        self.joined = [
+            JoinedLinear(modules, names) if JoinedLinear.fit([modules[name] for name in names]) else None
+            for modules, names in inputs
+        ]
 
 
 class LeanStep:
@@ -223,14 +181,15 @@ class LeanStep:
                 name = family.residual_multiplier
                 return x if name is None else x * getattr(layer, name)
 
-            products = linears.inputs.one(attention, normed(before_attention, hidden))
+            products = torch.cat(_outputs(attention, family.inputs, normed(before_attention, hidden)), 1)
             if family.head_norms:
                 products = self._head_normed(attention, products)
             attended = cached.step(products, of_layer_among(rotaries, linears.rotary))
-            output = linears.output.one(attention, attended)
+            (output,) = _outputs(attention, ["o_proj"], attended)
             hidden = hidden + added(normed(after_attention, output))
-            gate, up = linears.gates.halves(mlp, normed(before_mlp, hidden))
-            output = linears.down.one(mlp, _activated(mlp[family.activation], gate) * up)
+            gates = _outputs(mlp, family.gates, normed(before_mlp, hidden))
+            gate, up = gates if len(gates) == 2 else gates[0].chunk(2, 1)
+            (output,) = _outputs(mlp, ["down_proj"], _activated(mlp[family.activation], gate) * up)
             hidden = hidden + added(normed(after_mlp, output))
         return family.norm(modules["norm"], hidden)
 
@@ -279,6 +238,11 @@ def _is_step(
         return None
     is_plain = not (torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"))
     return is_step if is_plain and not torch.compiler.is_compiling() else None
+
+
+def _outputs(modules: Any, names: Sequence[str], rows: torch.Tensor) -> list[torch.Tensor]:
+    """Of linear layers, (batch, out_features) each."""
+    return [modules[name](rows[:, None])[:, 0] for name in names]
 
 
 def _activated(module: Any, gate: torch.Tensor) -> torch.Tensor:
