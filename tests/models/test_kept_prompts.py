@@ -212,18 +212,17 @@ def run_of(model: Any, tokens: Any, folder: Path | None, **options: Any) -> tupl
 
 @pytest.mark.parametrize(
     "settings",
-    [dict(rank=8, top_k=16, min_seq_len=40), dict(top_k=16, n_recent=50), {}],
-    ids=["sparq", "window", "dense"],
+    [dict(rank=8, top_k=16, min_seq_len=40), {}],
+    ids=["sparq", "dense"],
 )
 def test_generate_continues_from_disk(tmp_path: Path, monkeypatch: Any, settings: Any) -> None:
     monkeypatch.setattr(beginning, "PIECE", 512)
     model = tiny_model(max_position_embeddings=4096)
-    kind = "_window" if "n_recent" in settings else "" if settings else "_dense"
+    kind = "" if settings else "_dense"
     getattr(sparq_ipu.transformers, f"enable{kind}")(model, **settings)
     first = tokens_of(1700, seed=1)
     other = torch.cat([first[:, :1200], tokens_of(100, seed=2)], dim=1)
-    n_last = 1 + settings.get("n_recent", 32)
-    prompts = [first, other, first[:, : 1024 + n_last], first[:, : 1023 + n_last], first[:, :30]]
+    prompts = [first, other, first[:, : 1024 + 33], first[:, : 1023 + 33], first[:, :30]]
     found = [1536, 1024, 1024, 512, 0]
     expected = [run_of(model, prompt, tmp_path / f"none{i}") for i, prompt in enumerate(prompts)]
     assert expected[0][0].n_held == 0
