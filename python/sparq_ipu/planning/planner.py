@@ -164,7 +164,8 @@ def most_on_chip(
         return plan.max_tile_bytes if isinstance(plan, Plan) else plan.need
 
     beside = tile_bytes(others(n_layers))  # of the others' program, whatever their number
-    need = {0: beside}  # bytes of a tile by layers on chip, roughly where they do not fit
+    # bytes of a tile by layers on chip; 0: both programs, taken to be alike; roughly where they do not fit
+    need = {0: 2 * beside}
 
     def fits(n: int) -> bool:
         nonlocal best
