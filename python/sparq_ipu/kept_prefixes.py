@@ -112,14 +112,16 @@ class KeptPrefixes:
             for layer in zip(*blocks)
         ]
 
-    def keep(self, tokens: np.ndarray, rows: Callable[[int, int], Rows]) -> None:
+    def keep(self, tokens: np.ndarray, rows: Callable[[int, int], Rows], begin: int = 0) -> None:
         """Write the blocks of these tokens that are not in the folder, later, and note that all were used.
 
         Args:
             rows: called here for a range of positions; returns copies.
+            begin: first position that it has.
         """
         names = self._names(tokens)
-        new = [index for index, name in enumerate(names) if name not in self._known]
+        first = -(-begin // BLOCK)
+        new = [index for index, name in enumerate(names) if name not in self._known and index >= first]
         jobs: list[tuple[str, np.ndarray, Rows]] = []
         if new:
             first, stop = new[0], new[-1] + 1

@@ -14,7 +14,7 @@ from typing import Any, Iterator
 
 import numpy as np
 import pytest
-from families import FAMILIES
+from families import FAMILIES, WINDOW
 from server_process import Process
 from tiny_models import save_checkpoint, tiny_model, tokens_of, torch
 from tiny_server import CONTEXT, Asked, served_model
@@ -30,6 +30,7 @@ from sparq_ipu.serve import command  # noqa: E402
 from sparq_ipu.serve.contexts import Contexts  # noqa: E402
 from sparq_ipu.serve.engine import Done, Engine  # noqa: E402
 from sparq_ipu.serve.metrics import Metrics  # noqa: E402
+from sparq_ipu.transformers.cache import windows  # noqa: E402
 from sparq_ipu.transformers.generation import beginning, runs  # noqa: E402
 from sparq_ipu.transformers.generation.version import version_of  # noqa: E402
 
@@ -197,8 +198,10 @@ def test_what_is_refused_before_it_starts(checkpoint: Path, tmp_path: Path, caps
 # `generate`
 
 
-def run_of(model: Any, tokens: Any, folder: Path | None, **options: Any) -> tuple[Any, list[bytes]]:
-    """A run of 12 tokens, and the bits of the cache after its prompt."""
+def run_of(
+    model: Any, tokens: Any, folder: Path | None, last: int = 10**6, **options: Any
+) -> tuple[Any, list[bytes]]:
+    """A run of 12 tokens, and the bits of the `last` tokens of the cache after its prompt."""
     kept = None if folder is None else KeptPrefixes(folder, version_of(model, "generate"), 1e9)
     run = runs.generate(model, tokenizer(), tokens, 12, kept=kept, keep_read=True, **options)
     if kept is not None:
@@ -206,7 +209,7 @@ def run_of(model: Any, tokens: Any, folder: Path | None, **options: Any) -> tupl
     bits = []
     for layer in run.read.layers:
         assert layer.real.shape == (1, tokens.shape[1]) and layer.is_all_real
-        bits += [x.tobytes() for x in layer.cache.read()]
+        bits += [x.tobytes() for x in layer.read_rows(max(0, tokens.shape[1] - last), tokens.shape[1])]
     return run, bits
 
 
@@ -269,15 +272,23 @@ def test_a_file_that_goes_after_it_was_read_is_written_whole(tmp_path: Path, mon
 
 
 def test_layers_with_windows_continue_from_disk(tmp_path: Path, monkeypatch: Any) -> None:
+    """Also where their positions are dropped before the prompt is read."""
     monkeypatch.setattr(beginning, "PIECE", 512)
+    monkeypatch.setattr(windows, "BACK", 64)
+    monkeypatch.setattr(windows, "_MORE", 700)
     family = FAMILIES["Gemma 3"]
     model = tiny_model(family.kind, max_position_embeddings=4096, **family.changes)
     sparq_ipu.transformers.enable(model, rank=2, top_k=16)
     prompt = tokens_of(1100)
-    expected, bits = run_of(model, prompt, tmp_path / "none")
-    run_of(model, prompt, tmp_path / "kept")
-    again, again_bits = run_of(model, prompt, tmp_path / "kept")
+    expected, bits = run_of(model, prompt, tmp_path / "none", WINDOW)
+    run_of(model, prompt, tmp_path / "kept", WINDOW)
+    names = sorted(path.name for path in (tmp_path / "kept").iterdir())
+    assert len(names) == 8
+    again, again_bits = run_of(model, prompt, tmp_path / "kept", WINDOW)
     assert (again.n_held, again.tokens, again_bits) == (1024, expected.tokens, bits)
+    (tmp_path / "kept" / names[0]).unlink()  # whichever block it is
+    again, again_bits = run_of(model, prompt, tmp_path / "kept", WINDOW)
+    assert (again.n_held < 1024, again.tokens, again_bits) == (True, expected.tokens, bits)
 
 
 def test_the_command_says_what_came_from_disk(checkpoint: Path, tmp_path: Path, capsys: Any) -> None:

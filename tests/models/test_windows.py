@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers with sliding windows: however a cache came to hold a text, the next tokens have the bits of a fresh
-one. Weights of 4 bits, whose products have the same bits for any number of rows."""
+"""Layers with sliding windows: however a cache came to hold a text, and whatever it has dropped, the next
+tokens have the bits of one that holds everything. Weights of 4 bits: their products have the same bits for
+any number of rows."""
 
 from __future__ import annotations
 
@@ -22,9 +23,10 @@ import sparq_ipu.transformers  # noqa: E402
 from sparq_ipu.kept_prefixes import BLOCK  # noqa: E402
 from sparq_ipu.serve.contexts import Contexts  # noqa: E402
 from sparq_ipu.transformers import SparqCache  # noqa: E402
+from sparq_ipu.transformers.cache import windows  # noqa: E402
 from sparq_ipu.transformers.cache_name import with_cache  # noqa: E402
 
-N = 3 * WINDOW
+N = 14 * WINDOW
 STEPS = tokens_of(6, seed=5)
 
 
@@ -36,8 +38,15 @@ def model(request: Any) -> Any:
     return model
 
 
-def filled(model: Any, tokens: Any, cuts: Any = (), **mask: Any) -> Any:
-    cache = SparqCache(model)
+@pytest.fixture(autouse=True)
+def short(monkeypatch: Any) -> None:
+    """Positions are dropped soon."""
+    monkeypatch.setattr(windows, "BACK", 8)
+    monkeypatch.setattr(windows, "_MORE", 64)
+
+
+def filled(model: Any, tokens: Any, cuts: Any = (), capacity: int | None = None, **mask: Any) -> Any:
+    cache = SparqCache(model, capacity=capacity)
     with torch.no_grad():
         for part in torch.tensor_split(tokens, list(cuts), dim=1):
             model(part, **with_cache(cache), **mask)
@@ -50,75 +59,125 @@ def steps(model: Any, cache: Any, at_once: int = 1) -> Any:
     return torch.cat(parts, 1)
 
 
+def windowed(cache: Any) -> Any:
+    return [layer for layer in cache.layers if layer.window is not None]
+
+
 def test_random_cuts_copies_and_tokens_taken_back(model: Any) -> None:
     tokens, rng = tokens_of(N), np.random.default_rng(0)
-    expected = steps(model, filled(model, tokens))
+    whole = filled(model, tokens, capacity=N + 6)  # a fixed capacity: nothing is dropped
+    expected = steps(model, whole)
     for _ in range(5):
-        cuts = np.cumsum(rng.integers(5, 20, 4))  # 4 tokens or fewer would be steps
-        assert torch.equal(steps(model, filled(model, tokens, cuts)), expected)
-    cache = filled(model, tokens)
-    twin = copy.deepcopy(cache)
-    steps(model, cache)
+        cuts = np.cumsum(rng.integers(5, 90, 4))  # 4 tokens or fewer would be steps
+        cache = filled(model, tokens, cuts)
+        twin = copy.deepcopy(cache)
+        assert torch.equal(steps(model, cache), expected)
+        held, all_held = (windowed(x)[0].read_rows(N - WINDOW, N) for x in (cache, whole))
+        assert all(map(np.array_equal, held, all_held))
     cache.crop(-6)
     assert torch.equal(steps(model, cache), expected)
+    twin.batch_repeat_interleave(2)
+    twin.reorder_cache(torch.tensor([1, 1]))
+    twin.batch_select_indices(torch.tensor([1]))
     assert torch.equal(steps(model, twin, 3), expected)
 
 
+def test_memory_does_not_grow_with_the_text(model: Any) -> None:
+    cache, room = SparqCache(model), windows.room_of(WINDOW)
+    with torch.no_grad():
+        for n in (5, 60, 400, 1, 1, 150, *[1] * 150):
+            model(tokens_of(n), **with_cache(cache))
+            assert all(layer.cache.capacity <= max(room, n + 256) for layer in windowed(cache))
+            assert n == 5 or n == 60 or all(layer.cache.capacity == room for layer in windowed(cache))
+    assert cache.get_seq_length() == 767
+
+
+def test_dropped_positions_do_not_come_back(model: Any) -> None:
+    cache = filled(model, tokens_of(N))
+    with pytest.raises(
+        ValueError, match=r"SparqCache: length must leave at least \d+ tokens of this text in lay"
+    ):
+        cache.crop(-N // 2)
+    with torch.no_grad():
+        cache = filled(model, tokens_of(N))
+        mask = torch.ones(1, N + 1)
+        mask[0, N // 2 : N - 4] = 0  # a window from before
+        with pytest.raises(ValueError, match="length must leave at least"):
+            model(STEPS[:, :1], attention_mask=mask, **with_cache(cache))
+        mask[0, N // 2 :] = 1
+        mask[0, 3:9] = mask[0, N - 4 : N] = 0
+        said = model(STEPS[:, :1], attention_mask=mask, **with_cache(cache)).logits
+        whole = filled(model, tokens_of(N), capacity=N + 1)
+        assert torch.equal(model(STEPS[:, :1], attention_mask=mask, **with_cache(whole)).logits, said)
+
+
 def test_rows_of_a_batch(model: Any) -> None:
-    texts = [tokens_of(n, seed=n) for n in (N, WINDOW - 3, 7)]
+    texts = [tokens_of(n, seed=n) for n in (N, N - 100, WINDOW - 3, 7)]
     tokens, mask = left_padded(texts)
     cache = SparqCache(model)
     said = []
     with torch.no_grad():
         model(tokens, attention_mask=mask, position_ids=mask.cumsum(1) - 1, **with_cache(cache))
         for step in STEPS.T:
-            mask = torch.cat([mask, torch.ones(3, 1, dtype=mask.dtype)], 1)
+            mask = torch.cat([mask, torch.ones(4, 1, dtype=mask.dtype)], 1)
             given = dict(attention_mask=mask, position_ids=mask.sum(1, keepdim=True) - 1)
-            said.append(model(step[None].expand(3, 1), **given, **with_cache(cache)).logits)
+            said.append(model(step[None].expand(4, 1), **given, **with_cache(cache)).logits)
     for row, text in enumerate(texts):
-        alone = steps(model, filled(model, text))
+        alone = steps(model, filled(model, text, capacity=N + 6))
         assert torch.equal(torch.cat(said, 1)[row], alone[0])
 
 
-def test_places_of_the_server(model: Any) -> None:
+def test_places_of_the_server(model: Any, monkeypatch: Any) -> None:
     """Pieces in random cuts, a copied beginning, an answer that is forgotten, rows that were kept on disk."""
     rng = np.random.default_rng(0)
-    tokens = tokens_of(BLOCK + 40)[0].tolist()
-    how = {**SETTINGS, "min_seq_len": len(tokens) + 4}  # some steps are dense
+    tokens = tokens_of(3 * BLOCK + 40)[0].tolist()
+    n = len(tokens)
+    how = {**SETTINGS, "min_seq_len": n + 4}  # some steps are dense
     sparq_ipu.transformers.enable(model, **how)
+
+    def read(contexts: Any, place: int, begin: int = 0, end: int = n, piece: int = 60) -> None:
+        while begin < end:
+            stop = min(begin + int(rng.integers(1, piece)), end)
+            contexts.read([place], [tokens[begin:stop]], [begin])
+            begin = stop
+
+    def answer(contexts: Any, *places: int) -> Any:
+        given = [(place, token, n + at) for at, token in enumerate(STEPS[0].tolist()) for place in places]
+        return torch.cat([contexts.step(*([x] for x in one)) for one in given])
+
+    with monkeypatch.context() as patched:
+        patched.setattr(windows, "BACK", 1000)
+        whole = Contexts(model, 1, 512)  # holds everything
+        read(whole, 0)
+        rows = [whole.rows(0, begin, begin + BLOCK // 2) for begin in range(0, 3 * BLOCK, BLOCK // 2)]
+        expected = answer(whole, 0)
+        assert whole.shortest(0) == whole.begin(0) == 0
+        whole.close()
     contexts = Contexts(model, 4, 512)
     try:
-
-        def read(place: int, begin: int) -> None:
-            while begin < len(tokens):
-                end = min(begin + int(rng.integers(1, 60)), len(tokens))
-                contexts.read([place], [tokens[begin:end]], [begin])
-                begin = end
-
-        def answer(*places: int) -> Any:
-            given = [
-                (place, token, len(tokens) + at)
-                for at, token in enumerate(STEPS[0].tolist())
-                for place in places
-            ]
-            return torch.cat([contexts.step(*([x] for x in one)) for one in given])
-
-        contexts.read([0], [tokens], [0])
-        expected = answer(0)
-        read(1, 0)
-        contexts.copy(0, 2, BLOCK)
-        read(2, BLOCK)
-        contexts.put(3, contexts.rows(0, 0, BLOCK))
-        read(3, BLOCK)
+        read(contexts, 0)
+        assert torch.equal(answer(contexts, 0), expected)
+        read(contexts, 1)
+        shortest, begin = contexts.shortest(1), contexts.begin(1)
+        assert n - WINDOW - 8 >= begin > 0 and begin % 64 == 0 and shortest == begin + WINDOW
+        contexts.copy(1, 2, shortest)
+        read(contexts, 2, shortest)
+        for part in rows:
+            contexts.put(3, part)
+        read(contexts, 3, 3 * BLOCK)
         for place in (1, 2, 3):
-            assert torch.equal(answer(place), expected), place
-        contexts.keep([0], [len(tokens)])
-        assert torch.equal(answer(0), expected)
-        contexts.keep([0, 1], [len(tokens)] * 2)
-        given = STEPS[0].tolist()
-        of = [(place, token, len(tokens) + at) for at, token in enumerate(given) for place in (0, 1)]
+            assert torch.equal(answer(contexts, place), expected), place
+        assert contexts.keep([0, 1], [n] * 2) == [n] * 2
+        of = [(place, token, n + at) for at, token in enumerate(STEPS[0].tolist()) for place in (0, 1)]
         together = contexts.step(*map(list, zip(*of)))
         assert torch.equal(together[::2], expected)
         assert torch.equal(together[1::2], expected)
+        assert contexts.keep([0, 2], [contexts.shortest(0) - 1, n]) == [0, n]
+        read(contexts, 0)  # a new text
+        assert torch.equal(answer(contexts, 0), expected)
+        key, value = contexts.rows(1, n - 5, n)[0]
+        assert np.array_equal(key, contexts.rows(2, n - 5, n)[0][0]) and key.shape == value.shape
+        with pytest.raises(ValueError, match="read: stop must be"):
+            contexts.rows(1, 0, 5)
     finally:
         contexts.close()

@@ -120,9 +120,18 @@ class Contexts:
         with self._rows(self._step_rows):
             return self._forward([[token] for token in tokens], torch.tensor(held)[:, None], cache)[:, 0]
 
-    def keep(self, places: Sequence[int], lengths: Sequence[int]) -> None:
-        """Forget what these places hold behind these lengths; also after a pass that failed."""
-        self._cache.keep(places, lengths)
+    def keep(self, places: Sequence[int], lengths: Sequence[int]) -> list[int]:
+        """Forget what these places hold behind these lengths; also after a pass that failed. A place whose
+        `shortest` is longer is emptied. Returns the lengths."""
+        return self._cache.keep(places, lengths)
+
+    def shortest(self, place: int) -> int:
+        """Tokens that a text can be cut to, other than 0: layers with windows hold what the next one sees."""
+        return self._cache.shortest(place)
+
+    def begin(self, place: int) -> int:
+        """First position of a place that `rows` returns."""
+        return self._cache.begin(place)
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Place `target` holds the first tokens of `source`."""

@@ -196,10 +196,12 @@ class Engine:
         """Give free places to those who wait, in their order."""
         while True:
             with self._wake:
-                place = choose(self._places, self._waiting[0].tokens, BLOCK) if self._waiting else None
+                shortest = self.contexts.shortest
+                waits = self._waiting
+                place = choose(self._places, waits[0].tokens, BLOCK, shortest) if waits else None
                 if place is None:
                     return
-                request = self._waiting.popleft()
+                request = waits.popleft()
                 place.is_free = False
                 self.metrics.waiting.set(len(self._waiting))
             self._n_used += 1
@@ -214,7 +216,7 @@ class Engine:
             self.metrics.running.set(len(self._reading) + len(self._writing))
             try:  # what it holds of this prompt stays
                 rows = self.contexts.piece_rows
-                n = 0 if request.reports_prompt else longest([place], request.tokens, rows)[1]
+                n = 0 if request.reports_prompt else longest([place], request.tokens, rows, shortest)[1]
                 self.contexts.keep([place.index], [n])
                 place.tokens = place.tokens[:n]
                 request.n_read = request.n_held = n
@@ -303,7 +305,8 @@ class Engine:
         if request.progress.is_due(EVERY):
             _log.info("%s", request.progress)
         if self.kept is not None:
-            self.kept.keep(place.tokens, functools.partial(self.contexts.rows, place.index))
+            begin = self.contexts.begin(place.index)
+            self.kept.keep(place.tokens, functools.partial(self.contexts.rows, place.index), begin)
         self.metrics.prompt_tokens.labels("read").inc(n)
         if request.reports_prompt:
             self._report_prompt(request, logits)
@@ -315,7 +318,7 @@ class Engine:
 
     def _copy_prefix(self, request: Request, place: Place) -> None:
         """Copy the part of the prompt that another place holds."""
-        source, n = longest(self._places, request.tokens, BLOCK)
+        source, n = longest(self._places, request.tokens, BLOCK, self.contexts.shortest)
         if source is not None and source is not place and n > request.n_read:
             self.contexts.copy(source.index, place.index, n)
             place.tokens = request.tokens[:n]
@@ -507,8 +510,8 @@ class Engine:
         place = request.place
         assert place is not None
         try:
-            self.contexts.keep([place.index], [request.n_read])
-            place.tokens = request.tokens[: request.n_read]
+            (n,) = self.contexts.keep([place.index], [request.n_read])
+            place.tokens = request.tokens[:n]
         except Exception as error:
             _log.error("A place could not be emptied: %s", where(error))
             place.tokens = place.tokens[:0]

@@ -23,6 +23,7 @@ from sparq_ipu.torch.prompt import attend_cache
 from sparq_ipu.transformers.cache.attend import attend, half_of
 from sparq_ipu.transformers.cache.autograd import without_backward
 from sparq_ipu.transformers.cache.sparq_cache import PreparedCache
+from sparq_ipu.transformers.cache.windows import keep_last, room_of
 from sparq_ipu.transformers.decoder.rotary import Rotary
 from sparq_ipu.transformers.decoder.step_layer import StepLayer, waves_of
 from sparq_ipu.transformers.settings.layers import LayerSettings, ModelSettings, dense_attention_of
@@ -39,7 +40,7 @@ class _Layer:
 
     Args:
         n_places: texts that it has room for.
-        capacity: most positions of each.
+        capacity: most positions that it holds of each.
         window: most recent positions that the layer sees; None: all.
         options: of `sparq_ipu.KVCache`.
     """
@@ -261,9 +262,16 @@ class Places:
     ):
         self._settings = settings
         self._prompt_blocks = prompt_blocks
+        #: the longest window; of texts that are longer, such layers hold as much as it takes
+        self._window = max((window for window in windows if window is not None), default=0)
+        self._room = min(capacity, room_of(self._window))
         self._layers = [
-            _Layer(n_places, capacity, window, options) for window in windows or [None] * len(settings)
+            _Layer(n_places, capacity if window is None else self._room, window, options)
+            for window in windows or [None] * len(settings)
         ]
+        self._windowed = [layer for layer in self._layers if layer.window is not None]
+        #: of each place, the first positions that layers with windows no longer hold
+        self._dropped = np.zeros(n_places, np.int64)
 
     def tokens(
         self,
@@ -280,6 +288,8 @@ class Places:
                 its first token in the row and the number of tokens. Others are not stored. Empty: steps.
             between: called in each layer before its tokens are stored; it may make passes of other places.
         """
+        counts = [n for _, n in pieces] or [1] * len(places)
+        self._make_room(places, counts)
         one_by_one = [] if pieces else list(_once_each(places))
         singly = [(group, 1) for group in one_by_one]
         # dense attention reads the cache once for several tokens
@@ -296,25 +306,56 @@ class Places:
         """Memory of all places when they are full."""
         return sum(layer.bytes for layer in self._layers)
 
-    def keep(self, places: Sequence[int], lengths: Sequence[int]) -> None:
+    def _make_room(self, places: Sequence[int], counts: Sequence[int]) -> None:
+        """For so many tokens of places, in layers with windows, that drop positions which none will see."""
+        if not self._windowed or self._windowed[0].is_empty:
+            return
+        after = self._windowed[0].cache.lengths
+        np.add.at(after, list(places), counts)
+        for place in set(places):
+            if after[place] > self._room:
+                for layer in self._windowed:
+                    lost = keep_last(layer.rows((place,)), self._window)
+                self._dropped[place] += lost[0]
+
+    def shortest(self, place: int) -> int:
+        """Tokens that a text can be cut to, other than 0: layers with windows hold what the next one sees."""
+        dropped = int(self._dropped[place])
+        return dropped + self._window if dropped else 0
+
+    def begin(self, place: int) -> int:
+        """First position of a place that `read` returns."""
+        return int(self._dropped[place])
+
+    def keep(self, places: Sequence[int], lengths: Sequence[int]) -> list[int]:
         """Forget what is behind these lengths, where there is more, in every layer: also after a pass that
-        ended in the middle."""
+        ended in the middle. A place whose `shortest` is longer is emptied. Returns the lengths."""
+        kept = [n if n >= self.shortest(place) else 0 for place, n in zip(places, lengths)]
+        index = list(places)
+        self._dropped[index] *= np.array(kept) > 0
         for layer in self._layers:
             if not layer.is_empty:
                 rows = layer.rows(places)
-                rows.truncate(np.minimum(rows.lengths, np.array(lengths)))
+                dropped = 0 if layer.window is None else self._dropped[index]
+                rows.truncate(np.minimum(rows.lengths, np.array(kept) - dropped))
+        return kept
 
     def read(self, place: int, start: int, stop: int) -> Rows:
-        """What a place holds of these positions: copies."""
-        read = [layer.rows((place,)).read(start, stop) for layer in self._layers]
+        """What a place holds of these positions, from `begin` on: copies."""
+        read = []
+        for layer in self._layers:
+            before = self.begin(place) if layer.window is not None else 0
+            read.append(layer.rows((place,)).read(start - before, stop - before))
         return [(key[0], value[0]) for key, value in read]
 
     def append(self, place: int, rows: Rows) -> None:
         """Tokens that `read` returned, behind those of a place."""
+        self._make_room([place], [rows[0][0].shape[1]])
         for layer, (key, value) in zip(self._layers, rows):
             layer.rows((place,)).append(key[None], value[None])
 
     def copy(self, source: int, target: int) -> None:
         """Place `target` becomes a copy of `source`."""
+        self._dropped[target] = self._dropped[source]
         for layer in self._layers:
             layer.rows((source, target)).reorder(np.zeros(2, np.int64))

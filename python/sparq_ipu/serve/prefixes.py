@@ -9,7 +9,7 @@ needed.
 
 from __future__ import annotations
 
-from typing import Sequence
+from typing import Callable, Sequence
 
 import numpy as np
 
@@ -37,26 +37,39 @@ def common(one: np.ndarray, other: np.ndarray) -> int:
     return int(different[0]) if len(different) else n
 
 
-def longest(places: Sequence[Place], tokens: np.ndarray, multiple_of: int) -> tuple[Place | None, int]:
+def longest(
+    places: Sequence[Place],
+    tokens: np.ndarray,
+    multiple_of: int,
+    shortest: Callable[[int], int] = lambda _: 0,
+) -> tuple[Place | None, int]:
     """The place that holds most of the beginning of a prompt, and how much of it can be used: a multiple of
-    `multiple_of`, and not the last token, after which the model is asked."""
+    `multiple_of`, at least the `shortest` of the place, and not the last token, after which the model is
+    asked."""
     best: Place | None = None
     most = 0
     for place in places:
         usable = min(common(place.tokens, tokens), len(tokens) - 1) // multiple_of * multiple_of
+        if usable < shortest(place.index):
+            continue
         # of two that hold as much, the one that loses least by it
         if usable > most or (best is not None and usable == most and len(place.tokens) < len(best.tokens)):
             best, most = place, usable
     return best, most
 
 
-def choose(places: Sequence[Place], tokens: np.ndarray, multiple_of: int) -> Place | None:
+def choose(
+    places: Sequence[Place],
+    tokens: np.ndarray,
+    multiple_of: int,
+    shortest: Callable[[int], int] = lambda _: 0,
+) -> Place | None:
     """The place for a new prompt: the one with the text that it continues, else the least recently used.
     None if no place is free."""
     free = [place for place in places if place.is_free]
     if not free:
         return None
-    best, most = longest(free, tokens, multiple_of)
+    best, most = longest(free, tokens, multiple_of, shortest)
     if best is not None and len(best.tokens) - most < multiple_of:  # nothing worth keeping is lost
         return best
     return min(free, key=lambda place: (place.used, place.index))

@@ -384,7 +384,8 @@ class _Hooks:
                 checks.fail(op, "attention_mask", rule, got)
             mask = mask.to(torch.bool)
             if past and not torch.equal(mask[:, :past], layers[0].real):
-                layers[0].check_real(mask[:, :past])  # before any layer changes: all have the same columns
+                for layer in layers:  # before any changes
+                    layer.check_real(mask[:, :past])
                 for layer in layers:  # the caller hides tokens that an earlier mask showed
                     layer.set_real(mask[:, :past])
             real = mask[:, past:]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Sequence
 
+import numpy as np
 import torch
 from transformers.cache_utils import DynamicLayer
 
@@ -25,6 +26,7 @@ from sparq_ipu.transformers.cache.columns import RealColumns, to_columns
 from sparq_ipu.transformers.cache.handover import Announcement, Handover
 from sparq_ipu.transformers.cache.storage import LayerStack, Storage
 from sparq_ipu.transformers.cache.traffic import Traffic
+from sparq_ipu.transformers.cache.windows import WindowStorage
 from sparq_ipu.transformers.decoder.rotary import Rotary
 from sparq_ipu.transformers.decoder.step_layer import StepLayer, waves_of
 from sparq_ipu.transformers.settings.layers import LayerSettings, dense_rows
@@ -168,9 +170,11 @@ class SparqLayer(StepLayer):
         """Whether `set_real` can be done.
 
         Raises:
-            ValueError: a column that was not real would be again: its key and value are gone.
+            ValueError: a column that was not real would be again: its key and value are gone. Or a window
+                would show tokens that are.
         """
         self._columns.check_hidden(real)
+        self._storage.check_left(real.sum(dim=1).numpy())
 
     def set_real(self, real: torch.Tensor) -> None:
         """Change which of the columns are real, (batch, n_columns) bool. The others leave the KVCache.
@@ -186,6 +190,8 @@ class SparqLayer(StepLayer):
         settings = None if announced is None else announced.settings
         options = {**({} if settings is None else settings.of_cache), **self._options}
         self._storage = self._stack.storage(self._place, key_states, self.capacity, options)
+        if self.window is not None and self.capacity is None:
+            self._storage = WindowStorage(self._storage.stack, self.window)
         room = max(self._storage.cache.capacity, key_states.shape[2])
         self._columns = RealColumns(self.batch_size, room)
         self.is_initialized = True
@@ -210,7 +216,7 @@ class SparqLayer(StepLayer):
         value = value_states.detach().to(torch.float16).contiguous()
         n_tokens = key.shape[2]
         if announced.is_step and n_tokens > 1:
-            self._storage.reserve(self._columns.n_columns + n_tokens)
+            self._storage.reserve(self._columns.n_columns, n_tokens)
             self._columns.append(None, n_tokens)
             self._handover.waiting = key.numpy(), value.numpy()
         else:
@@ -231,7 +237,7 @@ class SparqLayer(StepLayer):
         is_new = not self.is_initialized
         if is_new:
             self.lazy_initialization(key, value)
-        self._storage.reserve(self._columns.n_columns + key.shape[2])
+        self._storage.reserve(self._columns.n_columns, key.shape[2])
         try:
             self._storage.append(key, value, real)
         except ValueError as error:
@@ -265,7 +271,7 @@ class SparqLayer(StepLayer):
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         """Row b becomes what row beam_idx[b] was: beam search."""
         if self.is_initialized:
-            self.cache.reorder(beam_idx.numpy())
+            self._storage.reorder(beam_idx.numpy())
             self._columns = self._columns.select(beam_idx)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
@@ -300,8 +306,20 @@ class SparqLayer(StepLayer):
         kept = min(n_columns, held) if n_columns > 0 else max(held + n_columns, 0)
         if kept == held:
             return
+        lengths = self.real[:, :kept].sum(dim=1).numpy()
+        self._storage.check_left(lengths)
         self._columns.n_columns = kept
-        self.cache.truncate(self.real.sum(dim=1).numpy())
+        self._storage.truncate(lengths)
+
+    @property
+    def begin(self) -> int:
+        """First position that `read_rows` returns, of an initialized layer."""
+        return self._storage.begin
+
+    def read_rows(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        """Keys and values by position, (batch, n_kv_heads, stop - start, head_dim) float16: copies."""
+        key, value = self._storage.read(start, stop)
+        return key.numpy(), value.numpy()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SparqLayer:
         """A copy that shares nothing: continue one prompt in two ways."""
@@ -344,17 +362,21 @@ class SparqLayer(StepLayer):
             return None
         if self.cache.device != "cpu":
             keys, values = (x.to(query.dtype) for x in self._by_column())
-            return prompt.prompt_attention(query, keys, values, scaling, window, starts, blocks)
-        n = query.shape[2]
-        counts = [min(n, self._columns.n_columns - start) for start in starts]
-        tokens = [((row + 1) * n - count, count) for row, count in enumerate(counts)]
-        return prompt.attend_cache(query, self.cache, tokens, scaling, window, blocks)
+            attended = prompt.prompt_attention(query, keys, values, scaling, window, starts, blocks)
+        else:
+            n = query.shape[2]
+            counts = [min(n, self._columns.n_columns - start) for start in starts]
+            tokens = [((row + 1) * n - count, count) for row, count in enumerate(counts)]
+            attended = prompt.attend_cache(query, self.cache, tokens, scaling, window, blocks)
+        self._storage.settle()
+        return attended
 
     @outside_graphs
     def by_column(self, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of all columns, for the model's own attention. key, value: as `update` returned."""
         columns = zip(self._by_column(), (key, value))
         keys, values = (without_backward(x.to(new.dtype), new) for x, new in columns)
+        self._storage.settle()
         return keys, values
 
     @outside_graphs
@@ -406,7 +428,7 @@ class SparqLayer(StepLayer):
         how = announced.settings, self.traffic, self.window
         if announced.is_step:  # rows are tokens of one text
             q, k, v = (x.transpose(0, 2).contiguous().numpy() for x in (query, key, value))
-            self._storage.reserve(self._columns.n_columns + len(products))
+            self._storage.reserve(self._columns.n_columns, len(products))
             half = attend_tokens(q, k, v, self.cache, *how)[0]
             self._columns.append(None, len(products))
         else:
@@ -420,7 +442,7 @@ class SparqLayer(StepLayer):
         if announced.real is not None or not self.is_initialized:
             return None
         n_tokens = n_rows // self.batch_size
-        self._storage.reserve(self._columns.n_columns + n_tokens)
+        self._storage.reserve(self._columns.n_columns, n_tokens)
         return waves_of(self.cache, announced.settings, self.window, n_tokens)
 
     def has_attended(self, lengths: Sequence[int]) -> None:

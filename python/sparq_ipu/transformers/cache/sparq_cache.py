@@ -59,8 +59,9 @@ class SparqCache(Cache):
         layers: list[Any] = []
         for index, window in enumerate(kinds.windows):
             if stack is not None and index in kinds.dense:  # windows are short: the host attends to them
+                host = host_device("SparqCache", "auto")
                 layers.append(
-                    SparqLayer(index, options["capacity"], host_device("SparqCache", "auto"), window=window)
+                    SparqLayer(index, options["capacity"], host, options["check_finite"], window=window)
                 )
             else:
                 layers.append(SparqLayer(index, window=window, stack=stack, **options))

@@ -59,12 +59,12 @@ class LayerStack:
         """Layer `index` has forgotten everything."""
         self._users.discard(index)
 
-    def reserve(self, n_positions: int) -> None:
-        """Make room for `n_positions` in every layer."""
+    def reserve(self, n_positions: int, most: int = checks.MAX_CAPACITY) -> None:
+        """Make room for `n_positions` in every layer; doubled sizes end at `most`."""
         full = self.layers
         if n_positions > full[0].capacity:
-            capacity = min(max(n_positions, 2 * full[0].capacity), checks.MAX_CAPACITY)
-            self.layers = self._empty(full[0].batch, capacity)
+            capacity = min(max(n_positions, 2 * full[0].capacity), most)
+            self.layers = self.empty(full[0].batch, capacity)
             for layer in self._users:
                 _move(full[layer], self.layers[layer], np.arange(full[0].batch))
 
@@ -75,7 +75,7 @@ class LayerStack:
         if self._selected is None or self._selected[0] != wanted or index in self._selected[1]._users:
             stack = LayerStack(self.n_layers)
             stack._options = self._options
-            stack.layers = self._empty(len(rows), self.layers[0].capacity)
+            stack.layers = self.empty(len(rows), self.layers[0].capacity)
             self._selected = wanted, stack
         stack = self._selected[1]
         _move(self.layers[index], stack.layers[index], rows)
@@ -97,7 +97,8 @@ class LayerStack:
         self._users.add(index)
         return True
 
-    def _empty(self, batch: int, capacity: int) -> list[KVCache]:
+    def empty(self, batch: int, capacity: int) -> list[KVCache]:
+        """A KVCache for each layer, as they have."""
         return self._made(batch, self.layers[0].n_kv_heads, self.layers[0].head_dim, capacity)
 
     def _made(self, *shape: int) -> list[KVCache]:
@@ -123,10 +124,13 @@ class Storage:
         """The KVCache that attention reads."""
         return self.stack.layers[self.index]
 
-    def reserve(self, n_positions: int) -> None:
-        """Make room for `n_positions`, unless the capacity is fixed."""
+    def reserve(self, n_columns: int, n_more: int) -> None:
+        """Make room for `n_more` columns of tokens behind `n_columns`, unless the capacity is fixed."""
         if self._grows:
-            self.stack.reserve(n_positions)
+            self.stack.reserve(n_columns + n_more)
+
+    def settle(self) -> None:
+        """The tokens of a prompt have attended: what no later one sees may go."""
 
     def append(self, key: torch.Tensor, value: torch.Tensor, real: torch.Tensor | None) -> None:
         """Append the real ones among tokens.
@@ -149,9 +153,26 @@ class Storage:
         self.cache.reset()
         self.append(key, value, real)
 
-    def read(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values by position, (batch, n_kv_heads, longest length, head_dim) float16."""
-        key, value = self.cache.read()
+    def check_left(self, lengths: np.ndarray) -> None:
+        """Raise ValueError where rows can not be cut to these lengths, (batch,) integers."""
+
+    def truncate(self, lengths: np.ndarray) -> None:
+        """Forget what is behind these lengths. Call `check_left` before."""
+        self.cache.truncate(lengths)
+
+    def reorder(self, index: np.ndarray) -> None:
+        """As `KVCache.reorder`."""
+        self.cache.reorder(index)
+
+    @property
+    def begin(self) -> int:
+        """First position that every row holds."""
+        return 0
+
+    def read(self, start: int = 0, stop: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of positions [start, stop); None: to the longest length. (batch, n_kv_heads,
+        stop - start, head_dim) float16, 0 where a row holds none."""
+        key, value = self.cache.read(start, stop)
         return torch.from_numpy(key), torch.from_numpy(value)
 
     def select(self, index: torch.Tensor) -> Storage:

@@ -44,13 +44,14 @@ def read_beginning(
     if progress is not None:
         progress.n_held = held
     rows = functools.partial(_rows, cache)
-    kept.keep(prompt[:held], rows)  # used now; another process may have deleted some since
+    if held:  # used now; another process may have deleted some since
+        kept.keep(prompt[:held], rows, _begin(cache))
     keep = {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(model.forward).parameters else {}
     with torch.no_grad():
         for begin in range(held, n, PIECE):
             end = min(begin + PIECE, n)
             model(tokens[:, begin:end], **with_cache(cache), use_cache=True, **keep)
-            kept.keep(prompt[:end], rows)
+            kept.keep(prompt[:end], rows, _begin(cache))
     return held
 
 
@@ -70,5 +71,10 @@ def _from_disk(prompt: np.ndarray, cache: Any, settings: Any, kept: KeptPrefixes
 
 
 def _rows(cache: Any, start: int, stop: int) -> Rows:
-    read = [layer.cache.read(start, stop) for layer in cache.layers]
+    read = [layer.read_rows(start, stop) for layer in cache.layers]
     return [(key[0], value[0]) for key, value in read]
+
+
+def _begin(cache: Any) -> int:
+    begin: int = max(layer.begin for layer in cache.layers)
+    return begin
