@@ -7,30 +7,27 @@ llama.cpp's (the wheel xllamacpp), each started here on the same weights, one af
     python bench/serve.py --model CHECKPOINT --soak 30
 
 --model is a checkpoint directory, for all servers, or a GGUF file, which transformers does not serve.
-Prompts are stretches of the project's own documents; what each begins with, but for --shared tokens, is its
-own, so that a kept context helps only where it is meant to. All answers are greedy, streamed and of --new
-tokens. With --turns, each answer and 20 more tokens go back to the server, as in a conversation. With
---held, each prompt is asked for once before the clock starts, so that a server that keeps contexts has it.
-With --mix, lengths are those of recorded requests, of which so many as --at-once says are under way at any
-time; their answers are as long as the recorded ones, --new at most. For each server, length and number at
-once it prints a row:
+Prompts are stretches of the project's own documents. They differ in all but the first --shared tokens. All
+answers are greedy, streamed and of --new tokens. The command prints a row for each server, length and number
+of requests at once:
 
     tokens_per_second   new tokens of all answers, over the time from the first of them to the last
-    together_...        the same while all answers are under way; null if they never are
-    writing_...         tokens after the first of each answer, over the time in which any of them is written
-    overall_...         the same over all the time, reading prompts included
+    together_...        the same while all answers are decoded at once; null if they never are
+    writing_...         tokens after the first of each answer, over the time in which any answer is decoded
+    overall_...         the same over all the time, prefill included
     first               seconds to the first token, median and 99th percentile
     between             milliseconds between two tokens of one text, median and 99th percentile
+    others              share of the processors that other programs used since the row before
 
-    others              share of the processors that other programs had since the row before
+If a server fails, its row has the reason. Other loads:
 
-A server that can not do it gets a row that says why. With --weights, `sparq-ipu serve` gets the GGUF file
-that llama.cpp gets.
-
---arriving N has answers under way when one prompt of N tokens comes, and compares the time between tokens
-without it with that while it was read: of all tokens, and of those while no other program was busy. --soak
-sends random requests for so many minutes, cancels some, compares every answer with its own alone, and watches
-the memory of the server.
+    --turns N      conversations: each answer and 20 more tokens go back to the server
+    --held         each prompt is sent once before the clock starts, to measure the prefix cache
+    --mix          recorded prompt and answer lengths, --at-once requests at any time, at most --new tokens
+    --arriving N   one more prompt of N tokens comes while all others decode: time between tokens before and
+                   meanwhile, of all tokens and of those while no other program was busy
+    --soak M       M minutes of random requests, some cancelled; compares every answer with the one that the
+                   request gets alone, and watches the memory of the server
 """
 
 from __future__ import annotations
@@ -92,9 +89,15 @@ def parser() -> argparse.ArgumentParser:
     )
     cli.add_argument("--gguf", type=Path, help="the same model for llama.cpp, where --model is a directory")
     cli.add_argument(
-        "--servers", nargs="+", default=["sparq"], choices=("sparq", "transformers", "llama"), help="(sparq)"
+        "--servers",
+        nargs="+",
+        default=["sparq"],
+        choices=("sparq", "transformers", "llama"),
+        help="(default sparq)",
     )
-    cli.add_argument("--dtype", default="bfloat16", help="of the weights, but llama.cpp's (default bfloat16)")
+    cli.add_argument(
+        "--dtype", default="bfloat16", help="type of weights in a checkpoint directory (default bfloat16)"
+    )
     cli.add_argument("--weights", choices=WEIGHTS, help="of `sparq-ipu serve`, read from the GGUF file")
     cli.add_argument(
         "--threads", type=thread_count, default=os.cpu_count() or 1, help="(default: the processors)"
@@ -107,23 +110,23 @@ def parser() -> argparse.ArgumentParser:
         help="of prompts (default 500 2000)",
     )
     cli.add_argument(
-        "--at-once", type=positive_integer, nargs="+", default=[1, 8], help="requests (default 1 8)"
+        "--at-once", type=positive_integer, nargs="+", default=[1, 8], help="requests at a time (default 1 8)"
     )
     cli.add_argument("--new", type=positive_integer, default=64, help="tokens of an answer (default 64)")
     cli.add_argument(
         "--shared",
         type=positive_integer,
         default=0,
-        help="tokens that all prompts begin with, asked for once before",
+        help="tokens with which all prompts begin, sent once before",
     )
     cli.add_argument("--turns", type=positive_integer, default=1, help="of each conversation (default 1)")
-    cli.add_argument("--held", action="store_true", help="each prompt is asked for once before, one by one")
+    cli.add_argument("--held", action="store_true", help="each prompt is sent once before, one by one")
     cli.add_argument(
         "--mix", action="store_true", help=f"recorded requests, those of {MIX.name}, for --lengths"
     )
-    cli.add_argument("--requests", type=positive_integer, help="of the mix, only so many")
+    cli.add_argument("--requests", type=positive_integer, help="only the first of the mix")
     cli.add_argument(
-        "--arriving", type=positive_integer, help="tokens of one more prompt, which comes when all write"
+        "--arriving", type=positive_integer, help="tokens of one more prompt, sent while all others decode"
     )
     cli.add_argument(
         "--soak",

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of docs/benchmarks.md from committed rows: predictions, CPU kernels, prompts, linear layers.
+"""Tables of docs/benchmarks.md from committed rows: servers, predictions, kernels, prompts, linear layers.
 
     python bench/tables.py --write
 
@@ -23,6 +23,8 @@ DOCUMENT = ROOT / "docs/benchmarks.md"
 RESULTS = ROOT / "bench/results"
 #: method of bench/decode.py -> label
 PREDICTED = {"dense": "dense", "recommended": "SparQ"}
+#: server of bench/serve.py -> label
+SERVERS = {"sparq": "sparq-ipu serve", "llama": "llama.cpp", "transformers": "transformers serve"}
 KERNELS = ("dense", "sparq", "sparq-int8", "sparq-int4", "sparq-int2")
 
 
@@ -93,8 +95,30 @@ def predictions(rows: list[Row]) -> str:
     return f"{markdown_table(head, lines)}\n\n{caption(rows)}"
 
 
+def servers(rows: list[Row]) -> str:
+    """Servers under load."""
+    head = ["server", "prompt tokens", "requests at once", "tokens/s of all"]
+    head += ["first token s, median (99 %)", "ms between tokens, median (99 %)"]
+    lines = [
+        [
+            SERVERS[row["server"]],
+            f"{row['prompt_tokens']:,}",
+            str(row["at_once"]),
+            f"{row['overall_tokens_per_second']:.0f}",
+            "{:.2f} ({:.2f})".format(*row["first_seconds"]),
+            "{:.1f} ({:.1f})".format(*row["between_milliseconds"]),
+        ]
+        for row in sorted(
+            rows, key=lambda row: (row["prompt_tokens"], row["at_once"], row["server"] != "sparq")
+        )
+    ]
+    load = f"Other programs used at most {max(row['others'] for row in rows):.1%} of the processors"
+    return f"{markdown_table(head, lines)}\n\n{caption(rows, load)}"
+
+
 #: block -> the file of its rows, and its table
 ROWS = {
+    "servers": ("serve.jsonl", servers),
     "predictions": ("predictions.jsonl", predictions),
     "kernels": ("cpu_sparq.jsonl", kernels),
     "prompts": ("prompt.jsonl", prompts),

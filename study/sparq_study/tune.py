@@ -52,8 +52,9 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("model", help='checkpoint directory, .gguf file, or "smollm2"')
-    parser.add_argument("--text", type=Path, required=True, help="UTF-8 text like those to come")
-    bound = parser.add_mutually_exclusive_group(required=True)
+    basic = parser.add_argument_group("text, bound and result")
+    basic.add_argument("--text", type=Path, required=True, help="UTF-8 text like those to come")
+    bound = basic.add_mutually_exclusive_group(required=True)
     kind = number(float, "a positive number", lambda x: 0 < x < float("inf"))
     bound.add_argument("--max-kl", type=kind, help="bound on the mean KL divergence, in nats, e.g. 0.02")
     share = number(float, "in (0, 1)", lambda x: 0 < x < 1)
@@ -62,53 +63,43 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         type=share,
         help="bound on the share of tokens with the same most likely one, e.g. 0.95",
     )
-    parser.add_argument("--output", type=output_path, required=True, help="file for the settings (JSON)")
-    parser.add_argument(
-        "--prompt-tokens",
-        type=positive_integer,
-        default=1024,
-        help="tokens of each piece that are read densely (default 1024)",
+    basic.add_argument("--output", type=output_path, required=True, help="file for the settings (JSON)")
+    measured = parser.add_argument_group("how much of the text is measured")
+    for flag, default, text in (
+        ("--prompt-tokens", 1024, "tokens of each piece that are read densely (default 1024)"),
+        ("--tokens", 64, "tokens measured after them, in each piece (default 64)"),
+        ("--pieces", 1, "pieces to choose settings on, and to hold out (default 1)"),
+    ):
+        measured.add_argument(flag, type=positive_integer, default=default, help=text)
+    measured.add_argument(
+        "--threads", type=thread_count, help="threads (default: OMP_NUM_THREADS, or all processors)"
     )
-    parser.add_argument(
-        "--tokens",
-        type=positive_integer,
-        default=64,
-        help="tokens measured after them, in each piece (default 64)",
-    )
-    parser.add_argument(
-        "--pieces",
-        type=positive_integer,
-        default=1,
-        help="pieces to choose on, and as many held out (default 1)",
-    )
-    parser.add_argument(
-        "--seq-len",
-        type=positive_integer,
-        help="length at which traffic is counted (default: that of a piece)",
-    )
+    tried = parser.add_argument_group("settings to try")
     lists: dict[str, Any] = dict(type=_integers, metavar="N,N,...")
-    parser.add_argument(
+    tried.add_argument(
         "--ranks",
         *SETTINGS_FLAGS["rank"],
         **lists,
         help="ranks to try (default: a quarter and a half of head_dim)",
     )
-    parser.add_argument(
+    tried.add_argument(
         "--top-ks",
         *SETTINGS_FLAGS["top_k"],
         **lists,
         help="values of top_k to try (default: half, once and twice the recommended one for the length)",
     )
-    parser.add_argument(
+    tried.add_argument(
         "--index-bits", **lists, default=[4, 2], help="bits of the key index to try (default 4,2)"
     )
-    parser.add_argument(
+    tried.add_argument(
         *SETTINGS_FLAGS["n_local"],
         type=int,
         help="most recent positions always selected (default: a quarter of each top_k)",
     )
-    parser.add_argument(
-        "--threads", type=thread_count, help="threads (default: OMP_NUM_THREADS, or all processors)"
+    tried.add_argument(
+        "--seq-len",
+        type=positive_integer,
+        help="length at which cache traffic is counted (default: that of a piece)",
     )
     return parser
 
