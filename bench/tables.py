@@ -118,7 +118,6 @@ def servers(rows: list[Row]) -> str:
 
 #: block -> the file of its rows, and its table
 ROWS = {
-    "servers": ("serve.jsonl", servers),
     "predictions": ("predictions.jsonl", predictions),
     "kernels": ("cpu_sparq.jsonl", kernels),
     "prompts": ("prompt.jsonl", prompts),
