@@ -36,11 +36,12 @@ PLOT = ROOT / "docs/ipu_crossover.png"
 
 LENGTHS = (4096, 8192, 16384, 32768, 65536, 131072)
 MODELS = ("Llama-3-8B", "Llama-2-7B", "Llama-3.2-1B")
-#: lengths of each batch
-BATCHES = {1: LENGTHS, 8: LENGTHS[::2]}
+#: lengths of each batch: 8 caches of 16,384 positions are as large as one of 131,072
+BATCHES = {1: LENGTHS, 8: (4096, 16384)}
 POINTS = tuple((model, batch, n) for model in MODELS for batch, lengths in BATCHES.items() for n in lengths)
-#: of the table, and those that are tried: 8 KV heads of batch 1 split over at most 8
-IPUS, TRIED = (1, 4, 16), (1, 4, 8, 16)
+#: of the table, and those that are tried: 8 KV heads of batch 1 split over at most 8; layers split as fast
+#: over 4 or 16 as over 8, to a transfer between IPUs
+IPUS, TRIED = (1, 4, 16), {1: "auto", 4: "auto", 8: "heads", 16: "auto"}
 HIT_RATE = 0.9
 #: by name in a row: options of `plan_model`
 PLANS: dict[str, dict[str, Any]] = {
@@ -78,7 +79,7 @@ def cells_of(model: str, batch: int, seq_len: int, n_ipus: int, groups: int) -> 
     heads in each."""
     shape = shape_of("crossover", model)
     part = dataclasses.replace(shape, n_layers=-(-shape.n_layers // groups))
-    split = "auto" if groups == 1 else "heads"
+    split = TRIED[n_ipus] if groups == 1 else "heads"
     found = {}
     for name, options in PLANS.items():
         try:
