@@ -215,26 +215,19 @@ inline void promptBlock(const PromptBlock &p) {
 }
 
 // Weights of a row to what is multiplied with values; the step is that of the products.
-inline float toLanes(const Vec *x, const float *, float *to) {
-  for (unsigned i = 0; i < blockVectors; ++i)
-    store(to + i * width, x[i]);
+inline float toLanes(const float *weights, float, float *to) {
+  for (unsigned i = 0; i < blockSize; i += width)
+    store(to + i, load(weights + i));
   return 1.0f;
 }
-inline float toLanes(const Vec *weights, const float *valueSteps, std::int32_t *to) {
-  Vec x[blockVectors];
-  Vec most{};
-  for (unsigned i = 0; i < blockVectors; ++i) {
-    x[i] = weights[i] * load(valueSteps + i * width);
-    most = maximum(most, x[i]);
-  }
-  const float largest = largestOf(most);
+inline float toLanes(const float *weights, float largest, std::int32_t *to) {
   if (largest < promptLeast)
     return 0.0f;
   const float perUnit = promptQueryLimit / largest;
-  for (unsigned i = 0; i < blockVectors; i += 2) {
-    const BitsVec low = bitcast<BitsVec>(x[i] * perUnit + integerShift),
-                  high = bitcast<BitsVec>(x[i + 1] * perUnit + integerShift);
-    storeInts(to + i / 2 * width, inPairs(low, high));
+  for (unsigned i = 0; i < blockSize; i += 2 * width) {
+    const BitsVec low = bitcast<BitsVec>(load(weights + i) * perUnit + integerShift),
+                  high = bitcast<BitsVec>(load(weights + i + width) * perUnit + integerShift);
+    storeInts(to + i / 2, inPairs(low, high));
   }
   return largest / promptQueryLimit;
 }
@@ -253,61 +246,12 @@ inline Seen seenBy(std::size_t position, std::size_t block, std::size_t window) 
           n < blockSize ? static_cast<unsigned>(n) : blockSize};
 }
 
-// Scores of a row from its sums of products with a block; returns the largest.
-inline float promptScores(const PromptAttention &p, std::size_t block, unsigned row,
-                          const float *sums, Seen seen, Vec *x) {
-  for (unsigned i = 0; i < blockVectors; ++i) {
-    x[i] = load(sums + i * width);
-    if (p.integers)
-      x[i] = x[i] * load(p.keySteps + block + i * width);
-    x[i] = x[i] * p.querySteps[row];
-  }
-  if (seen.end - seen.begin < blockSize) {
-    float cut[blockSize];
-    for (unsigned i = 0; i < blockVectors; ++i)
-      store(cut + i * width, x[i]);
-    for (unsigned j = 0; j < blockSize; ++j)
-      if (j < seen.begin || j >= seen.end)
-        cut[j] = -__builtin_inff();
-    for (unsigned i = 0; i < blockVectors; ++i)
-      x[i] = load(cut + i * width);
-  }
-  Vec most = x[0];
-  for (unsigned i = 1; i < blockVectors; ++i)
-    most = maximum(most, x[i]);
-  return largestOf(most);
-}
-
-// Scores of one block to weights; the row's state goes on. Returns the step of the weights.
-template <typename Lane>
-float promptSoftmax(const PromptAttention &p, std::size_t block, unsigned row, float largest,
-                    Vec *x, Lane *weights) {
-  float *const sums = p.sums + row * p.headDim;
-  if (largest > p.maxima[row]) {
-    const float factor = softmaxWeight(p.maxima[row] - largest);
-    p.maxima[row] = largest;
-    p.weightSums[row] = p.weightSums[row] * factor;
-    for (unsigned c = 0; c < p.headDim; c += width)
-      store(sums + c, load(sums + c) * broadcast(factor));
-  }
-  for (unsigned i = 0; i < blockVectors; ++i)
-    x[i] = x[i] - broadcast(p.maxima[row]);
-  for (unsigned i = 0; i < blockVectors; i += severalVectors)
-    weightsOf<severalVectors>(x + i);
-  const float zeros[nLanes] = {};
-  Lanes lanes = loadLanes(zeros);
-  for (unsigned i = 0; i < blockVectors; i += lanesStep / width)
-    lanes = addToLanes(lanes, x + i);
-  p.weightSums[row] = p.weightSums[row] + treeSum(lanes);
-  // Below the logarithm of the sum, rounded down to a power of two, by `below` (contract E16).
-  const int exponent = static_cast<int>(bitcast<unsigned>(p.weightSums[row]) >> 23) - 127;
-  p.limits[row] = p.maxima[row] + static_cast<float>(exponent) * ln2 - p.below;
-  return toLanes(x, p.valueSteps + block, weights);
-}
-
 template <typename Number> class PromptRowsOf {
   using Lane = typename Number::Lane;
   static constexpr unsigned n = Number::perLane, blockLanes = blockSize / n;
+  static constexpr bool isInteger = n == 2;
+  static constexpr unsigned chunk = blockSize; // components whose products are summed by themselves
+  static constexpr unsigned roundedRows = (promptRowGroup + 3) / 4 * 4; // as treeSums takes them
 
 public:
   explicit PromptRowsOf(const PromptAttention &of) : p(of), d(of.headDim) {
@@ -348,6 +292,12 @@ private:
   float partial[promptRowGroup * blockSize], steps[promptRowGroup];
   unsigned rowsOf[promptRowGroup], nWeighted = 0; // rows whose weights wait for their values
 
+  struct Row {
+    unsigned row;
+    float *numbers; // its scores of a block, then its weights
+    float largest;  // of these weights
+  };
+
   // Behind the last row that is in the block or in the next one.
   unsigned nearEnd(std::size_t block) const {
     const std::size_t end = block + 2 * blockSize;
@@ -366,16 +316,25 @@ private:
          row += promptRowGroup) {
       multiplyKeys(row, keys);
       const unsigned end = row + promptRowGroup < last ? row + promptRowGroup : last;
+      Row taken[promptRowGroup];
+      unsigned n = 0;
       for (unsigned r = row < first ? first : row; r < end; ++r) {
         const Seen seen = seenBy(p.position + r, block, p.window);
         if (seen.begin >= seen.end)
           continue;
-        Vec x[blockVectors];
-        const float largest = promptScores(p, block, r, partial + (r - row) * blockSize, seen, x);
+        float *const at = partial + (r - row) * blockSize;
+        const float largest = scores(block, r, r - row, seen);
         if (some && largest < p.limits[r])
           continue;
-        steps[nWeighted] = promptSoftmax(p, block, r, largest, x, weights + nWeighted * blockLanes);
-        rowsOf[nWeighted] = r;
+        if (largest > p.maxima[r])
+          raise(r, largest);
+        taken[n++] = {r, at, 0.0f};
+      }
+      softmax(block, taken, n);
+      for (unsigned i = 0; i < n; ++i) {
+        steps[nWeighted] =
+            toLanes(taken[i].numbers, taken[i].largest, weights + nWeighted * blockLanes);
+        rowsOf[nWeighted] = taken[i].row;
         nWeighted += steps[nWeighted] != 0.0f;
         if (nWeighted == promptRowGroup)
           addValues(values);
@@ -385,16 +344,100 @@ private:
       addValues(values);
   }
 
-  // Sums of products of promptRowGroup rows to `partial`.
+  // Scores of a row of the group; returns the largest.
+  float scores(std::size_t block, unsigned row, unsigned inGroup, Seen seen) {
+    float *const numbers = partial + inGroup * blockSize;
+    const Lane *const last = dots + inGroup * blockSize;
+    const float *const keySteps = p.keySteps + block;
+    const Vec step = broadcast(p.querySteps[row]);
+    const bool isFirst = d <= chunk;
+    Vec x[blockVectors], most = broadcast(-__builtin_inff());
+#pragma GCC unroll 16
+    for (unsigned i = 0; i < blockVectors; ++i) {
+      x[i] = Number::toFloat(Number::load(last + i * width));
+      if (!isFirst)
+        x[i] = load(numbers + i * width) + x[i];
+      if (isInteger)
+        x[i] = x[i] * load(keySteps + i * width);
+      x[i] = x[i] * step;
+      most = maximum(most, x[i]);
+      store(numbers + i * width, x[i]);
+    }
+    if (seen.end - seen.begin == blockSize)
+      return largestOf(most);
+    for (unsigned j = 0; j < blockSize; ++j)
+      if (j < seen.begin || j >= seen.end)
+        numbers[j] = -__builtin_inff();
+    most = load(numbers);
+    for (unsigned i = width; i < blockSize; i += width)
+      most = maximum(most, load(numbers + i));
+    return largestOf(most);
+  }
+
+  // A row's largest score so far is now this one.
+  void raise(unsigned row, float largest) {
+    const float factor = softmaxWeight(p.maxima[row] - largest);
+    p.maxima[row] = largest;
+    p.weightSums[row] = p.weightSums[row] * factor;
+    float *const sums = p.sums + row * d;
+    for (unsigned c = 0; c < d; c += width)
+      store(sums + c, load(sums + c) * broadcast(factor));
+  }
+
+  // Scores of rows to weights, of integers times the steps of values. Each part is done for all
+  // rows: it is a chain of dependent operations, and those of other rows fill the time.
+  void softmax(std::size_t block, Row *rows, unsigned n) {
+    Lanes lanes[roundedRows] = {};
+    Vec most[promptRowGroup];
+    const float *const valueSteps = p.valueSteps + block, *const maxima = p.maxima;
+    for (unsigned i = 0; i < n; ++i) {
+      float *const numbers = rows[i].numbers;
+      const Vec largest = broadcast(maxima[rows[i].row]);
+      Lanes ofRow{};
+      Vec mostOfRow{};
+#pragma GCC unroll 8
+      for (unsigned j = 0; j < blockVectors; j += severalVectors) {
+        Vec x[severalVectors];
+#pragma GCC unroll 4
+        for (unsigned v = 0; v < severalVectors; ++v)
+          x[v] = load(numbers + (j + v) * width) - largest;
+        weightsOf<severalVectors>(x);
+#pragma GCC unroll 4
+        for (unsigned v = 0; v < severalVectors; v += lanesStep / width)
+          ofRow = addToLanes(ofRow, x + v);
+#pragma GCC unroll 4
+        for (unsigned v = 0; v < severalVectors; ++v) {
+          if (isInteger)
+            x[v] = x[v] * load(valueSteps + (j + v) * width);
+          mostOfRow = maximum(mostOfRow, x[v]);
+          store(numbers + (j + v) * width, x[v]);
+        }
+      }
+      lanes[i] = ofRow;
+      most[i] = mostOfRow;
+    }
+    float sums[roundedRows];
+    for (unsigned i = 0; i < n; i += 4)
+      treeSums(lanes + i, sums + i);
+    for (unsigned i = 0; i < n; ++i) {
+      const unsigned row = rows[i].row;
+      rows[i].largest = largestOf(most[i]);
+      p.weightSums[row] = p.weightSums[row] + sums[i];
+      // Below the logarithm of the sum, rounded down to a power of two, by `below` (contract E16).
+      const int exponent = static_cast<int>(bitcast<unsigned>(p.weightSums[row]) >> 23) - 127;
+      p.limits[row] = p.maxima[row] + static_cast<float>(exponent) * ln2 - p.below;
+    }
+  }
+
+  // Sums of products of promptRowGroup rows: of the last chunk to `dots`, of all others to `partial`.
   void multiplyKeys(unsigned row, const Lane *keys) {
-    constexpr unsigned chunk = blockSize; // components whose products are summed by themselves
     for (unsigned c = 0; c < d; c += chunk) {
       const unsigned lanes = (d - c < chunk ? d - c : chunk) / n;
       for (unsigned r = 0; r < promptRowGroup; r += tileRows)
         tiles<Number>({static_cast<const Lane *>(p.query) + ((row + r) * d + c) / n, d / n,
                        keys + c / n * blockSize, blockSize, lanes, dots + r * blockSize, blockSize},
                       blockSize);
-      for (unsigned i = 0; i < promptRowGroup * blockSize; i += width) {
+      for (unsigned i = 0; c + chunk < d && i < promptRowGroup * blockSize; i += width) {
         const Vec number = Number::toFloat(Number::load(dots + i));
         store(partial + i, c ? load(partial + i) + number : number);
       }
@@ -407,11 +450,13 @@ private:
     for (unsigned r = 0; r < nWeighted; r += tileRows)
       tiles<Number>(
           {weights + r * blockLanes, blockLanes, values, d, blockLanes, valueDots + r * d, d}, d);
+    const unsigned n = d;
     for (unsigned r = 0; r < nWeighted; ++r) {
-      float *const sums = p.sums + rowsOf[r] * d;
-      for (unsigned c = 0; c < d; c += width)
-        store(sums + c,
-              load(sums + c) + Number::toFloat(Number::load(valueDots + r * d + c)) * steps[r]);
+      float *const sums = p.sums + rowsOf[r] * n;
+      const Lane *const added = valueDots + r * n;
+      const Vec step = broadcast(steps[r]);
+      for (unsigned c = 0; c < n; c += width)
+        store(sums + c, load(sums + c) + Number::toFloat(Number::load(added + c)) * step);
     }
     nWeighted = 0;
   }

@@ -156,7 +156,7 @@ struct DecoderKernels; // decoder/kernels/table.hpp
 
 // Attention of a prompt (contract E14). Rows that are multiplied together, a multiple of every
 // instruction set's; the largest integers; weights below which a block adds nothing.
-constexpr unsigned promptRowGroup = 6;
+constexpr unsigned promptRowGroup = 12;
 constexpr float promptQueryLimit = 8191.0f, promptLimit = 4095.0f, promptLeast = 0x1p-100f;
 constexpr float ln2 = 0x1.62e43p-1f;
 
