@@ -111,14 +111,12 @@ def parameters_file() -> dict[str, Any]:
     return content
 
 
-def device_model(name: str = "bow", *, streaming_follows_clock: bool = True) -> DeviceModel:
+def device_model(name: str = "bow") -> DeviceModel:
     """The model of one IPU.
 
     Args:
         name: "bow" (fitted on measurements), or "gc200" (the Mk2 IPU: the same chip at 1.33 GHz; nothing of
             it was measured); or a file that ends in .json, as `bench/calibrate.py --day` writes it.
-        streaming_follows_clock: for "gc200". The fitted streaming rate of a Bow IPU is 4 bytes a tile cycle
-            to within a percent, so it is taken to follow the clock; False: a Bow IPU's, whatever the clock.
 
     Raises:
         ValueError: no model of that name, or a file that is none.
@@ -131,8 +129,9 @@ def device_model(name: str = "bow", *, streaming_follows_clock: bool = True) -> 
     bow = DeviceModel(name="bow", **content["bow"], **content["limits"])
     if name == "bow":
         return bow
+    # The fitted streaming rate of a Bow IPU is 4 bytes a tile cycle to within a percent.
     clock = content["gc200_clock_hz"]
-    rate = bow.streaming_bytes_per_second * (clock / bow.clock_hz if streaming_follows_clock else 1.0)
+    rate = bow.streaming_bytes_per_second * (clock / bow.clock_hz)
     return dataclasses.replace(bow, name=name, clock_hz=clock, streaming_bytes_per_second=rate)
 
 
