@@ -277,7 +277,7 @@ def test_the_settings_that_were_used(checkpoint, capsys, tmp_path):
     ]:
         assert call(checkpoint, *options, "--json", str(rows)) == 0
         assert f"\nsettings  {said}\n" in capsys.readouterr().out
-    assert json.loads(rows.read_text().splitlines()[3])["top_k"] == 9
+    assert json.loads(rows.read_text().splitlines()[2])["top_k"] == 9
 
 
 def test_help_says_the_defaults(capsys):
