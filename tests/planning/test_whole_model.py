@@ -244,6 +244,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
     dense, streaming, _, best = written
     assert dense["n_on_chip_per_ipu"] == [30] and streaming["n_on_chip_per_ipu"] == [0]
     assert dense["seconds_per_step"] < streaming["seconds_per_step"]
+    assert out.startswith(f"fastest attention: dense, {1e3 * dense['seconds_per_step']:.3f} ms a token\n")
     over = (of["seconds_per_step"] / best["seconds_per_step"] for of in (dense, streaming))
     assert " | ".join(f"{factor:.2f}x" for factor in over) in out.splitlines()[-1]
     assert all(row["model"] == "SmolLM2-135M" and row["fits"] for row in written)

@@ -195,6 +195,10 @@ def main(arguments: list[str] | None = None, prog: str = "sparq-ipu plan") -> in
             plans.append(plan_model(a.model, attention=attention, progress=say, **given))
     except ValueError as error:
         parser.error(str(error))
+    fitting = [p for p in plans if p.fits]
+    if fitting:
+        best = min(fitting, key=lambda p: p.seconds_per_step)
+        print(f"fastest attention: {best.request.attention}, {best.seconds_per_step * 1e3:.3f} ms a token")
     print(plans[-1])
     print()
     print(markdown_table(*_summary(plans)))
