@@ -48,16 +48,6 @@ def test_sparq_ipu_needs_neither_torch_nor_transformers():
     assert result.returncode == 0, result.stderr
 
 
-def test_the_contract_with_popart_needs_no_torch():
-    code = "import importlib.util, sys, sparq_ipu; sys.modules['torch'] = None\n"
-    path = "importlib.util.find_spec('sparq_ipu.poptorch').submodule_search_locations[0] + '/contract.py'"
-    code += f"spec = importlib.util.spec_from_file_location('contract', {path})\n"
-    code += "module = importlib.util.module_from_spec(spec); sys.modules['contract'] = module\n"
-    code += "spec.loader.exec_module(module); assert len(module.ATTRIBUTES) == 4"
-    result = run(code)
-    assert result.returncode == 0, result.stderr
-
-
 def test_settings_and_checkpoints_need_no_torch():
     """What says which model to load, and what to install, is there before torch is."""
     code = "from sparq_ipu.transformers import RECOMMENDED, LayerSettings\n"

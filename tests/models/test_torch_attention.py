@@ -71,22 +71,6 @@ def test_module_equals_the_reference(cls, settings, device):
     assert module.held().tolist() == [0, 0]
 
 
-@pytest.mark.parametrize("device", DEVICES, ids=str)
-def test_after_a_reset_it_is_as_new(device):
-    """The sum of values too."""
-    rng = np.random.default_rng(3)
-    shape = SHAPE["batch"], SHAPE["n_kv_heads"], 9, SHAPE["head_dim"]
-    old, key, value = (torch.from_numpy(rng.standard_normal(shape).astype(np.float16)) for _ in range(3))
-    modules = [SparqAttention(**SHAPE, **SETTINGS, **device) for _ in range(2)]
-    modules[0].append(old, old)
-    modules[0].reset()
-    for module in modules:
-        module.append(key, value)
-    query = torch.from_numpy(rng.standard_normal((shape[0], 2 * shape[1], shape[3])).astype(np.float16))
-    outputs = [module(query, key[:, :, 0], value[:, :, 0]) for module in modules]
-    assert torch.equal(*outputs)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_other_dtypes_are_rounded_on_the_way_in(dtype):
     module = SparqAttention(**SHAPE, **SETTINGS)
