@@ -97,16 +97,16 @@ def predictions(rows: list[Row]) -> str:
 
 def servers(rows: list[Row]) -> str:
     """Servers under load."""
-    head = ["server", "prompt tokens", "requests at once", "tokens/s of all"]
-    head += ["first token s, median (99 %)", "ms between tokens, median (99 %)"]
+    head = ["server", "prompt tokens", "requests at once", "tokens/s, prompts included"]
+    head += ["tokens/s after first tokens", "seconds to first token, median (99 %)"]
     lines = [
         [
             SERVERS[row["server"]],
             f"{row['prompt_tokens']:,}",
             str(row["at_once"]),
             f"{row['overall_tokens_per_second']:.0f}",
+            f"{row['writing_tokens_per_second']:.0f}",
             "{:.2f} ({:.2f})".format(*row["first_seconds"]),
-            "{:.1f} ({:.1f})".format(*row["between_milliseconds"]),
         ]
         for row in sorted(
             rows, key=lambda row: (row["prompt_tokens"], row["at_once"], row["server"] != "sparq")
@@ -118,6 +118,7 @@ def servers(rows: list[Row]) -> str:
 
 #: block -> the file of its rows, and its table
 ROWS = {
+    "servers": ("serve.jsonl", servers),
     "predictions": ("predictions.jsonl", predictions),
     "kernels": ("cpu_sparq.jsonl", kernels),
     "prompts": ("prompt.jsonl", prompts),
