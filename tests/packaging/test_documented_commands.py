@@ -19,10 +19,10 @@ import sparq_ipu
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [*ROOT.glob("*.md"), *(p for f in ("docs", "bench", "study") for p in (ROOT / f).glob("*.md"))]
 COMMAND = re.compile(
-    r"^(?: {4})?(?:OMP_NUM_THREADS=\d+ )?((?:python (?:-m sparq_ipu\.|bench/|study/)|sparq-ipu ).*)$"
+    r"^(?: {4})?(?:OMP_NUM_THREADS=\d+ )?((?:python (?:-m sparq_\w+\.|bench/|study/)|sparq-ipu ).*)$"
 )
 #: what a module needs that may not be installed
-NEEDS = {"decode": "torch", "capture": "torch"}
+NEEDS = {"decode": "torch", "capture": "torch", "sparq_study.tune": "torch"}
 
 
 def commands() -> list[str]:

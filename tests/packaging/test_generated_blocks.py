@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from sparq_ipu.commands import tables
+
 ROOT = Path(__file__).resolve().parents[2]
 BEGIN = re.compile(r"^<!-- begin (\w+): ([^>]*?) -->$", re.MULTILINE)
 SCRIPT = re.compile(r"\b(?:bench/plans\.py \w+|(?:bench|study)/\w+\.py\b)")
@@ -117,3 +119,12 @@ def test_every_block_has_a_test_that_compares_it() -> None:
 def test_the_test_is_there(test: str) -> None:
     file, _, name = test.partition("::")
     assert re.search(rf"^def {name}\(", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def test_replace_block(tmp_path: Path) -> None:
+    path = tmp_path / "page.md"
+    path.write_text("a\n<!-- begin x: how -->\nold\n<!-- end x -->\nb\n")
+    tables.replace_block(path, "x", "new\\1")
+    assert path.read_text() == "a\n<!-- begin x: how -->\nnew\\1\n<!-- end x -->\nb\n"
+    with pytest.raises(ValueError, match=r"replace_block: page\.md must have a block 'y', got none"):
+        tables.replace_block(path, "y", "")

@@ -232,19 +232,6 @@ def test_the_cache_lives_through_a_loop_and_ends_with_a_load(make: Any) -> None:
             np.testing.assert_array_equal(bits(out), bits(held.sparq(arrays["query"], index_bits=4)))
 
 
-def test_a_full_row_takes_no_more(make: Any) -> None:
-    """The token is dropped: it is neither a row nor hot."""
-    make.add("SparqDecode", **dict(TIERED, capacity=5))
-    make.model.compile()
-    rng, held = np.random.default_rng(0), Held(capacity=5)
-    for step in range(8):
-        arrays = {n: halves(rng, *SHAPES[n]) for n in ("query", "key", "value")}
-        active = np.array([1, step < 2], np.int32)
-        held.append(arrays["key"], arrays["value"], active)
-        out = make.model.run({**arrays, "active": active})["out"]
-        np.testing.assert_array_equal(bits(out), bits(held.sparq(arrays["query"], index_bits=4)))
-
-
 def test_two_settings_on_one_cache(make: Any) -> None:
     """The buffer has room for the larger selection, and both programs use it."""
     few = dict(rank=16, top_k=2, n_local=0, mean_value=0)
