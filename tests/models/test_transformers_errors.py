@@ -273,6 +273,7 @@ def filled(cache, model):
             "StaticCache of length 0",
         ),
         (lambda model: filled(transformers.DynamicCache(), model), "DynamicCache of length 10"),
+        (lambda model: (torch.zeros(1, 2, 3, 16),) * 2, "tuple"),  # as before transformers had caches
     ],
 )
 def test_foreign_caches(model, make, got):
@@ -282,7 +283,7 @@ def test_foreign_caches(model, make, got):
         f"an empty DynamicCache that offloads nothing, or None, got {got}"
     )
     with pytest.raises(ValueError, match=r"^" + re.escape(message)):
-        model(tokens_of(3), **with_cache(make(model)))
+        model.base_model(tokens_of(3), **with_cache(make(model)))
 
 
 def test_keys_of_a_foreign_cache_in_the_attention_function(model):
@@ -581,23 +582,8 @@ def test_assisted_generation(model, options):
         greedy(model, tokens_of(30), 12, **options)
 
 
-def test_static_cache_of_generate(model):
-    enable(model, **SETTINGS)
-    with pytest.raises(ValueError, match=f"^sparq_attention: {CACHE} must be a SparqCache"):
-        greedy(model, tokens_of(30), 4, cache_implementation="static")
-
-
 def test_traffic_needs_a_cache_of_ours():
     with pytest.raises(
         ValueError, match=r"^cache_traffic: cache must be one of an enabled model, got DynamicCache"
     ):
         cache_traffic(transformers.DynamicCache())
-
-
-def test_a_tuple_is_no_cache(model):
-    """As it was before transformers had caches: the words, not an AttributeError."""
-    enable(model, **SETTINGS)
-    past = tuple((torch.zeros(1, 2, 3, 16), torch.zeros(1, 2, 3, 16)) for _ in range(3))
-    words = rf"^sparq_attention: {CACHE} must be a SparqCache, an empty DynamicCache .*, got tuple$"
-    with pytest.raises(ValueError, match=words):
-        model.base_model(tokens_of(1), **with_cache(past))
