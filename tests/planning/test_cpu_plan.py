@@ -167,8 +167,9 @@ def test_two_lengths_predict_a_third_within_15_percent(weights: str) -> None:
 def test_committed_predictions_are_within_15_percent() -> None:
     """Measured and predicted in one run."""
     rows = [json.loads(line) for line in (ROOT / "bench/results/predictions.jsonl").read_text().splitlines()]
-    shown = {(row["dtype"], row["method"]) for row in rows if row["seq_len"] == 8192}
-    assert shown == set(itertools.product(("int4", "int8", "bfloat16"), ("dense", "recommended")))
+    shown = {(row["seq_len"], row["dtype"], row["method"]) for row in rows}
+    weights = ("int4", "int8", "bfloat16")
+    assert shown == set(itertools.product((512, 2048, 8192), weights, ("dense", "recommended")))
     for row in rows:
         for name in ("seconds_per_step", "first_token_seconds"):
             if row[name] is not None:
