@@ -60,19 +60,16 @@ class Drafts:
 
     def __init__(self, tokens: Sequence[int], pace: Pace):
         self._pace = pace
-        self._text: list[int] = []
-        #: by the tokens before it, the last place of the token after them
+        self._text = list(tokens)
+        #: by the tokens before it, the last place of the token after them; of the places below `_indexed`
         self._after: dict[tuple[int, ...], int] = {}
+        self._indexed = _NGRAM
         self._chance = _CHANCE
         #: drafted tokens that were checked, and those that were right
         self.n_drafted = self.n_accepted = 0
-        for token in tokens:
-            self.push(token)
 
     def push(self, token: int) -> None:
         """The next token of the text."""
-        if len(self._text) >= _NGRAM:
-            self._after[tuple(self._text[-_NGRAM:])] = len(self._text)
         self._text.append(token)
 
     def draft(self, most: int, n_rows: int = 1) -> list[int]:
@@ -82,8 +79,14 @@ class Drafts:
             most: of them.
             n_rows: of that pass.
         """
+        if not self._pace:  # the first token of a long prompt does not wait for the index
+            return []
+        text, end = self._text[self._indexed - _NGRAM :], len(self._text)
+        grams = zip(*(text[i:] for i in range(_NGRAM)))
+        self._after.update(zip(grams, range(self._indexed, end)))
+        self._indexed = max(self._indexed, end)
         at = self._after.get(tuple(self._text[-_NGRAM:]))
-        if at is None or not self._pace:
+        if at is None:
             return []
         found = self._text[at : at + max(min(most, MOST), 0)]
 

@@ -367,7 +367,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.generat
         model = _load(arguments, checkpoint, start)
         loading = time.perf_counter() - start
 
-        tokens_per_step = 1 + (MOST if device == "cpu" else 0)
+        tokens_per_step = 1 + (MOST if device == "cpu" and not arguments.no_drafts else 0)
 
         def turn_on() -> None:
             blocks = arguments.prompt_blocks

@@ -32,6 +32,15 @@ class Family(NamedTuple):
 _WITHIN = "all, within the window"
 _FULL = "those without a window"
 
+#: with the short factors at any length that a test of all families has
+_LONG_ROPE: dict = dict(
+    rope_scaling=dict(type="longrope", short_factor=[1.0, 1.5, 2.0, 3.0], long_factor=[4.0, 5.0, 6.0, 7.0]),
+    original_max_position_embeddings=1024,
+    max_position_embeddings=2048,
+    partial_rotary_factor=0.5,
+    sliding_window=None,
+)
+
 FAMILIES = {
     "Llama 2": Family("Llama", dict(num_key_value_heads=6), is_fast=True, gguf="llama"),
     "Llama 3": Family(
@@ -59,7 +68,11 @@ FAMILIES = {
         is_fast=True,
     ),
     "Gemma 3": Family(
-        "Gemma3Text", dict(_ALTERNATING, sliding_window=WINDOW, query_pre_attn_scalar=32), _FULL, True
+        "Gemma3Text",
+        dict(_ALTERNATING, sliding_window=WINDOW, query_pre_attn_scalar=32),
+        _FULL,
+        True,
+        "gemma3",
     ),
     "Pythia, GPT-NeoX": Family("GPTNeoX", {}),
     "OPT": Family("OPT", _OPT),
@@ -70,6 +83,7 @@ FAMILIES = {
     "Phi": Family("Phi", {}),
     "Phi-3": Family("Phi3", dict(sliding_window=None, partial_rotary_factor=0.5), is_fast=True, gguf="phi3"),
     "Phi-3 with a sliding window": Family("Phi3", dict(sliding_window=WINDOW), _WITHIN, True, "phi3"),
+    "Phi-4-mini": Family("Phi3", _LONG_ROPE, is_fast=True),
     "Qwen 2": Family("Qwen2", {}, is_fast=True, gguf="qwen2"),
     "Qwen 2 with sliding windows": Family(
         "Qwen2", dict(_ALTERNATING, use_sliding_window=True, sliding_window=WINDOW), _FULL, True

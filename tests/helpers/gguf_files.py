@@ -60,6 +60,8 @@ def a_gguf(
         for part, heads in (("q_proj", config.num_attention_heads), ("k_proj", config.num_key_value_heads)):
             if architecture == "llama" and part in of_model:
                 array = array.reshape(heads, 2, -1, array.shape[1]).swapaxes(1, 2).reshape(array.shape)
+        if architecture == "gemma3" and "norm" in of_model:
+            array = array + 1  # as llama.cpp multiplies by it
         kind = gguf.GGMLQuantizationType[next((k for w, k in kinds.items() if w in of_model), "F32")]
         if kind.name == "F32":
             writer.add_tensor(tensor_name, np.ascontiguousarray(array))

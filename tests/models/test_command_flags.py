@@ -50,6 +50,7 @@ REFUSED = {
 #: what a call of its own tries
 ELSEWHERE = {
     "chat": "test_generate.py",
+    "no_drafts": "test_drafts.py",
     "prompt_blocks": "test_generate.py",
     "cache_dir": "test_kept_prompts.py",
     "cache_gb": "test_kept_prompts.py",

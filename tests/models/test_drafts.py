@@ -163,3 +163,33 @@ def test_the_server_draws_the_same_tokens(make: Any, weights: str | None) -> Non
     details = usage(ends[:1], 1)["completion_tokens_details"]
     assert details["accepted_prediction_tokens"] == ends[0].n_accepted
     assert sum(details.values()) == ends[0].n_drafted
+
+
+@pytest.mark.usefixtures("_always")
+def test_the_switch_of_both_commands(tmp_path: Any, monkeypatch: Any, capsys: Any) -> None:
+    for name in ("torch", "transformers", "sparq_ipu._cpu", "fastapi"):
+        pytest.importorskip(name)
+    import transformers
+
+    if transformers.__version__ < "5":
+        pytest.skip("transformers 4 takes no decoding loop of ours")
+    from tiny_models import save_checkpoint, tiny_model
+
+    from sparq_ipu import generate
+    from sparq_ipu.serve import command
+
+    monkeypatch.setattr("sparq_ipu.drafts._NGRAM", 1)
+    folder = str(save_checkpoint(tmp_path))
+    tiny_model("Qwen2", hidden_size=128, intermediate_size=128, vocab_size=112).save_pretrained(folder)
+    words = ["--model", folder, "--weights", "int4", "--min-seq-len", "0", "--rank", "8", "--top-k", "8"]
+    said = []
+    for more in ([], ["--no-drafts"]):
+        prompt = ["--prompt", " ".join(f"w{i % 9}" for i in range(40)), "--new-tokens", "30"]
+        assert generate.main([*words, *prompt, *more]) == 0
+        said.append(capsys.readouterr().out)
+        _, engine = command.build(command.parsed([*words, "--places", "1", "--context", "128", *more]))
+        assert engine._looks_up == (not more)
+        engine.stop()
+        engine.contexts.close()
+    assert ["drafts " in text for text in said] == [True, False]
+    assert said[0].split("\n\n")[0] == said[1].split("\n\n")[0]

@@ -18,6 +18,7 @@ from tiny_tools import BODY, FAMILIES, SPECIAL, TOOLS, USER, WEATHER, client_of,
 from sparq_ipu.serve.forms import closed
 from sparq_ipu.serve.prompts import Prompts
 from sparq_ipu.serve.schemas import ChatRequest
+from sparq_ipu.serve.tool_parameters import arguments_of, rules_of
 from sparq_ipu.serve.tools import Calls, style_of
 
 jsonschema = pytest.importorskip("jsonschema")
@@ -37,10 +38,11 @@ def form_of(schema: Any) -> dict:
     return {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": True}}
 
 
-def test_random_schemas(client: Any) -> None:
+@pytest.mark.parametrize("most", [30, pytest.param(500, marks=pytest.mark.slow)])
+def test_random_schemas(client: Any, most: int) -> None:
     """Each answer is an instance."""
     start, n = time.monotonic(), 0
-    while n < 30 and (n < 5 or time.monotonic() - start < SECONDS):
+    while n < most and (n < 5 or most == 500 or time.monotonic() - start < SECONDS):
         schema = root_of(random.Random(n))
         n += 1
         choice = client.chat.completions.create(**SOON, seed=n, response_format=form_of(schema)).choices[0]
@@ -70,13 +72,14 @@ def joined(parts: list) -> tuple[str, list[tuple[str, str]], str]:
     return content, [calls[at] for at in sorted(calls)], choice.finish_reason
 
 
+@pytest.mark.parametrize("n_requests", [6, pytest.param(29, marks=pytest.mark.slow)])  # 8 families: 232
 @pytest.mark.parametrize("family", FAMILIES)
-def test_calls_of_tools(family: str) -> None:
+def test_calls_of_tools(family: str, n_requests: int) -> None:
     """Whole and streamed: every call is of a tool, with arguments of its schema."""
     schemas = {"weather": WEATHER, "now": {"type": "object", "maxProperties": 0}}
     n = 0
     with client_of(family) as client:
-        for seed in range(6):
+        for seed in range(n_requests):
             named = {"type": "function", "function": {"name": "weather"}}
             choice = ["required", named][seed % 2]
             how: dict = dict(**SOON, tools=TOOLS, tool_choice=choice, seed=seed)
@@ -230,18 +233,20 @@ def test_the_parser_takes_text_in_any_pieces(family: str) -> None:
     style = style_of(f"tools {FAMILIES[family]}")
     assert style is not None
     arguments = ['{"city": "[\\"}"}', "{}"][: 1 if style.between is None else 2]
-    calls = [style.name + name + style.arguments + given + style.end for name, given in zip("fg", arguments)]
+    written = arguments if style.is_json else ['<parameter=city>\n["}\n</parameter>\n', ""]
+    tools = {"f": {"properties": {"city": {"type": "string"}}}, "g": {}}
+    calls = [style.name + name + style.arguments + given + style.end for name, given in zip("fg", written)]
     before = "hi <too" if style.mark else ""
     text = before + style.mark + style.first + (style.between or "").join(calls) + style.last
     for size in (1, 2, 7, len(text)):
-        parser, content, found = Calls(style, ["f", "g"]), "", ["", ""]
+        parser, content, found = Calls(style, tools), "", ["", ""]
         for at in range(0, len(text) + 1, size):
             delta = parser.push(text[at : at + size], is_last=at + size > len(text))
             content += delta.get("content", "")
             for call in delta.get("tool_calls", []):
                 found[call["index"]] += call["function"]["arguments"]
         assert content == before and [one for one in found if one] == arguments == found[: parser.n]
-    parser = Calls(style, ["f", "g"])
+    parser = Calls(style, tools)
     plain = '{"name": "h", <tool_call'
     assert (
         "".join(parser.push(c).get("content", "") for c in plain) + parser.push("", True).get("content", "")
@@ -249,5 +254,28 @@ def test_the_parser_takes_text_in_any_pieces(family: str) -> None:
         and not parser.n
     )
     if not style.mark:  # an answer that began as text has no call
-        parser = Calls(style, ["f", "g"])
+        parser = Calls(style, tools)
         assert [parser.push(part) for part in ("hi ", text)] == [{"content": "hi "}, {"content": text}]
+
+
+def test_parameters_that_are_texts_and_others() -> None:
+    """As Qwen3-Coder writes them."""
+    schema = {
+        "type": "object",
+        "properties": {
+            "code": {"type": "string"},
+            "unit": {"$ref": "#/$defs/unit"},
+            "n": {"type": ["integer", "null"]},
+            "path": {"type": "string", "pattern": "^/"},
+            "more": {"type": "object"},
+        },
+        "$defs": {"unit": {"enum": ["C", "F"]}},
+    }
+    values = {"code": 'if "a":\n\n  1\n', "unit": "F", "n": None, "path": "/x", "more": {"a": [1]}}
+    texts = ('if "a":\n\n  1\n', "F", "null", '"/x"', '{"a": [1]}')
+    written = "".join(f"<parameter={k}>\n{v}\n</parameter>\n" for k, v in zip(values, texts))
+    assert json.loads(arguments_of(written, schema)) == values
+    with pytest.raises(ValueError, match="takes no anyOf in parameters"):
+        rules_of(0, {"anyOf": [schema]})
+    with pytest.raises(ValueError, match="takes no required names without properties"):
+        rules_of(0, {"required": ["x"]})

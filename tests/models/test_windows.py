@@ -118,6 +118,9 @@ def test_rows_of_a_batch(model: Any) -> None:
     said = []
     with torch.no_grad():
         model(tokens, attention_mask=mask, position_ids=mask.cumsum(1) - 1, **with_cache(cache))
+        rows = [2, 0, 3, 1]
+        cache.reorder_cache(torch.tensor(rows))
+        mask, texts = mask[rows], [texts[row] for row in rows]
         for step in STEPS.T:
             mask = torch.cat([mask, torch.ones(4, 1, dtype=mask.dtype)], 1)
             given = dict(attention_mask=mask, position_ids=mask.sum(1, keepdim=True) - 1)

@@ -200,7 +200,8 @@ def _build(arguments: argparse.Namespace) -> tuple[Any, Any]:
         stop_tokens(model, tokenizer, True) if getattr(tokenizer, "chat_template", None) else [],
     )
     # The engine's own tokenizer: that of the application works in another thread.
-    engine = Engine(contexts, copy.deepcopy(tokenizer), arguments.max_waiting, Metrics(), kept)
+    looks_up = not arguments.no_drafts
+    engine = Engine(contexts, copy.deepcopy(tokenizer), arguments.max_waiting, Metrics(), kept, looks_up)
     name = arguments.name or checkpoint.path.stem
     print(
         f"{name}: {arguments.places} places of {context} tokens, {contexts.bytes / 1e9:.2f} GB when full; "

@@ -78,7 +78,7 @@ class Prompts:
     def calls(self, said: ChatRequest) -> Callable[[], Calls] | None:
         """Makes parsers of the calls in answers; None: there are none."""
         style = self.forms.style(said)
-        return None if style is None else functools.partial(Calls, style, list(said.calls))
+        return None if style is None else functools.partial(Calls, style, said.calls)
 
     def of_tokenize(self, said: TokenizeRequest) -> dict[str, Any]:
         """The answer to POST /tokenize. Raises: Invalid, as above."""

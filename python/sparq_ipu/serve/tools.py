@@ -6,19 +6,21 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from typing import Any, Callable, NamedTuple, Sequence
+from typing import Any, Callable, NamedTuple
 
 from sparq_ipu.serve.text import overlap
+from sparq_ipu.serve.tool_parameters import arguments_of, rules_of
 
 
 class Style(NamedTuple):
-    """How a family writes calls: texts around each name and its arguments, which are JSON.
+    """How a family writes calls: texts around each name and its arguments.
 
     Args:
         mark: begins calls; empty if an answer is either text or a call.
         first: after it, before the first call. last: after the last call.
         name, arguments, end: before the name, before the arguments, and after them.
         between: of two calls; None: an answer contains one.
+        is_json: arguments are a JSON object, not a text for each parameter.
     """
 
     mark: str
@@ -28,6 +30,7 @@ class Style(NamedTuple):
     end: str
     between: str | None
     last: str
+    is_json: bool = True
 
 
 _NAME = '{"name": "'
@@ -40,9 +43,13 @@ _MISTRAL_SPACED = _MISTRAL._replace(first=" [")  # templates for SentencePiece
 _MISTRAL_ARGS = Style("[TOOL_CALLS]", "", "", "[ARGS]", "", "[TOOL_CALLS]", "")
 _GRANITE = Style("<|tool_call|>", "[", _NAME, _ARGUMENTS, "}", ", ", "]")
 _PHI = _GRANITE._replace(last="]<|/tool_call|>")
+_QWEN_CODER = Style(
+    "<tool_call>", "\n", "<function=", ">\n", "</function>\n</tool_call>", "\n<tool_call>\n", "", False
+)
 _LLAMA = Style("", "", _NAME, '", "parameters": ', "}", None, "")
-#: by what a template contains, the first that does; None: calls that are not JSON
+#: by what a template contains, the first that does; None: calls in another form
 _STYLES: list[tuple[str, Style | None]] = [
+    ("<parameter=", _QWEN_CODER),
     ("<function=", None),
     ("[ARGS]", _MISTRAL_ARGS),
     ("[TOOL_CALLS] [", _MISTRAL_SPACED),
@@ -99,7 +106,7 @@ def grammar(
         starts.append(f"{begin} {lark(first)} call {more} {lark(style.last)}")
         rules.append("call: " + " | ".join(f"call_{at}" for at in range(len(tools))))
         for at, (name, schema) in enumerate(tools.items()):
-            rules.append(f"args_{at}: %json {json.dumps(schema)}")
+            rules += [f"args_{at}: %json {json.dumps(schema)}"] if style.is_json else rules_of(at, schema)
             rules.append(
                 f"call_{at}: {lark(style.name + name + style.arguments)} args_{at} {lark(style.end)}"
             )
@@ -112,12 +119,13 @@ class Calls:
     """The calls in one answer, as its text comes.
 
     Args:
-        names: of the tools.
+        tools: of each name, the JSON schema of its arguments.
     """
 
-    def __init__(self, style: Style, names: Sequence[str]):
-        self._style = style
-        self._begins = [style.name + name + style.arguments for name in names]
+    def __init__(self, style: Style, tools: dict[str, Any]):
+        self._style, self._tools = style, tools
+        self._name = ""
+        self._begins = [style.name + name + style.arguments for name in tools]
         self._begin = re.compile("|".join(map(re.escape, self._begins)))
         self._state = "text"
         self._held = ""
@@ -139,11 +147,13 @@ class Calls:
                 if found is None:
                     break
                 self._held, self._state = self._held[found.end() :], "arguments"
-                name = found[0][len(self._style.name) : -len(self._style.arguments)]
-                function = {"name": name, "arguments": ""}
+                self._name = found[0][len(self._style.name) : -len(self._style.arguments)]
+                function = {"name": self._name, "arguments": ""}
                 calls.append({"index": self.n, "id": uuid.uuid4().hex[:9], "type": "function"})
                 calls[-1]["function"] = function
                 self.n += 1
+            elif not self._style.is_json and self._style.end not in self._held:
+                break
             else:
                 if not calls:
                     calls.append({"index": self.n - 1, "function": {"arguments": ""}})
@@ -170,6 +180,10 @@ class Calls:
 
     def _arguments(self) -> str:
         """The arguments that are held, up to their end."""
+        if not self._style.is_json:
+            written, _, self._held = self._held.partition(self._style.end)
+            self._state = "call"
+            return arguments_of(written, self._tools[self._name])
         for at, character in enumerate(self._held):
             if self._is_escaped:
                 self._is_escaped = False

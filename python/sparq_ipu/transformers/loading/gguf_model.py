@@ -52,6 +52,10 @@ def config_of(file: GgufFile) -> Any:
     scaling = _rope_scaling(file)
     if scaling:
         said["rope_scaling"] = scaling
+    if architecture == "gemma3":  # what the file does not say, llama.cpp decides by the number of layers
+        is_27b = said["num_hidden_layers"] == 62
+        per_head = said["hidden_size"] // said["num_attention_heads"]
+        said["query_pre_attn_scalar"] = per_head if is_27b else said["head_dim"]
     config = transformers.AutoConfig.for_model(**said)
     _check_config(file, config)
     return config

@@ -57,6 +57,11 @@ def add_attention(settings: argparse._ArgumentGroup, advanced: argparse._Argumen
         "attention, e.g. 0.0003: long prompts are read faster, with other bits (default: 0, all are read)",
     )
     advanced.add_argument(
+        "--no-drafts",
+        action="store_true",
+        help="never draft tokens from the text itself (same tokens, other speed)",
+    )
+    advanced.add_argument(
         "--published",
         action="store_true",
         help="settings that are not given are those of the paper: the mean value in every layer, "
