@@ -15,7 +15,7 @@ pytest.importorskip("sparq_ipu._core", reason="the extension module is not built
 from lib.plans import crossover
 
 from sparq_ipu.commands import pictures
-from sparq_ipu.planning import plan_model
+from sparq_ipu.planning import plan_model, plan_pod
 from sparq_ipu.planning.model_shape import MODELS
 
 ROWS: list[dict[str, Any]] = json.loads(crossover.RESULTS.read_text())
@@ -98,3 +98,34 @@ def test_a_row_is_a_plan() -> None:
     assert rows[0]["dense"]["seconds"][1] == planned.seconds_per_step
     assert [row["n_ipus"] for row in rows] == list(crossover.IPUS)
     assert rows[0]["sparq_none_hot"]["seconds"][1] >= rows[0]["sparq"]["seconds"][1]
+
+
+@pytest.mark.slow
+def test_why_heads_split_saves_no_more() -> None:
+    """The bounds of the page, in ms of 32 layers."""
+    settings = dict(kernel="sparq-tiered", hit_rate=0.9, rank=32, top_k=128, n_local=0, index_bits=2)
+
+    def planned(seq_len: int, n_ipus: int, split: str) -> dict[str, float]:
+        plan = plan_pod(1, 32, 8, 128, seq_len, n_ipus=n_ipus, split=split, append=True, **settings)  # type: ignore[arg-type]
+        return {name: 1e3 * seconds for name, seconds in plan.seconds_by_category.items()}
+
+    text = " ".join(crossover.DOCUMENT.read_text().partition("## Why more IPUs")[2].split())
+    layers = [planned(n, 4, "layers")["total"] for n in (16384, 65536)]
+    short, long = (planned(n, 4, "heads") for n in (16384, 65536))
+    saved = [f"{1 - of['total'] / total:.0%}".replace("%", " %") for of, total in zip((short, long), layers)]
+    assert f"{short['total']:.2f} and {long['total']:.2f} ms. With layers split they take" in text
+    assert (
+        f"they take {layers[0]:.2f} and {layers[1]:.2f} ms, so splitting heads saves {' and '.join(saved)}"
+        in text
+    )
+    least = short["compute"] + short["sync"]
+    assert 0.6 * layers[0] < least
+    assert f"that would be {0.6 * layers[0]:.2f} ms. Compute and syncs alone take {least:.2f} ms" in text
+    assert f"that would be {0.6 * layers[1]:.2f} ms" in text
+    for n_ipus in (4, 8):
+        one, other = planned(16384, n_ipus, "heads"), planned(65536, n_ipus, "heads")
+        rest = other["total"] - other["exchange"]
+        assert 0.6 * layers[1] < rest + one["exchange"]
+        for ms in (rest, one["exchange"], rest + one["exchange"]):
+            assert f"{ms:.2f}" in text
+    assert f"and {other['total']:.2f} ms in the plan" in text
