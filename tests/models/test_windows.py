@@ -38,7 +38,13 @@ def model(request: Any) -> Any:
     return model
 
 
-@pytest.fixture(autouse=True)
+def test_a_plan_counts_what_is_held() -> None:
+    from sparq_ipu.planning.cpu_plan import BEYOND_WINDOW
+
+    assert windows.room_of(512) == 512 + BEYOND_WINDOW
+
+
+@pytest.fixture
 def short(monkeypatch: Any) -> None:
     """Positions are dropped soon."""
     monkeypatch.setattr(windows, "BACK", 8)
@@ -63,6 +69,7 @@ def windowed(cache: Any) -> Any:
     return [layer for layer in cache.layers if layer.window is not None]
 
 
+@pytest.mark.usefixtures("short")
 def test_random_cuts_copies_and_tokens_taken_back(model: Any) -> None:
     tokens, rng = tokens_of(N), np.random.default_rng(0)
     whole = filled(model, tokens, capacity=N + 6)  # a fixed capacity: nothing is dropped
@@ -82,6 +89,7 @@ def test_random_cuts_copies_and_tokens_taken_back(model: Any) -> None:
     assert torch.equal(steps(model, twin, 3), expected)
 
 
+@pytest.mark.usefixtures("short")
 def test_memory_does_not_grow_with_the_text(model: Any) -> None:
     cache, room = SparqCache(model), windows.room_of(WINDOW)
     with torch.no_grad():
@@ -92,6 +100,7 @@ def test_memory_does_not_grow_with_the_text(model: Any) -> None:
     assert cache.get_seq_length() == 767
 
 
+@pytest.mark.usefixtures("short")
 def test_dropped_positions_do_not_come_back(model: Any) -> None:
     cache = filled(model, tokens_of(N))
     with pytest.raises(
@@ -111,6 +120,7 @@ def test_dropped_positions_do_not_come_back(model: Any) -> None:
         assert torch.equal(model(STEPS[:, :1], attention_mask=mask, **with_cache(whole)).logits, said)
 
 
+@pytest.mark.usefixtures("short")
 def test_rows_of_a_batch(model: Any) -> None:
     texts = [tokens_of(n, seed=n) for n in (N, N - 100, WINDOW - 3, 7)]
     tokens, mask = left_padded(texts)
@@ -130,6 +140,7 @@ def test_rows_of_a_batch(model: Any) -> None:
         assert torch.equal(torch.cat(said, 1)[row], alone[0])
 
 
+@pytest.mark.usefixtures("short")
 def test_places_of_the_server(model: Any, monkeypatch: Any) -> None:
     """Pieces in random cuts, a copied beginning, an answer that is forgotten, rows that were kept on disk."""
     rng = np.random.default_rng(0)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: bits of a weight of linear layers, of the output layer, and of an embedding, by the type of weights
 BITS = {"int4": (5.0, 8.0, 16.0), "int8": (8.0, 8.0, 16.0), "bfloat16": (16.0,) * 3, "float32": (32.0,) * 3}
+#: positions that a layer with a window holds beyond it, at most (`transformers.cache.windows`)
+BEYOND_WINDOW = 2112
 _INDEX_BITS = (16, 8, 4, 2)
 #: a smaller gain than this is none: runs differ by as much; a larger spread of steps is of a busy machine
 _LEAST_GAIN, _MOST_SPREAD = 1.03, 1.3
@@ -71,7 +73,7 @@ class CpuPlan:
             index = 0 if has_window or index_bits is None else transfers.index_bytes(n, d, index_bits)
             return transfers.row_bytes(d) * n + index
 
-        return self._of_all(of)
+        return self._of_all(of, BEYOND_WINDOW)
 
     def cache_bytes_read(self, index_bits: int | None) -> int:
         """Bytes of the cache that a step reads with SparQ attention; None: with dense attention."""
@@ -84,8 +86,9 @@ class CpuPlan:
 
         return self._of_all(of)
 
-    def _of_all(self, bytes_of_head: Callable[[int, bool], int]) -> int:
-        lengths = [(self.seq_len if w is None else min(w, self.seq_len), w is not None) for w in self.windows]
+    def _of_all(self, bytes_of_head: Callable[[int, bool], int], beyond: int = 0) -> int:
+        n = self.seq_len
+        lengths = [(n if w is None else min(w + beyond, n), w is not None) for w in self.windows]
         return self.batch * self.shape.n_kv_heads * sum(bytes_of_head(n, has) for n, has in lengths)
 
     @property
