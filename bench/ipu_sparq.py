@@ -486,8 +486,6 @@ def stacks(a: argparse.Namespace, device: str, progress: Progress) -> list[Row]:
     """With --layers: plan every kernel over all IPUs, then run what fits this machine."""
     rows = []
     for kernel, workload in jobs(a, a.workloads):
-        if kernel.memory == "sram":  # has one layer
-            continue
         row = first_row(kernel, device if device == "ipu" else device_model().name, workload, a)
         row["label"] = label(row)
         planned = None

@@ -46,6 +46,16 @@ def test_a_stack_is_planned_and_run(split: str, tmp_path: Path, capsys: pytest.C
     assert "sparq-streaming int8: the emulated run counts" in out
 
 
+@pytest.mark.parametrize("over", ["--ipus 1", "--ipus 4 --split heads"])
+def test_dense_attention_in_sram_has_layers(over: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    words = f"--heads 8 --kv-heads 4 --head-dim 16 --tiles 16 --S 256 --layers 8 --kernel dense-sram {over}"
+    assert ipu_sparq.main([*words.split(), "--json", str(path)]) == 0
+    (row,) = rows_of(path)
+    assert row["bit_exact"] is True and row["streamed_bytes"] == 0
+    assert row["emulated_seconds_per_token"] == pytest.approx(row["seconds_per_token"], rel=1e-2)
+
+
 def test_a_wrong_output_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     right = pod.attention
     monkeypatch.setattr(pod, "attention", lambda *a: right(*a) + np.float16(1))
