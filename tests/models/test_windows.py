@@ -106,7 +106,9 @@ def test_dropped_positions_do_not_come_back(model: Any) -> None:
     with pytest.raises(
         ValueError, match=r"SparqCache: length must leave at least \d+ tokens of this text in lay"
     ):
-        cache.crop(-N // 2)
+        cache.crop(windowed(cache)[0].begin + WINDOW - 1 - N)
+    cache = filled(model, tokens_of(N))
+    cache.crop(windowed(cache)[0].begin + WINDOW - N)
     with torch.no_grad():
         cache = filled(model, tokens_of(N))
         mask = torch.ones(1, N + 1)
@@ -129,7 +131,9 @@ def test_rows_of_a_batch(model: Any) -> None:
     with torch.no_grad():
         model(tokens, attention_mask=mask, position_ids=mask.cumsum(1) - 1, **with_cache(cache))
         rows = [2, 0, 3, 1]
+        keys = [layer.keys for layer in cache.layers]
         cache.reorder_cache(torch.tensor(rows))
+        assert all(torch.equal(layer.keys, key[rows]) for layer, key in zip(cache.layers, keys))
         mask, texts = mask[rows], [texts[row] for row in rows]
         for step in STEPS.T:
             mask = torch.cat([mask, torch.ones(4, 1, dtype=mask.dtype)], 1)
