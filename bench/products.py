@@ -21,7 +21,7 @@ from lib.common import guarded
 from lib.origin import repeat_command
 from lib.rates import rows_of
 
-from sparq_ipu.transformers.decoder.few_bits import Int4Linear, Int8Linear, round_to_groups
+from sparq_ipu.transformers.decoder.few_bits import FewBitsLinear, round_to_groups
 from sparq_reference.few_bits import few_bits_product
 
 
@@ -29,28 +29,22 @@ def check_bits(n_rows: int, n_inputs: int) -> None:
     """Raises AssertionError where ours is not the reference."""
     linear = torch.nn.Linear(n_inputs, 32, bias=False).bfloat16()
     rows = torch.randn(n_rows, n_inputs).bfloat16()
-    eight, groups = Int8Linear(linear), round_to_groups(linear.weight)
-    assert eight.scale is not None
-    weights = {
-        "int8": (eight, (eight.codes, eight.scale)),
-        "int4": (Int4Linear(linear), (groups[0], *(part.bfloat16() for part in groups[1:]))),
-    }
-    for name, (layer, (codes, *scales)) in weights.items():
-        expected = few_bits_product(
-            rows.float().numpy(), codes.numpy(), *(part.float().numpy() for part in scales)
-        )
-        assert np.array_equal(layer(rows).float().numpy(), expected), f"{name}: other bits than the reference"
+    for bits in (4, 8):
+        codes, scales = (part.numpy() for part in round_to_groups(linear.weight, bits))
+        expected = few_bits_product(rows.float().numpy(), codes, scales, bits)
+        ours = FewBitsLinear(linear, bits)(rows).float().numpy()
+        assert np.array_equal(ours, expected), f"int{bits}: other bits than the reference"
 
 
 def layers(n_inputs: int, n_outputs: int) -> dict[str, torch.nn.Module]:
     """What is timed, by name."""
     linear = torch.nn.Linear(n_inputs, n_outputs, bias=False).bfloat16()
-    no_zeros = Int4Linear(linear)
-    no_zeros.pairs[..., 1] = 0
+    no_zeros = FewBitsLinear(linear, 4)
+    no_zeros.packed[:, :, -32:] = 0
     return {
-        "int4": Int4Linear(linear),
+        "int4": FewBitsLinear(linear, 4),
         "int4, zeros 0": no_zeros,
-        "int8": Int8Linear(linear),
+        "int8": FewBitsLinear(linear, 8),
         "torch bfloat16": linear,
     }
 

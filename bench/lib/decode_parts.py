@@ -88,7 +88,7 @@ class Clock:
 
 
 def _is_linear(module: Any) -> bool:
-    return type(module).__name__ in ("Linear", "Int8Linear", "Int4Linear")
+    return type(module).__name__ in ("Linear", "FewBitsLinear")
 
 
 #: what a layer of our caches does in a step

@@ -64,24 +64,28 @@ const std::uint16_t *bfloat16At(std::uintptr_t address) {
   return reinterpret_cast<const std::uint16_t *>(address);
 }
 
-void fewBitsProduct(std::uintptr_t rows, std::uintptr_t weights, std::uintptr_t scale,
+void fewBitsProduct(std::uintptr_t rows, std::uintptr_t weights, unsigned bits,
                     std::uintptr_t output, std::size_t nRows, std::size_t inFeatures,
                     std::size_t outFeatures, std::int64_t nThreads, const std::string &isa) {
   py::gil_scoped_release release;
-  multiplyFewBits({bfloat16At(rows), reinterpret_cast<const unsigned char *>(weights),
-                   bfloat16At(scale), reinterpret_cast<std::uint16_t *>(output), nRows, inFeatures,
+  multiplyFewBits({bfloat16At(rows), reinterpret_cast<const unsigned char *>(weights), bits,
+                   reinterpret_cast<std::uint16_t *>(output), nRows, inFeatures, outFeatures,
                    outFeatures},
                   nThreads, isa);
 }
 
-// Addresses of codes, scale and bias, or 0; inputs, outputs.
-using LinearAt =
-    std::tuple<std::uintptr_t, std::uintptr_t, std::uintptr_t, std::size_t, std::size_t>;
+// Parts: address, bits and outputs; the address of the bias, or 0; inputs.
+using LinearAt = std::tuple<std::vector<std::tuple<std::uintptr_t, unsigned, std::size_t>>,
+                            std::uintptr_t, std::size_t>;
 
 FewBitsWeights linearAt(const LinearAt &at) {
-  const auto &[codes, scale, bias, inputs, outputs] = at;
-  return {reinterpret_cast<const unsigned char *>(codes), bfloat16At(scale), bfloat16At(bias),
-          inputs, outputs};
+  const auto &[parts, bias, inputs] = at;
+  FewBitsWeights weights{{}, bfloat16At(bias), inputs, 0};
+  for (const auto &[address, bits, outputs] : parts) {
+    weights.parts.push_back({reinterpret_cast<const unsigned char *>(address), bits, outputs});
+    weights.outputs += outputs;
+  }
+  return weights;
 }
 
 // The members of RmsNorm and of DecoderStep::HeadNorms.
@@ -179,11 +183,11 @@ void rmsNormAt(const NormAt &norm, std::uintptr_t weight, std::size_t n, std::ui
 } // namespace
 
 void bindDecoder(py::module_ &m) {
-  m.def("few_bits_product", &fewBitsProduct, py::arg("rows"), py::arg("weights"), py::arg("scale"),
+  m.def("few_bits_product", &fewBitsProduct, py::arg("rows"), py::arg("weights"), py::arg("bits"),
         py::arg("output"), py::arg("n_rows"), py::arg("in_features"), py::arg("out_features"),
         py::kw_only(), py::arg("n_threads") = 0, py::arg("isa") = "auto",
-        "A linear layer's product, of arrays at these addresses: bfloat16, with weights of 8 bits, "
-        "or of 4 where the scale is at 0.");
+        "A linear layer's product, of bfloat16 arrays at these addresses, with weights of so many "
+        "bits.");
 
   m.def("rms_norm", &rmsNormAt, py::arg("norm"), py::arg("weight"), py::arg("n"), py::arg("input"),
         py::arg("output"), "RMSNorm of a row of bfloat16, of arrays at these addresses.");

@@ -321,7 +321,7 @@ def _load(arguments: argparse.Namespace, checkpoint: Checkpoint, start: float) -
             print(f"\rweights: {share:.0%}", end="", file=sys.stderr, flush=True)
 
     model = checkpoint.model(arguments.dtype, weights=arguments.weights, progress=progress)
-    numbers = f"in {arguments.dtype}" if checkpoint.few_bits is None else f"weights of {checkpoint.few_bits}"
+    numbers = f"weights of {checkpoint.few_bits}" if checkpoint.few_bits else f"in {str(model.dtype)[6:]}"
     seconds = f"{time.perf_counter() - start:.1f} s"
     print(f"{chr(13) if shows else ''}loaded in {seconds}; {numbers}", file=sys.stderr, flush=True)
     return model
@@ -360,11 +360,11 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.generat
         prompt = _encode(arguments, text, tokenizer)
         settings = settings.of_length(prompt.shape[1] + arguments.new_tokens)
         n_layers, head_dim = checkpoint.shape
-        arguments.dtype, arguments.weights = checkpoint.types(arguments.dtype, arguments.weights)
         layers = None
         if not arguments.dense:
             layers = settings.of_model(n_layers, head_dim)
         model = _load(arguments, checkpoint, start)
+        arguments.dtype, arguments.weights = checkpoint.types(arguments.dtype, arguments.weights)
         loading = time.perf_counter() - start
 
         tokens_per_step = 1 + (MOST if device == "cpu" and not arguments.no_drafts else 0)

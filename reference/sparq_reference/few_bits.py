@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Linear layers whose weights have 4 or 8 bits (contract E15): the exact twin, and the ideal one in float64.
+"""Linear layers with weights of 4, 6 or 8 bits (contract E15): the exact twin, and the ideal one in float64.
 
 Numbers of bfloat16 are float32 arrays here, of which the lower 16 bits are 0.
 """
@@ -10,7 +10,7 @@ import numpy as np
 
 from sparq_reference import checks
 
-#: inputs that are rounded together, and that share a scale and a zero with 4 bits
+#: inputs that are rounded together, and that share a scale and a zero; with 6 bits 16 share a scale
 GROUP = 32
 #: a group has 16 bits where its largest magnitude is more than this many times the mean of the row's groups
 _WIDE_FROM = np.float32(3)
@@ -33,7 +33,7 @@ def integers(rows: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray]:
 
     Args:
         rows: (n, inputs) float32, numbers of bfloat16.
-        bits: of the weights, 4 or 8.
+        bits: of the weights, 4, 6 or 8.
 
     Returns:
         Integers (n, groups, 32) int64, and steps (n, groups) float32; NaN where a magnitude is infinite.
@@ -45,7 +45,7 @@ def integers(rows: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray]:
     n_groups = largest.shape[1]
     total = np.cumsum(largest, axis=1, dtype=np.float32)[:, -1:]
     with np.errstate(over="ignore"):
-        is_wide = (bits == 8) | (largest * np.float32(n_groups) > total * _WIDE_FROM)
+        is_wide = (bits != 4) | (largest * np.float32(n_groups) > total * _WIDE_FROM)
     most = np.where(is_wide, _WIDE, _NARROW)
     inverse = np.divide(most, largest, out=np.zeros_like(largest), where=largest > 0)
     finite = np.where(is_finite[:, :, None], groups, np.float32(0))
@@ -53,49 +53,51 @@ def integers(rows: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray]:
     return np.rint(finite * inverse[:, :, None]).astype(np.int64), step
 
 
-def few_bits_product(
-    rows: np.ndarray, codes: np.ndarray, scale: np.ndarray, zero: np.ndarray | None = None
-) -> np.ndarray:
+def few_bits_product(rows: np.ndarray, codes: np.ndarray, scales: np.ndarray, bits: int) -> np.ndarray:
     """A linear layer's product, to the bit.
 
     Args:
         rows: (n, inputs) float32, numbers of bfloat16; inputs a multiple of 32.
-        codes: (outputs, inputs) integers: in [0, 15] with a zero, in [-127, 127] without.
-        scale: (outputs, groups) with a zero, (outputs,) without; float32, numbers of bfloat16.
-        zero: as the scale; None: weights of 8 bits.
+        codes: (outputs, inputs) integers without a sign: of 4 bits, or of 8.
+        scales: (outputs, groups, 2) of float16: scale and zero, with 6 bits the scales of 16 inputs each.
+        bits: 4, 6 or 8.
 
     Returns:
         (n, outputs) float32, numbers of bfloat16.
     """
     _check(rows, codes)
-    x, step = integers(rows, 8 if zero is None else 4)
-    of_group = codes.reshape(len(codes), -1, GROUP).astype(np.int64) - (0 if zero is None else 8)
+    x, step = integers(rows, bits)
+    halves = 2 if bits == 6 else 1
+    x = x.reshape(len(rows), -1, halves, GROUP // halves)
+    signed = codes.reshape(len(codes), -1, halves, GROUP // halves).astype(np.int64) - _offset(bits)
+    of_group = scales.astype(np.float32)
     output = np.zeros((len(rows), len(codes)), np.float32)
     with np.errstate(invalid="ignore", over="ignore"):
-        total = step * x.sum(axis=2).astype(np.float32)
+        total = step * x.sum(axis=(2, 3)).astype(np.float32)
         for group in range(x.shape[1]):
-            dot = (x[:, group] @ of_group[:, group].T).astype(np.float32)
-            if zero is None:
-                output += dot * step[:, group, None]
-            else:
-                output += scale[:, group] * dot * step[:, group, None]
-                output += zero[:, group] * total[:, group, None]
-        return to_bfloat16(output * scale if zero is None else output)
+            for half in range(halves):
+                dot = (x[:, group, half] @ signed[:, group, half].T).astype(np.float32)
+                output += of_group[:, group, half] * dot * step[:, group, None]
+            if bits != 6:
+                output += of_group[:, group, 1] * total[:, group, None]
+        return to_bfloat16(output)
 
 
-def ideal_product(
-    rows: np.ndarray, codes: np.ndarray, scale: np.ndarray, zero: np.ndarray | None = None
-) -> np.ndarray:
+def ideal_product(rows: np.ndarray, codes: np.ndarray, scales: np.ndarray, bits: int) -> np.ndarray:
     """The same with nothing rounded, in float64."""
     _check(rows, codes)
-    weights = codes.astype(np.float64)
-    if zero is None:
-        weights = weights * scale[:, None]
-    else:
-        of_group = weights.reshape(len(codes), -1, GROUP) - 8
-        weights = (of_group * scale[:, :, None] + zero[:, :, None]).reshape(codes.shape)
-    product: np.ndarray = rows.astype(np.float64) @ weights.T
+    steps = codes.reshape(*scales.shape, -1).astype(np.float64) - _offset(bits)
+    of_group = scales.astype(np.float64)[..., None]
+    weights = steps * (of_group if bits == 6 else of_group[:, :, :1])
+    if bits != 6:
+        weights += of_group[:, :, 1:]
+    product: np.ndarray = rows.astype(np.float64) @ weights.reshape(codes.shape).T
     return product
+
+
+def _offset(bits: int) -> int:
+    """Subtracted from codes."""
+    return 8 if bits == 4 else 128
 
 
 def _check(rows: np.ndarray, codes: np.ndarray) -> None:

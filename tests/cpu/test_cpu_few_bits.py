@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products with weights of 4 and 8 bits: the bits of contract E15, and what is refused."""
+"""Products with weights of 4, 6 and 8 bits: the bits of contract E15, and what is refused."""
 
 from __future__ import annotations
 
@@ -20,44 +20,39 @@ def bits_of(x: np.ndarray) -> np.ndarray:
 
 
 class Weights:
-    """Codes, and scales that are numbers of bfloat16, as the kernels read them."""
+    """Codes and scales, as the kernels read them."""
 
-    def __init__(self, codes: np.ndarray, scale: np.ndarray, zero: np.ndarray | None = None):
-        self.codes, self.scale, self.zero = codes, scale, zero
-        n, m = codes.shape
-        self.packed = np.zeros((n // OUTPUTS, m // GROUP, 512 if zero is None else 320), np.uint8)
+    def __init__(self, codes: np.ndarray, scales: np.ndarray, bits: int):
+        self.numbers = codes, scales.astype(np.float16), bits  # what the reference takes
+        (n, m), n_codes = codes.shape, 256 if bits == 4 else 512
+        self.packed = np.zeros((n // OUTPUTS, m // GROUP, n_codes + 64), np.uint8)
         for o in range(OUTPUTS):  # byte by byte
             for b in range(4):
-                for i in range(8 if zero is None else 4):
+                for i in range(n_codes // 64):
                     at = self.packed[:, :, 64 * i + 4 * o + b]
                     at[:] = codes[o::OUTPUTS, 4 * i + b :: GROUP]
-                    if zero is not None:
+                    if bits == 4:
                         at |= (codes[o::OUTPUTS, 16 + 4 * i + b :: GROUP] << 4).astype(np.uint8)
-            if zero is not None:
-                pairs = self.packed.view(np.uint16)[:, :, 128 + 2 * o :]
-                pairs[:, :, 0], pairs[:, :, 1] = bits_of(scale)[o::OUTPUTS], bits_of(zero)[o::OUTPUTS]
+            for which in range(2):
+                halves = self.packed.view(np.float16)[:, :, n_codes // 2 + 16 * which + o]
+                halves[:] = scales[o::OUTPUTS, :, which]
 
     @classmethod
     def random(cls, bits: int, n: int, m: int, seed: int = 0) -> Weights:
         rng = np.random.default_rng(seed + n)
-        if bits == 8:
-            codes = rng.integers(1, 256, (n, m)).astype(np.uint8)
-            return cls(codes, to_bfloat16(rng.uniform(1e-3, 1, n)))
-        codes, shape = rng.integers(0, 16, (n, m)).astype(np.uint8), (n, m // GROUP)
-        return cls(codes, to_bfloat16(rng.uniform(1e-3, 1, shape)), to_bfloat16(rng.standard_normal(shape)))
-
-    @property
-    def numbers(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """What the reference takes."""
-        codes = self.codes.astype(int) - 128 if self.zero is None else self.codes
-        return codes, self.scale, self.zero
+        codes = rng.integers(0, 16 if bits == 4 else 256, (n, m)).astype(np.uint8)
+        scales = rng.uniform(1e-3, 1, (n, m // GROUP, 2))
+        scales *= np.where(rng.integers(0, 9, scales.shape), 1, 2.0**-12)  # some below the normal range
+        if bits != 6:
+            scales[:, :, 1] = rng.standard_normal(scales.shape[:2])
+        return cls(codes, scales, bits)
 
     def product(self, rows: np.ndarray, **options: object) -> np.ndarray:
-        output = np.zeros((len(rows), len(self.codes)), np.uint16)
-        numbers, scale = bits_of(rows), bits_of(self.scale)
-        addresses = [array.ctypes.data for array in (numbers, self.packed, scale, output)]
-        addresses[2] *= self.zero is None
-        _cpu.few_bits_product(*addresses, *rows.shape, len(self.codes), **options)
+        codes, _, bits = self.numbers
+        output = np.zeros((len(rows), len(codes)), np.uint16)
+        numbers = bits_of(rows)
+        addresses = (numbers.ctypes.data, self.packed.ctypes.data, bits, output.ctypes.data)
+        _cpu.few_bits_product(*addresses, *rows.shape, len(codes), **options)
         return (output.astype(np.uint32) << 16).view(np.float32)
 
 
@@ -71,7 +66,7 @@ def some_rows(n: int, m: int, spread: int = 9, seed: int = 0) -> np.ndarray:
     return to_bfloat16(rng.standard_normal((n, m)) * 2.0 ** rng.integers(-spread, spread, (n, m)))
 
 
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("bits", [4, 6, 8])
 @given(data=st.data())
 def test_bits(bits: int, data: st.DataObject) -> None:
     """Few rows, tiles that are filled and not, more groups than are unpacked together, parts of a tile's
@@ -86,7 +81,7 @@ def test_bits(bits: int, data: st.DataObject) -> None:
     check(Weights.random(bits, n, m, seed), rows, isa=isa, n_threads=n_threads)
 
 
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("bits", [4, 6, 8])
 def test_a_row_has_the_same_bits_in_any_company(isa: str, bits: int) -> None:
     """Alone, as in a step, and among any number, as in a prompt."""
     weights, rows = Weights.random(bits, 48, 320), some_rows(66, 320)
@@ -102,14 +97,13 @@ def test_the_largest_sums(isa: str, n_rows: int) -> None:
     rows = np.zeros((n_rows, 64), np.float32)
     for value in (255 * 2.0**-7, -255 * 2.0**-7, 255 * 2.0**100, -255 * 2.0**100, 2.0**-95, 129.0, -129.0):
         rows[:] = value
-        for code, bits in ((0, 4), (15, 4), (127, 8), (129, 8), (128, 8)):
+        for code, bits in ((0, 4), (15, 4), *((code, bits) for code in (0, 128, 255) for bits in (6, 8))):
             codes = np.full((16, 64), code, np.uint8)
-            scales = (to_bfloat16(np.full((16, 2), value)) for value in (2.0**-9, 0.5))
-            weights = Weights(codes, *scales) if bits == 4 else Weights(codes, np.ones(16, np.float32))
-            check(weights, rows, isa=isa)
+            scales = np.full((16, 2, 2), [2.0**-9, 0.5])
+            check(Weights(codes, scales, bits), rows, isa=isa)
 
 
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("bits", [4, 6, 8])
 def test_numbers_of_any_size(isa: str, bits: int) -> None:
     """Groups below 2^-100 count as 0, those from 2^120 on are infinite."""
     rng = np.random.default_rng(0)
@@ -141,6 +135,7 @@ def test_a_group_far_above_the_others_has_16_bits() -> None:
     ]
     assert of_4_bits[:, 0, :2].tolist() == [[32512, 508], [127, 2]]
     assert (of_4_bits[:, 1:] == 127).all() and (integers(rows, 8)[0][:, 1:] == 32512).all()
+    assert (integers(rows, 6)[0] == integers(rows, 8)[0]).all()
     alone = [integers(row[None], 4)[0] for row in rows]
     assert np.array_equal(np.concatenate(alone), of_4_bits)
     for n_groups in (1, 3):  # none is more than three times the mean
@@ -148,7 +143,7 @@ def test_a_group_far_above_the_others_has_16_bits() -> None:
 
 
 @pytest.mark.parametrize("n_rows", [3, 39])
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("bits", [4, 6, 8])
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
 def test_what_is_not_finite_is_nan(isa: str, bits: int, n_rows: int, value: float) -> None:
     weights, rows = Weights.random(bits, 32, 96), some_rows(n_rows, 96)
@@ -159,21 +154,27 @@ def test_what_is_not_finite_is_nan(isa: str, bits: int, n_rows: int, value: floa
     np.testing.assert_array_equal(np.delete(output, 1, 0), np.delete(expected, 1, 0))
 
 
-@given(st.sampled_from([4, 8]), st.integers(1, 12), st.integers(1, 30), st.integers(0, 999))
+@given(st.sampled_from([4, 6, 8]), st.integers(1, 12), st.integers(1, 30), st.integers(0, 999))
 def test_the_error_is_that_of_rounding_rows(bits: int, n_groups: int, spread: int, seed: int) -> None:
     """Beside float64: half a step of each number, rounding in fp32 and to bfloat16."""
     m = GROUP * n_groups
     rows, weights = some_rows(5, m, spread, seed), Weights.random(bits, 16, m, seed)
-    codes, scale, zero = weights.numbers
-    ideal = ideal_product(rows, codes, scale, zero)
-    if zero is None:
-        size = np.abs(codes.astype(float)) * scale[:, None]
-    else:  # the two parts are rounded alone
-        size = np.abs(codes.astype(float) - 8) * np.repeat(scale, GROUP, 1)
-        size += np.abs(np.repeat(zero, GROUP, 1))
+    codes, scales, _ = weights.numbers
+    ideal = ideal_product(rows, *weights.numbers)
+    scale = np.repeat(scales.astype(float), GROUP // 2, axis=2)  # the two parts are rounded alone
+    first, second = scale[:, :, :16], scale[:, :, 16:]
+    size = np.abs(codes.astype(float) - (8 if bits == 4 else 128)).reshape(scale.shape)
+    if bits == 6:
+        size *= scale
+    else:
+        size = size * np.concatenate((first, first), axis=2) + np.abs(
+            np.concatenate((second, second), axis=2)
+        )
+    size = size.reshape(codes.shape)
     rounded = np.repeat(integers(rows, bits)[1].astype(float) / 2, GROUP, axis=1) @ size.T
-    error = rounded + (np.abs(rows) @ size.T + rounded) * (n_groups + 4) * 2.0**-24
-    got = few_bits_product(rows, codes, scale, zero)
+    n_sums = 2 * n_groups if bits == 6 else n_groups
+    error = rounded + (np.abs(rows) @ size.T + rounded) * (n_sums + 4) * 2.0**-24
+    got = few_bits_product(rows, *weights.numbers)
     assert (np.abs(got - ideal) <= error + (np.abs(ideal) + error) * 2.0**-8).all()
 
 
@@ -188,21 +189,23 @@ def test_the_error_is_that_of_rounding_rows(bits: int, n_groups: int, spread: in
 )
 def test_refused(n: int, m: int, rule: str) -> None:
     space = np.zeros(4096, np.uint8).ctypes.data
-    for scale in (0, space):
+    for bits in (4, 6, 8):
         with pytest.raises(ValueError) as error:
-            _cpu.few_bits_product(space, space, scale, space, 1, m, n)
+            _cpu.few_bits_product(space, space, bits, space, 1, m, n)
         assert str(error.value) == f"few_bits_product: {rule}"
+    with pytest.raises(ValueError, match="few_bits_product: bits must be 4, 6 or 8, got 5"):
+        _cpu.few_bits_product(space, space, 5, space, 1, 32, 16)
     with pytest.raises(ValueError, match="few_bits_product: isa must be one of"):
-        _cpu.few_bits_product(space, space, 0, space, 1, 32, 16, isa="avx3")
+        _cpu.few_bits_product(space, space, 4, space, 1, 32, 16, isa="avx3")
     with pytest.raises(ValueError, match="few_bits_product: n_threads must be in"):
-        _cpu.few_bits_product(space, space, 0, space, 1, 32, 16, n_threads=-1)
+        _cpu.few_bits_product(space, space, 4, space, 1, 32, 16, n_threads=-1)
 
 
 def test_the_reference_refuses_other_shapes() -> None:
     rows, codes = np.zeros((1, 64), np.float32), np.zeros((OUTPUTS, 64), np.int64)
-    scale = np.ones(OUTPUTS, np.float32)
+    scales = np.ones((OUTPUTS, 2, 2), np.float16)
     for product in (few_bits_product, ideal_product):
         with pytest.raises(ValueError, match="few_bits: inputs must be a multiple of 32, got 48"):
-            product(rows[:, :48], codes[:, :48], scale)
+            product(rows[:, :48], codes[:, :48], scales, 8)
         with pytest.raises(ValueError, match="few_bits: codes must have 64 inputs, as rows do, got 32"):
-            product(rows, codes[:, :32], scale)
+            product(rows, codes[:, :32], scales, 8)

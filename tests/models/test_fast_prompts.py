@@ -116,9 +116,10 @@ def test_every_instruction_set_has_the_same_bits(family: str) -> None:
     def numbers(*shape: int) -> Any:
         return torch.randn(shape, generator=generator).to(torch.bfloat16)
 
-    def linear(n_in: int, n_out: int) -> tuple[Any, Any]:
-        packed = torch.randint(0, 256, (n_out // 16, n_in // 32, 512), generator=generator).to(torch.uint8)
-        return packed, numbers(n_out)
+    def linear(n_in: int, n_out: int) -> Any:
+        packed = torch.randint(0, 256, (n_out // 16, n_in // 32, 576), generator=generator).to(torch.uint8)
+        packed[:, :, 512:] = numbers(n_out // 16, n_in // 32, 32).half().view(torch.uint8)
+        return packed
 
     linears = [[linear(hidden, 128), linear(64, hidden), linear(hidden, 2 * inner), linear(inner, hidden)]]
     linears *= n
@@ -132,7 +133,7 @@ def test_every_instruction_set_has_the_same_bits(family: str) -> None:
         layers = [
             (
                 [norm.data_ptr() for norm in norms],
-                [(p.data_ptr(), s.data_ptr(), 0, i, o) for (p, s), (o, i) in zip(of_layer, shapes)],
+                [([(p.data_ptr(), 8, o)], 0, i) for p, (o, i) in zip(of_layer, shapes)],
                 True,
             )
             for of_layer in linears

@@ -412,7 +412,7 @@ def test_any_vectors_of_pytorch(capability: str) -> None:
 
 
 def test_shapes_that_do_not_fit_together() -> None:
-    linear, gates = (0, 0, 0, 64, 64), (0, 0, 0, 64, 128)
+    linear, gates = ([(0, 8, 64)], 0, 64), ([(0, 8, 96), (0, 4, 32)], 0, 64)
 
     def step_of(layers: Any, hidden: int = 64, lanes: int = 8, heads: Any = (0, 0, 0, 0)) -> Any:
         of_layers = [([0] * 6, linears, 0) for linears in layers]
@@ -426,7 +426,7 @@ def test_shapes_that_do_not_fit_together() -> None:
     with pytest.raises(ValueError, match=r"^decoder_step: layer 0 must have attention between hidden and"):
         step_of([layer], hidden=32)
     with pytest.raises(ValueError, match=r"^decoder_step: layer 0 must have gates from hidden, and down to"):
-        step_of([[linear, linear, gates, (0, 0, 0, 64, 32)]])
+        step_of([[linear, linear, gates, ([(0, 8, 32)], 0, 64)]])
     with pytest.raises(ValueError, match=r"^decoder_step: layer 0 must have queries and keys of the width"):
         step_of([layer], heads=(2, 16, 2, 17))
     step = step_of([layer], heads=(2, 16, 2, 16))

@@ -30,7 +30,7 @@ from sparq_ipu.transformers import SparqCache  # noqa: E402
 from sparq_ipu.transformers.cache_name import with_cache  # noqa: E402
 from sparq_ipu.transformers.decoder import lean_step  # noqa: E402
 from sparq_ipu.transformers.decoder.families import Family, family_of  # noqa: E402
-from sparq_ipu.transformers.decoder.few_bits import Int4Linear, Int8Linear, JoinedLinear  # noqa: E402
+from sparq_ipu.transformers.decoder.few_bits import FewBitsLinear, JoinedLinear  # noqa: E402
 from sparq_ipu.transformers.decoder.rotary import Rotary  # noqa: E402
 
 LEAN = ("Llama 2", "Llama 3", "Qwen 2")
@@ -265,7 +265,7 @@ def test_codes_of_joined_layers_are_in_memory_once() -> None:
 
 
 def _of_scales(model: Any) -> None:
-    model.model.layers[1].mlp.up_proj.pairs.mul_(2)
+    model.model.layers[1].mlp.up_proj.packed[:, :, -64:].view(torch.float16).mul_(2)
 
 
 def _of_codes(model: Any) -> None:
@@ -299,23 +299,18 @@ def test_a_joined_layer_that_is_changed_is_heard(change: Callable[[Any], None]) 
     assert not torch.equal(lean, before)
 
 
-@pytest.mark.parametrize("name", ["packed", "scale"])
-def test_a_joined_layer_of_8_bits_that_is_changed_is_heard(name: str) -> None:
-    model = a_wide_model("int8")
-    sparq_ipu.transformers.enable(model, **SETTINGS)
-    before = logits(model)
-    getattr(model.model.layers[1].mlp.up_proj, name).neg_()
-    lean = logits(model)
-    assert torch.equal(lean, logits_of_own(model))
-    assert not torch.equal(lean, before)
-
-
 def test_layers_that_are_not_joined() -> None:
-    def linear(n: int, bias: bool = False, cls: type = Int8Linear) -> Any:
-        return cls(torch.nn.Linear(64, n, bias=bias, dtype=torch.bfloat16))
+    def linear(n: int, bias: bool = False, bits: int = 8) -> Any:
+        return FewBitsLinear(torch.nn.Linear(64, n, bias=bias, dtype=torch.bfloat16), bits)
 
     assert JoinedLinear.fit([linear(64), linear(128)])
     assert not JoinedLinear.fit([linear(64), linear(96)])  # no whole blocks
     assert not JoinedLinear.fit([linear(64), linear(64, bias=True)])
-    assert not JoinedLinear.fit([linear(64), linear(64, cls=Int4Linear)])
+    assert JoinedLinear.fit([linear(64), linear(64, bits=4)])
     assert not JoinedLinear.fit([linear(64), torch.nn.Linear(64, 64)])
+    modules = {str(n): linear(64 * n, bits=bits) for n, bits in enumerate((4, 4, 8, 4), 1)}
+    assert [(bits, n) for _, bits, n in JoinedLinear(modules, list(modules)).addresses[0]] == [
+        (4, 192),
+        (8, 192),
+        (4, 256),
+    ]

@@ -12,7 +12,7 @@ pytest.importorskip("transformers")
 pytest.importorskip("sparq_ipu._cpu")
 
 from sparq_ipu.serve.products import FixedRows  # noqa: E402
-from sparq_ipu.transformers.decoder.few_bits import Int4Linear, JoinedLinear  # noqa: E402
+from sparq_ipu.transformers.decoder.few_bits import FewBitsLinear, JoinedLinear  # noqa: E402
 from sparq_ipu.transformers.decoder.weights import ROWS as CELL  # noqa: E402
 
 
@@ -40,7 +40,7 @@ def test_products_have_the_same_bits_with_any_number_of_rows(dtype: str, bias: b
 
 
 def test_weights_of_few_bits_are_left_alone() -> None:
-    modules = {name: Int4Linear(torch.nn.Linear(192, 64).bfloat16()) for name in ("gate", "up")}
+    modules = {name: FewBitsLinear(torch.nn.Linear(192, 64).bfloat16(), 4) for name in ("gate", "up")}
     joined = JoinedLinear(modules, ["gate", "up"])
     products = FixedRows(torch.nn.ModuleDict(modules))
     assert joined.unchanged()

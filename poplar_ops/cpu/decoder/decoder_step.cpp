@@ -70,9 +70,13 @@ DecoderStep::DecoderStep(std::vector<Layer> layersIn, const std::uint16_t *lastN
 void DecoderStep::multiply(const FewBitsWeights &weights, std::size_t nRows,
                            const std::uint16_t *rows, std::uint16_t *output,
                            std::int64_t nThreads) const {
-  multiplyFewBits(
-      {rows, weights.codes, weights.scale, output, nRows, weights.inputs, weights.outputs},
-      nThreads, isa);
+  std::uint16_t *of = output;
+  for (const FewBitsWeights::Part &part : weights.parts) {
+    multiplyFewBits(
+        {rows, part.weights, part.bits, of, nRows, weights.inputs, part.outputs, weights.outputs},
+        nThreads, isa);
+    of += part.outputs;
+  }
   if (weights.bias)
     eachRow(nRows, nThreads, [&](std::size_t row) {
       kernels.addRow(weights.outputs, weights.bias, output + row * weights.outputs);

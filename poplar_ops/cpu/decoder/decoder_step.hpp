@@ -16,12 +16,15 @@
 namespace sparq {
 namespace cpu {
 
-// A linear layer, as FewBitsProduct has it. Arrays are the caller's, and numbers are bits of
-// bfloat16.
+// Linear layers of one input, as FewBitsProduct takes them. Arrays are the caller's.
 struct FewBitsWeights {
-  const unsigned char *codes;
-  const std::uint16_t *scale; // (outputs,); null: of 4 bits, the scales are between the codes
-  const std::uint16_t *bias;  // (outputs,), or null
+  struct Part {
+    const unsigned char *weights;
+    unsigned bits;
+    std::size_t outputs;
+  };
+  std::vector<Part> parts;
+  const std::uint16_t *bias; // (outputs,) bits of bfloat16, or null
   std::size_t inputs, outputs;
 };
 

@@ -29,12 +29,14 @@ std::size_t ceilDiv(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
 void multiplyFewBits(const FewBitsProduct &p, std::int64_t nThreads, const std::string &isa) {
   check("in_features", p.inputs, weightGroup);
   check("out_features", p.outputs, blockOutputs);
+  if (p.bits != 4 && p.bits != 6 && p.bits != 8)
+    throw std::invalid_argument("few_bits_product: bits must be 4, 6 or 8, got " +
+                                std::to_string(p.bits));
   const DecoderKernels &kernels = *kernelsNamed("few_bits_product", isa).decoder;
   PoolLease pool(checkedThreads("few_bits_product", nThreads));
   const std::size_t team = pool->nThreads(), blocks = p.outputs / blockOutputs;
   const std::size_t groups = p.inputs / weightGroup, tileRows = kernels.tileRows;
   const std::size_t columns = ceilDiv(blocks, kernels.tileBlocks);
-  const unsigned bits = p.scale ? 8 : 4;
   const std::size_t parts = ceilDiv(p.nRows, mostRows);
   const std::size_t ofPart = parts ? ceilDiv(p.nRows, parts) : 0;
   const std::size_t tileBytes = groups * kernels.tileBytes;
@@ -45,13 +47,13 @@ void multiplyFewBits(const FewBitsProduct &p, std::int64_t nThreads, const std::
   for (std::size_t begin = 0; begin < p.nRows; begin += ofPart) {
     const std::size_t nRows = std::min(ofPart, p.nRows - begin), nTiles = ceilDiv(nRows, tileRows);
     const std::uint16_t *const rows = p.rows + begin * p.inputs;
-    std::uint16_t *const output = p.output + begin * p.outputs;
+    std::uint16_t *const output = p.output + begin * p.stride;
     pool->run([&](unsigned thread) {
       unsigned char *const own = tiles + (isOneTile ? thread * tileBytes : 0);
       const Share toRound(nTiles, isOneTile ? 0 : thread, isOneTile ? 1 : team);
       for (std::size_t tile = toRound.begin; tile < toRound.end; ++tile)
         kernels.roundRows({rows + tile * tileRows * p.inputs, own + tile * tileBytes, groups,
-                           std::min(tileRows, nRows - tile * tileRows), bits});
+                           std::min(tileRows, nRows - tile * tileRows), p.bits});
       if (!isOneTile)
         pool->barrier();
       // Tiles of rows, and then columns of weights: a thread's are contiguous.
@@ -61,12 +63,11 @@ void multiplyFewBits(const FewBitsProduct &p, std::int64_t nThreads, const std::
         const std::size_t column = at / nTiles;
         const std::size_t nColumns = n == nTiles ? (share.end - at) / nTiles : 1;
         const std::size_t block = column * kernels.tileBlocks, row = tile * tileRows;
-        kernels.groupProducts({own + tile * tileBytes,
-                               p.weights + block * groups * groupBytes(bits), groups,
-                               std::min(n * tileRows, nRows - row),
-                               std::min<std::size_t>(nColumns * kernels.tileBlocks, blocks - block),
-                               ahead, p.scale ? p.scale + block * blockOutputs : nullptr,
-                               output + row * p.outputs + block * blockOutputs, p.outputs});
+        kernels.groupProducts(
+            {own + tile * tileBytes, p.weights + block * groups * groupBytes(p.bits), groups,
+             std::min(n * tileRows, nRows - row),
+             std::min<std::size_t>(nColumns * kernels.tileBlocks, blocks - block), ahead, p.bits,
+             output + row * p.stride + block * blockOutputs, p.stride});
         at += n * nColumns;
       }
     });

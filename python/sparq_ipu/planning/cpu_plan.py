@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sparq_ipu.transformers.generation.probe import Probe
 
 #: bits of a weight of linear layers, of the output layer, and of an embedding, by the type of weights
-BITS = {"int4": (5.0, 8.0, 16.0), "int8": (8.0, 8.0, 16.0), "bfloat16": (16.0,) * 3, "float32": (32.0,) * 3}
+BITS = {"int4": (5.0, 9.0, 16.0), "int8": (9.0, 9.0, 16.0), "bfloat16": (16.0,) * 3, "float32": (32.0,) * 3}
 #: positions that a layer with a window holds beyond it, at most (`transformers.cache.windows`)
 BEYOND_WINDOW = 2112
 _INDEX_BITS = (16, 8, 4, 2)

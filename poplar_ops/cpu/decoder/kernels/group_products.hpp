@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Dot products of rows of integers with weights of 4 or 8 bits (contract E15): four codes and four
-// integers to a lane of 32 bits, as there are instructions for that.
+// Dot products of rows of integers with weights of 4, 6 or 8 bits (contract E15): four codes and
+// four integers to a lane of 32 bits, as there are instructions for that.
 #pragma once
 
 #include "rounded_rows.hpp"
@@ -62,15 +62,15 @@ template <unsigned rows, unsigned n> struct IntegerSums {
   IntegerSums<rows - 1, n> before;
   IntVec first, second;
 
-  SPARQ_INLINE void start(const RowOfGroup *of) {
-    before.start(of);
-    first = second = IntVec{} + of[rows - 1].highStart;
+  template <unsigned bits> SPARQ_INLINE void start(const RowOfGroup *of) {
+    before.template start<bits>(of);
+    first = second = IntVec{} + (bits == 6 ? 0 : of[rows - 1].start[0]);
   }
-  SPARQ_INLINE void shift(const RowOfGroup *of) {
-    before.shift(of);
-    const IntVec bits = IntVec{} + of[rows - 1].shift, start = IntVec{} + of[rows - 1].lowStart;
-    first = (first << bits) + start;
-    second = (second << bits) + start;
+  SPARQ_INLINE void shift(const RowOfGroup *of, unsigned start) {
+    before.shift(of, start);
+    const IntVec bits = IntVec{} + of[rows - 1].shift, add = IntVec{} + of[rows - 1].start[start];
+    first = (first << bits) + add;
+    second = (second << bits) + add;
   }
   template <unsigned bits> SPARQ_INLINE void add(const signed char *integers, const IntVec *codes) {
     before.template add<bits>(integers, codes);
@@ -82,30 +82,36 @@ template <unsigned rows, unsigned n> struct IntegerSums {
   }
 };
 template <unsigned n> struct IntegerSums<0, n> {
-  SPARQ_INLINE void start(const RowOfGroup *) {}
-  SPARQ_INLINE void shift(const RowOfGroup *) {}
+  template <unsigned bits> SPARQ_INLINE void start(const RowOfGroup *) {}
+  SPARQ_INLINE void shift(const RowOfGroup *, unsigned) {}
   template <unsigned bits> SPARQ_INLINE void add(const signed char *, const IntVec *) {}
 };
 
 // A group's weights of n vectors of outputs; vectors are `apart` bytes apart.
 template <unsigned bits, unsigned n> struct Weights {
+  static constexpr unsigned lines = codesBytes(bits) / 64;
   const unsigned char *at;
-  std::size_t apart;
+  std::size_t apart, scalesAt; // of the first vector, from `at`
 
-  Weights group(std::size_t number) const { return {at + number * groupBytes(bits), apart}; }
+  Weights group(std::size_t number) const {
+    return {at + number * groupBytes(bits), apart, scalesAt};
+  }
   SPARQ_INLINE BitsVec line(unsigned number, unsigned vector) const {
     BitsVec bytes;
     __builtin_memcpy(&bytes, at + number * 64 + vector * apart, sizeof(bytes));
     return bytes;
   }
-  // Adds the products of all codes with a tile's high or low parts.
+  // Adds the products of codes with a tile's high or low parts: of 6 bits, those of a half.
   template <unsigned rows>
-  SPARQ_INLINE void addTo(IntegerSums<rows, n> &sums, const signed char *integers) const {
+  SPARQ_INLINE void addTo(IntegerSums<rows, n> &sums, const signed char *integers,
+                          unsigned half) const {
+    constexpr unsigned together = bits == 6 ? lines / 2 : lines;
 #pragma GCC unroll 8
-    for (unsigned i = 0; i < bits; ++i) {
+    for (unsigned number = 0; number < together; ++number) {
+      const unsigned i = half * together + number;
       IntVec codes[n];
       for (unsigned v = 0; v < n; ++v)
-        codes[v] = bitcast<IntVec>(bits == 8 ? line(i, v) : line(i, v) & 0x0f0f0f0fu);
+        codes[v] = bitcast<IntVec>(bits == 4 ? line(i, v) & 0x0f0f0f0fu : line(i, v));
       sums.template add<bits>(integers + 4 * i, codes);
       if constexpr (bits == 4) {
         for (unsigned v = 0; v < n; ++v)
@@ -115,9 +121,10 @@ template <unsigned bits, unsigned n> struct Weights {
       asm volatile("" ::: "memory"); // or GCC loads all codes first, and spills sums
     }
   }
-  SPARQ_INLINE Vec scale(unsigned vector) const { return bitcast<Vec>(line(4, vector) << 16); }
-  SPARQ_INLINE Vec zero(unsigned vector) const {
-    return bitcast<Vec>(line(4, vector) & 0xffff0000u);
+  // Scales are 0, zeros 1; of 6 bits the scales of the second half.
+  SPARQ_INLINE Vec scales(unsigned which, unsigned vector) const {
+    const std::size_t next = width == blockOutputs ? apart : width * sizeof(Half);
+    return loadHalf(reinterpret_cast<const Half *>(at + scalesAt + which * 32 + vector * next));
   }
 };
 
@@ -130,13 +137,11 @@ template <unsigned rows, unsigned n> struct Outputs {
     first = second = Vec{};
   }
   // What a group's sums add.
-  template <unsigned bits>
   SPARQ_INLINE void add(const IntegerSums<rows, n> &sums, const Vec *scale, const RowOfGroup *of) {
-    before.template add<bits>(sums.before, scale, of);
+    before.add(sums.before, scale, of);
     const Vec step = broadcast(of[rows - 1].step);
     const auto added = [&](IntVec sum, unsigned vector) {
-      const Vec number = __builtin_convertvector(sum, Vec);
-      return (bits == 8 ? number : scale[vector] * number) * step;
+      return scale[vector] * __builtin_convertvector(sum, Vec) * step;
     };
     first += added(sums.first, 0);
     if constexpr (n == 2)
@@ -149,28 +154,26 @@ template <unsigned rows, unsigned n> struct Outputs {
     if constexpr (n == 2)
       second += zero[1] * sum;
   }
-  SPARQ_INLINE void put(const GroupProducts &a, std::uint16_t *to, const std::uint16_t *scale) {
-    before.put(a, to, scale);
+  SPARQ_INLINE void put(const GroupProducts &a, std::uint16_t *to) {
+    before.put(a, to);
     std::uint16_t *const row = to + (rows - 1) * a.stride;
-    storeBfloat16(row, scale ? first * loadBfloat16(scale) : first);
+    storeBfloat16(row, first);
     if constexpr (n == 2)
-      storeBfloat16(row + width, scale ? second * loadBfloat16(scale + width) : second);
+      storeBfloat16(row + width, second);
   }
 };
 template <unsigned n> struct Outputs<0, n> {
   SPARQ_INLINE void clear() {}
-  template <unsigned bits>
   SPARQ_INLINE void add(const IntegerSums<0, n> &, const Vec *, const RowOfGroup *) {}
   SPARQ_INLINE void addZeros(const Vec *, const RowOfGroup *) {}
-  SPARQ_INLINE void put(const GroupProducts &, std::uint16_t *, const std::uint16_t *) {}
+  SPARQ_INLINE void put(const GroupProducts &, std::uint16_t *) {}
 };
 
 // The n vectors of outputs that a pass over the weights computes.
 template <unsigned bits, unsigned n> struct Column {
   Weights<bits, n> weights;
   std::uint16_t *output;
-  const std::uint16_t *scale; // or null
-  bool hasZeros;              // of 4 bits: some zero may not be 0
+  bool hasZeros; // some zero may not be 0
 };
 
 // Adds the products of all groups. Its sums stay in registers.
@@ -184,23 +187,27 @@ __attribute__((noinline)) void tileProducts(const GroupProducts &a, const Column
     for (unsigned v = 0; v < (width == blockOutputs ? n : 1); ++v)
       for (unsigned line = 0; line < groupBytes(bits); line += 64)
         fetchLine<2>(weights.at + v * weights.apart + line + a.ahead);
-    IntegerSums<rows, n> sums;
-    sums.start(tile->rows);
-    weights.addTo(sums, tile->high[0]);
-    if (bits == 8 || tile->isWide) {
-      sums.shift(tile->rows);
-      weights.addTo(sums, tile->low[0]);
+    for (unsigned half = 0; half < (bits == 6 ? 2 : 1); ++half) {
+      IntegerSums<rows, n> sums;
+      sums.template start<bits>(tile->rows);
+      weights.addTo(sums, tile->high[0], half);
+      if (bits != 4 || tile->isWide) {
+        sums.shift(tile->rows, bits == 6 ? half : 1);
+        weights.addTo(sums, tile->low[0], half);
+      }
+      Vec scale[n];
+      for (unsigned v = 0; v < n; ++v)
+        scale[v] = weights.scales(half, v);
+      outputs.add(sums, scale, tile->rows);
     }
-    Vec scale[n], zero[n];
-    for (unsigned v = 0; bits == 4 && v < n; ++v) {
-      scale[v] = weights.scale(v);
-      zero[v] = weights.zero(v);
-    }
-    outputs.template add<bits>(sums, scale, tile->rows);
-    if (bits == 4 && column.hasZeros)
+    if (bits != 6 && column.hasZeros) {
+      Vec zero[n];
+      for (unsigned v = 0; v < n; ++v)
+        zero[v] = weights.scales(1, v);
       outputs.addZeros(zero, tile->rows);
+    }
   }
-  outputs.put(a, output, column.scale);
+  outputs.put(a, output);
 }
 
 // The last tile may have fewer rows than the others.
@@ -217,16 +224,16 @@ template <unsigned bits, unsigned n>
 inline void columnProducts(const GroupProducts &a, unsigned vector) {
   constexpr unsigned parts = blockOutputs / width;
   const std::size_t block = a.groups * groupBytes(bits);
-  Column<bits, n> column{{a.weights + vector / parts * block + vector % parts * sizeof(Vec),
-                          parts == 1 ? block : sizeof(Vec)},
+  const std::size_t at = vector % parts * sizeof(Vec); // in a line
+  Column<bits, n> column{{a.weights + vector / parts * block + at, parts == 1 ? block : sizeof(Vec),
+                          codesBytes(bits) - at / 2},
                          a.output + vector * width,
-                         a.scale ? a.scale + vector * width : nullptr,
                          a.nRows <= rowsOfTile};
   // Zeros of 0 change no bit. To look for others before a single tile would read weights twice.
-  for (std::size_t group = 0; bits == 4 && !column.hasZeros && group < a.groups; ++group)
+  for (std::size_t group = 0; bits != 6 && !column.hasZeros && group < a.groups; ++group)
     for (unsigned v = 0; v < n; ++v)
       for (unsigned i = 0; i < width; ++i)
-        column.hasZeros |= column.weights.group(group).zero(v)[i] != 0;
+        column.hasZeros |= column.weights.group(group).scales(1, v)[i] != 0;
   const auto *tile = reinterpret_cast<const GroupOfTile *>(a.tiles);
   for (std::size_t row = 0; row < a.nRows; row += rowsOfTile, tile += a.groups)
     someRows<bits, rowsOfTile>(a, column, tile, a.nRows - row, column.output + row * a.stride);
@@ -247,8 +254,10 @@ template <unsigned bits> inline void allColumns(const GroupProducts &a) {
 }
 
 inline void groupProducts(const GroupProducts &a) {
-  if (a.scale)
-    allColumns<8>(a);
-  else
+  if (a.bits == 4)
     allColumns<4>(a);
+  else if (a.bits == 6)
+    allColumns<6>(a);
+  else
+    allColumns<8>(a);
 }

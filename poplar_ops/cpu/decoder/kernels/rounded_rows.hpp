@@ -9,13 +9,15 @@
 constexpr unsigned rowsOfTile = width == 16 ? 6 : 2;
 
 // Subtracted from codes, which are stored without a sign.
-constexpr int codeOffset(unsigned bits) { return bits == 8 ? 128 : 8; }
+constexpr int codeOffset(unsigned bits) { return bits == 4 ? 8 : 128; }
 
 // A row's part of a group. Its integers are 256 high + low; with 8 bits low is 0.
 struct RowOfGroup {
-  std::int32_t highStart, lowStart; // of the sums: what the offset of codes adds to them
-  std::int32_t shift;               // from the sums of high parts to those of low ones
-  float step, sum;                  // the sum of the integers times the step
+  // What the offset of codes adds to the sums of high parts, and to those of low ones; with 6 bits
+  // to all sums of the first 16 inputs, and to those of the others.
+  std::int32_t start[2];
+  std::int32_t shift; // from the sums of high parts to those of low ones
+  float step, sum;    // the sum of the integers times the step
 };
 struct alignas(64) GroupOfTile {
   signed char high[rowsOfTile][weightGroup];
@@ -46,13 +48,13 @@ inline float largestMagnitude(const std::uint16_t *numbers) {
 }
 
 template <bool isWide>
-inline void roundGroup(const std::uint16_t *numbers, float largest, int offset, signed char *high,
-                       signed char *low, RowOfGroup &of) {
+inline void roundGroup(const std::uint16_t *numbers, float largest, unsigned bits,
+                       signed char *high, signed char *low, RowOfGroup &of) {
   constexpr float most = isWide ? 127 * 256 : 127, magic = 0x1.8p23f;
   using Bytes = signed char __attribute__((vector_size(width)));
   const bool isFinite = largest < infiniteMagnitude;
   const float inverse = isFinite && largest > 0 ? most / largest : 0;
-  IntVec highSum{}, lowSum{};
+  IntVec highSum{}, lowSum{}, firstHalf{};
   for (unsigned i = 0; i < weightGroup; i += width) {
     const Vec scaled = loadBfloat16(numbers + i) * broadcast(inverse);
     // To nearest, ties to even. A number that is not finite gives any integer.
@@ -67,13 +69,16 @@ inline void roundGroup(const std::uint16_t *numbers, float largest, int offset, 
       __builtin_memcpy(low + i, &lowBytes, sizeof(lowBytes));
       lowSum += ofLow;
     }
+    if (i < weightGroup / 2)
+      firstHalf += integers;
   }
   const int sumOfHigh = sumOf(highSum), sumOfLow = isWide ? sumOf(lowSum) : 0;
   of.shift = isWide ? 8 : 0;
-  of.highStart = -offset * sumOfHigh;
-  of.lowStart = -offset * sumOfLow;
+  const int all = (sumOfHigh * (1 << of.shift)) + sumOfLow, first = sumOf(firstHalf);
+  of.start[0] = -codeOffset(bits) * (bits == 6 ? first : sumOfHigh);
+  of.start[1] = -codeOffset(bits) * (bits == 6 ? all - first : sumOfLow);
   of.step = isFinite ? largest * (1 / most) : bitcast<float>(0x7fc00000u);
-  of.sum = of.step * static_cast<float>((sumOfHigh * (1 << of.shift)) + sumOfLow);
+  of.sum = of.step * static_cast<float>(all);
 }
 
 inline void roundRows(const RoundRows &a) {
@@ -93,11 +98,11 @@ inline void roundRows(const RoundRows &a) {
       GroupOfTile &to = tile[group];
       RowOfGroup &of = to.rows[row];
       const std::uint16_t *const from = numbers + group * weightGroup;
-      if (a.bits == 8 || of.step * n > limit) {
-        roundGroup<true>(from, of.step, codeOffset(a.bits), to.high[row], to.low[row], of);
+      if (a.bits != 4 || of.step * n > limit) {
+        roundGroup<true>(from, of.step, a.bits, to.high[row], to.low[row], of);
         to.isWide = 1;
       } else {
-        roundGroup<false>(from, of.step, codeOffset(a.bits), to.high[row], to.low[row], of);
+        roundGroup<false>(from, of.step, a.bits, to.high[row], to.low[row], of);
       }
     }
   }

@@ -9,10 +9,11 @@
 
 namespace sparq::cpu {
 
-// Inputs that share a scale and a zero, and outputs whose weights are stored together
-// (../few_bits_product.hpp).
+// Inputs that are rounded together, and outputs whose weights are stored together
+// (../few_bits_product.hpp): codes, then 64 bytes of scales.
 constexpr unsigned weightGroup = 32, blockOutputs = 16;
-constexpr unsigned groupBytes(unsigned bits) { return bits == 8 ? 512 : 320; }
+constexpr unsigned codesBytes(unsigned bits) { return bits == 4 ? 256 : 512; }
+constexpr unsigned groupBytes(unsigned bits) { return codesBytes(bits) + 64; }
 
 // Rounds at most tileRows rows to integers.
 struct RoundRows {
@@ -22,15 +23,15 @@ struct RoundRows {
   unsigned bits; // of weights
 };
 
-// Dot products of rows with weights of 4 or 8 bits.
+// Dot products of rows with weights of 4, 6 or 8 bits.
 struct GroupProducts {
   const unsigned char *tiles;   // of all rows, (tiles, groups, tileBytes)
   const unsigned char *weights; // (blocks, groups, groupBytes)
   std::size_t groups, nRows;
-  std::size_t blocks;         // of 16 outputs
-  std::size_t ahead;          // prefetch distance in weights, in bytes
-  const std::uint16_t *scale; // (16 * blocks,) of 8 bits; null: weights have 4
-  std::uint16_t *output;      // (nRows, stride) numbers of bfloat16, out
+  std::size_t blocks; // of 16 outputs
+  std::size_t ahead;  // prefetch distance in weights, in bytes
+  unsigned bits;
+  std::uint16_t *output; // (nRows, stride) numbers of bfloat16, out
   std::size_t stride;
 };
 

@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Linear layers whose weights have 8 or 4 bits, through the CPU kernels.
+"""Linear layers whose weights have 8 bits or fewer, through the CPU kernels.
 
 A step reads every weight for each token. Of 4 bits it reads about a third of the bytes of 16.
 
-int8   a scale for each row of the weights: weight = scale * code, code in [-127, 127]
-int4   a scale and a zero for each group of 32 weights of a row: weight = scale * (code - 8) + zero, code in
-       [0, 15]. So GGUF's kinds of 4 bits fit as they are.
+4 bits   a scale and a zero for each group of 32 weights of a row: weight = scale * (code - 8) + zero
+8 bits   the same with weight = scale * (code - 128) + zero
+6 bits   codes of 8 bits, and a scale for each 16 weights: weight = scale * (code - 128)
 
-Codes are multiplied by integers of 15 bits and summed exactly within a group (contract E15). A row has the
-same bits alone and among others, so a token has them in a step and in a prompt.
+Scales and zeros are float16, as in GGUF files. Codes are multiplied by integers of 8 or 16 bits and summed
+exactly within a group (contract E15). A row has the same bits alone and among others, so a token has them in
+a step and in a prompt.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 import mmap
 import weakref
 from typing import Any, Callable, Sequence, Tuple
@@ -28,14 +31,17 @@ try:
 except ImportError:  # not built
     _cpu = None  # type: ignore[assignment]
 
-#: paired codes (n, m / 2) uint8, scale and zero (n, m / 32) of any float type
-Groups = Tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-#: int4 weights that share a scale
+#: codes (n, m) uint8, of 4 bits (n, m / 2) as `paired` makes them; and of any float type (n, m / 32, 2):
+#: scale and zero, with 6 bits the scales of both halves
+Groups = Tuple[torch.Tensor, torch.Tensor]
+#: the same, of a slice of the rows
+Rows = Callable[[slice], Groups]
+#: weights that share a scale and a zero
 GROUP = 32
 #: outputs that are joined only whole
 _BLOCK = 64
-#: outputs that the kernels keep together; bytes of a group of 4 bits: codes, and with scales and zeros
-_OUTPUTS, _CODES, _BYTES = 16, 256, 320
+#: outputs that the kernels keep together, and bytes of their codes of a group; then come 64 of scales
+_OUTPUTS, _CODES = 16, {4: 256, 6: 512, 8: 512}
 #: bytes of a large page, of codes that have pages of their own (at least), of pages that others share
 _PAGE, _HUGE, _SHARED = 1 << 21, 1 << 22, 1 << 26
 #: weights that are rounded at a time
@@ -47,19 +53,33 @@ _MULTIPLES = {"out_features": _OUTPUTS, "in_features": GROUP}
 class FewBitsLinear(torch.nn.Module):
     """As `torch.nn.Linear` of bfloat16, which it takes the bias of.
 
+    Args:
+        bits: 4, 6 or 8.
+        rows: of a slice of the outputs, whole blocks of 16. None: the weights of `linear`, rounded to 4 or 8.
+
     Attributes:
         packed: (out_features / 16, in_features / 32, bytes) uint8, as the kernels read weights
             (poplar_ops/cpu/decoder/few_bits_product.hpp).
-        scale: (out_features,) bfloat16 of 8 bits; None where scales are in `packed`.
     """
 
     packed: torch.Tensor
-    scale: torch.Tensor | None
 
-    def __init__(self, linear: torch.nn.Linear):
+    def __init__(self, linear: torch.nn.Linear, bits: int, rows: Rows | None = None):
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
-        self.bias = linear.bias
+        self.bias, self.bits = linear.bias, bits
+        weight, n_out, n_in = linear.weight.detach(), linear.out_features, linear.in_features
+        shape = n_out // _OUTPUTS, n_in // GROUP, _CODES[bits] + 64
+        packed = _in_huge_pages(shape)
+        n_blocks = max(1, _CHUNK // n_in // _OUTPUTS)  # the processor's cache has room for them
+        for begin in range(0, len(packed), n_blocks):
+            some = packed[begin : begin + n_blocks]
+            part = slice(begin * _OUTPUTS, (begin + len(some)) * _OUTPUTS)
+            codes, scales = rounded(weight[part], bits) if rows is None else rows(part)
+            some[:, :, : _CODES[bits]] = _in_blocks(codes, n_in // GROUP)
+            by_block = scales.view(len(some), _OUTPUTS, -1, 2).permute(0, 2, 3, 1)
+            some[:, :, _CODES[bits] :].view(torch.float16).view(*by_block.shape).copy_(by_block)
+        self.register_buffer("packed", packed)
 
     @staticmethod
     def fits(linear: torch.nn.Linear) -> bool:
@@ -67,107 +87,54 @@ class FewBitsLinear(torch.nn.Module):
         return not any(getattr(linear, name) % multiple for name, multiple in _MULTIPLES.items())
 
     @property
+    def groups(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Codes (out_features, in_features) uint8, and scales (out_features, in_features / 32, 2) float16."""
+        stored = self.packed[:, :, _CODES[self.bits] :].contiguous().view(torch.float16)
+        scales = stored.view(*self.packed.shape[:2], 2, _OUTPUTS).permute(0, 3, 1, 2).flatten(0, 1)
+        codes = _in_rows(self.packed[:, :, : _CODES[self.bits]])
+        if self.bits == 4:
+            codes = torch.stack((codes & 15, codes >> 4), dim=2)
+        return codes.flatten(1), scales
+
+    @property
     def weight(self) -> torch.Tensor:
         """(out_features, in_features) bfloat16, made at every call."""
-        raise NotImplementedError
+        codes, scales = self.groups
+        n, halves = len(codes), 2 if self.bits == 6 else 1
+        scale, zero = scales.float()[..., :halves, None], scales.float()[..., 1:, None]
+        steps = codes.view(n, -1, halves, GROUP // halves).float() - (8 if self.bits == 4 else 128)
+        numbers = steps * scale if self.bits == 6 else steps * scale + zero
+        return numbers.view(n, -1).to(torch.bfloat16)
 
     @property
     def weight_bytes(self) -> int:
         """Bytes that a step reads."""
-        return self.packed.nbytes + (0 if self.scale is None else self.scale.nbytes)
+        return self.packed.nbytes
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """As that of `torch.nn.Linear`."""
         if input.dtype is not torch.bfloat16:
             checks.fail("few_bits", "input", "be bfloat16, as the model was", input.dtype)
-        if not _takes(input, self.packed, self.scale):
+        if not _takes(input, self.packed):
             return F.linear(input, self.weight, self.bias)
-        output = _product(input.reshape(-1, self.in_features), self.packed, self.scale)
+        rows = input.reshape(-1, self.in_features).contiguous()
+        output = _product(rows, self.packed.contiguous(), self.bits)
         if self.bias is not None:
             output += self.bias
         return output.view(*input.shape[:-1], self.out_features)
 
     def extra_repr(self) -> str:
         """The text that `print` shows."""
-        names = ("in_features", "out_features")
+        names = ("in_features", "out_features", "bits")
         return (
             ", ".join(f"{name}={getattr(self, name)}" for name in names) + f", bias={self.bias is not None}"
         )
 
 
-class Int8Linear(FewBitsLinear):
-    """Weights of 8 bits, rounded to nearest."""
-
-    def __init__(self, linear: torch.nn.Linear):
-        super().__init__(linear)
-        weight = linear.weight.detach()
-        codes, scale = (
-            torch.empty(weight.shape, dtype=torch.int8),
-            torch.empty(len(weight), dtype=torch.bfloat16),
-        )
-        n_rows = max(1, _CHUNK // weight.shape[1])  # the processor's cache has room for them
-        for begin in range(0, len(weight), n_rows):
-            part = slice(begin, begin + n_rows)
-            numbers = weight[part].float()
-            scale[part] = numbers.abs().amax(dim=1) / 127
-            steps = numbers / scale[part].float().masked_fill(scale[part] == 0, 1)[:, None]
-            codes[part] = steps.round_().clamp_(-127, 127)
-        stored = codes.view(torch.uint8) ^ 128
-        self.register_buffer("packed", _in_huge_pages([_in_blocks(stored, weight.shape[1] // GROUP)]))
-        self.register_buffer("scale", scale)
-
-    @property
-    def codes(self) -> torch.Tensor:
-        """(out_features, in_features) int8."""
-        return (_in_rows(self.packed).flatten(1) ^ 128).view(torch.int8)
-
-    @property
-    def weight(self) -> torch.Tensor:
-        """See FewBitsLinear."""
-        assert self.scale is not None
-        return self.codes.to(self.scale.dtype).mul_(self.scale[:, None])
-
-
-class Int4Linear(FewBitsLinear):
-    """Weights of 4 bits.
-
-    Args:
-        rows: of a slice of the outputs, whole blocks of 16: codes as `paired` makes them, and scale and zero
-            (rows, in_features / 32), which become bfloat16. None: `rounded` of the weights of `linear`.
-    """
-
-    def __init__(
-        self,
-        linear: torch.nn.Linear,
-        rows: Callable[[slice], Groups] | None = None,
-    ):
-        super().__init__(linear)
-        weight, n_out, n_in = linear.weight.detach(), linear.out_features, linear.in_features
-        packed = torch.empty(n_out // _OUTPUTS, n_in // GROUP, _BYTES, dtype=torch.uint8)
-        n_blocks = max(1, _CHUNK // n_in // _OUTPUTS)  # the processor's cache has room for them
-        for begin in range(0, len(packed), n_blocks):
-            some = slice(begin, begin + n_blocks)
-            part = slice(begin * _OUTPUTS, min(begin + n_blocks, len(packed)) * _OUTPUTS)
-            packed[some] = _packed(*(rounded(weight[part]) if rows is None else rows(part)))
-        self.register_buffer("packed", packed)
-        self.register_buffer("scale", None)
-
-    @property
-    def pairs(self) -> torch.Tensor:
-        """(out_features / 16, in_features / 32, 16, 2) bfloat16: scale and zero, a part of `packed`."""
-        return _pairs(self.packed)
-
-    @property
-    def weight(self) -> torch.Tensor:
-        """See FewBitsLinear."""
-        return _weight(self.packed)
-
-
 class JoinedLinear:
-    """Several layers of one input, whose outputs are one product of the kernels (`few_bits_step`).
+    """Several layers of one input, whose outputs are a product for each run of equal bits (`few_bits_step`).
 
-    The layers stay as they are, but their codes become views: they are in memory once. Scales of 8 bits are
-    held twice.
+    The layers stay as they are, but their codes become views: they are in memory once.
 
     Args:
         modules: `_modules` of the module that has the layers.
@@ -181,14 +148,16 @@ class JoinedLinear:
         self.modules, self.unchanged = modules, Unchanged()
         layers: list[Any] = [modules[name] for name in names]
         first = layers[0]
-        self._packed = _in_shared_pages([layer.packed for layer in layers])
-        at = 0
-        for layer in layers:
-            end = at + len(layer.packed)
-            layer.packed = self._packed[at:end]
-            at = end
-        self._scale = None if first.scale is None else _together([layer.scale for layer in layers])
-        self._bias = None if first.bias is None else _together([layer.bias for layer in layers])
+        #: codes of each product, and their bits
+        self._parts: list[tuple[torch.Tensor, int]] = []
+        for bits, some in itertools.groupby(layers, key=lambda layer: layer.bits):
+            together = list(some)
+            packed, at = _in_shared_pages([layer.packed for layer in together]), 0
+            self._parts.append((packed, bits))
+            for layer in together:
+                layer.packed = packed[at : at + len(layer.packed)]
+                at += len(layer.packed)
+        self._bias = None if first.bias is None else torch.cat([layer.bias for layer in layers])
         self.in_features = first.in_features
         self.out_features = sum(layer.out_features for layer in layers)
         for name in names:
@@ -201,38 +170,35 @@ class JoinedLinear:
 
     @staticmethod
     def fit(layers: Sequence[torch.nn.Module]) -> bool:
-        """Whether they are of one kind, with or without a bias, and with whole blocks of outputs."""
+        """Whether they are such layers, with or without a bias, and with whole blocks of outputs."""
         of = [layer for layer in layers if isinstance(layer, FewBitsLinear)]
         if len(of) < len(layers):
             return False
-        kinds = {(type(layer), layer.in_features, layer.bias is None) for layer in of}
+        kinds = {(layer.in_features, layer.bias is None) for layer in of}
         return len(kinds) == 1 and not any(layer.out_features % _BLOCK for layer in of)
 
     @property
-    def addresses(self) -> tuple[int, int, int, int, int]:
-        """As the kernels of a step take it (poplar_ops/cpu/decoder/decoder_step.hpp): where the weights are,
-        the scales of 8 bits and the bias, 0 for none; in_features and out_features."""
-        scale = 0 if self._scale is None else self._scale.data_ptr()
-        bias = 0 if self._bias is None else self._bias.data_ptr()
-        return self._packed.data_ptr(), scale, bias, self.in_features, self.out_features
+    def addresses(self) -> tuple[list[tuple[int, int, int]], int, int]:
+        """As the kernels of a step take it (poplar_ops/cpu/decoder/decoder_step.hpp): where the weights of
+        each product are, their bits and outputs; where the bias is, 0 for none; in_features."""
+        parts = [(packed.data_ptr(), bits, len(packed) * _OUTPUTS) for packed, bits in self._parts]
+        return parts, 0 if self._bias is None else self._bias.data_ptr(), self.in_features
 
 
-def _takes(rows: torch.Tensor, packed: torch.Tensor, scale: torch.Tensor | None) -> bool:
+def _takes(rows: torch.Tensor, packed: torch.Tensor) -> bool:
     """Whether the CPU kernels, which get addresses alone, may multiply: they are built, no tensor was
     converted or moved to another device, and PyTorch traces nothing and needs no gradient."""
     if _cpu is None or torch.compiler.is_compiling() or (rows.requires_grad and torch.is_grad_enabled()):
         return False
-    numbers = (rows,) if scale is None else (rows, scale)
-    return packed.is_cpu and all(x.is_cpu and x.dtype is torch.bfloat16 for x in numbers)
+    return packed.is_cpu and rows.is_cpu and rows.dtype is torch.bfloat16
 
 
-def _product(rows: torch.Tensor, packed: torch.Tensor, scale: torch.Tensor | None) -> torch.Tensor:
-    rows, packed = rows.contiguous(), packed.contiguous()
+def _product(rows: torch.Tensor, packed: torch.Tensor, bits: int) -> torch.Tensor:
     output = rows.new_empty(len(rows), len(packed) * _OUTPUTS)
     _cpu.few_bits_product(
         rows.data_ptr(),
         packed.data_ptr(),
-        0 if scale is None else scale.contiguous().data_ptr(),
+        bits,
         output.data_ptr(),
         len(rows),
         packed.shape[1] * GROUP,
@@ -261,42 +227,19 @@ def paired(codes: torch.Tensor) -> torch.Tensor:
     return (halves[:, :, 0] | halves[:, :, 1] << 4).view(len(codes), -1)
 
 
-def rounded(weight: torch.Tensor) -> Groups:
-    """`round_to_groups`, with the codes in pairs."""
-    codes, scale, zero = round_to_groups(weight)
-    return paired(codes), scale, zero
+def rounded(weight: torch.Tensor, bits: int) -> Groups:
+    """`round_to_groups`, with codes of 4 bits in pairs."""
+    codes, scales = round_to_groups(weight, bits)
+    return paired(codes) if bits == 4 else codes, scales
 
 
-def _packed(pairs_of_codes: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor) -> torch.Tensor:
-    """As poplar_ops/cpu/decoder/few_bits_product.hpp says."""
-    blocks, groups = len(pairs_of_codes) // _OUTPUTS, pairs_of_codes.shape[1] * 2 // GROUP
-    pairs = torch.stack((scale, zero), dim=2).to(torch.bfloat16).view(blocks, _OUTPUTS, groups, 2)
-    packed = torch.empty(blocks, groups, _BYTES, dtype=torch.uint8)
-    packed[:, :, :_CODES] = _in_blocks(pairs_of_codes, groups)
-    _pairs(packed).copy_(pairs.transpose(1, 2))
-    return packed
-
-
-def _pairs(packed: torch.Tensor) -> torch.Tensor:
-    pairs = packed[:, :, _CODES:].view(torch.bfloat16)
-    return pairs.view(*packed.shape[:2], _OUTPUTS, 2)
-
-
-def _weight(packed: torch.Tensor) -> torch.Tensor:
-    """(out_features, in_features) bfloat16."""
-    nibbles = _in_rows(packed[:, :, :_CODES])
-    codes = torch.stack((nibbles & 15, nibbles >> 4), dim=2).flatten(2)
-    scale, zero = _pairs(packed).transpose(1, 2).flatten(0, 1)[..., None].unbind(dim=2)
-    return codes.to(torch.bfloat16).sub_(8).mul_(scale).add_(zero).flatten(1)
-
-
-def _in_huge_pages(parts: list[torch.Tensor]) -> torch.Tensor:
-    """All parts in pages of 2 MB where the system has them, if they fill some: a product reads a page and
+def _in_huge_pages(shape: tuple[int, ...]) -> torch.Tensor:
+    """Bytes in pages of 2 MB where the system has them, if they fill some: a product reads a page and
     leaves it."""
-    n_bytes = sum(part.nbytes for part in parts)
+    n_bytes = math.prod(shape)
     if n_bytes < _HUGE or not hasattr(mmap, "MADV_HUGEPAGE"):
-        return _together(parts)
-    return _copied(parts, *_huge_pages(n_bytes))
+        return torch.empty(shape, dtype=torch.uint8)
+    return _bytes_of(*_huge_pages(n_bytes), shape)
 
 
 #: memory that is shared out, as long as some of it is used, and where in it the rest begins and ends
@@ -307,15 +250,16 @@ def _in_shared_pages(parts: list[torch.Tensor]) -> torch.Tensor:
     """In pages of 2 MB, together with others where they fill none: a product takes some 1.7 times as long
     from small pages of a virtual machine. The memory is given back when nothing of it is used any more."""
     global _shared
-    n_bytes = sum(part.nbytes for part in parts)
+    shape = sum(map(len, parts)), *parts[0].shape[1:]
+    n_bytes = math.prod(shape)
     if n_bytes >= _HUGE or not hasattr(mmap, "MADV_HUGEPAGE"):
-        return _in_huge_pages(parts)
+        return parts[0] if len(parts) == 1 else torch.cat(parts, out=_in_huge_pages(shape))
     memory, begin, end = (None, 0, 0) if _shared is None else (_shared[0](), *_shared[1:])
     if memory is None or begin + n_bytes > end:
         memory, begin = _huge_pages(_SHARED)
         end = begin + _SHARED
     _shared = weakref.ref(memory), -(-(begin + n_bytes) // 64) * 64, end  # in whole lines
-    return _copied(parts, memory, begin)
+    return torch.cat(parts, out=_bytes_of(memory, begin, shape))
 
 
 def _huge_pages(n_bytes: int) -> tuple[mmap.mmap, int]:
@@ -326,27 +270,25 @@ def _huge_pages(n_bytes: int) -> tuple[mmap.mmap, int]:
     return memory, -torch.frombuffer(memory, dtype=torch.uint8).data_ptr() % _PAGE
 
 
-def _copied(parts: list[torch.Tensor], memory: mmap.mmap, begin: int) -> torch.Tensor:
-    count, rest = sum(part.numel() for part in parts), parts[0].shape[1:]
-    to = torch.frombuffer(memory, dtype=parts[0].dtype, count=count, offset=begin)
-    return torch.cat(parts, out=to.view(-1, *rest))
+def _bytes_of(memory: mmap.mmap, begin: int, shape: tuple[int, ...]) -> torch.Tensor:
+    return torch.frombuffer(memory, dtype=torch.uint8, count=math.prod(shape), offset=begin).view(shape)
 
 
-def _together(tensors: list[torch.Tensor]) -> torch.Tensor:
-    return torch.cat(tensors) if len(tensors) > 1 else tensors[0]
-
-
-def round_to_groups(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Weights (n, m) of any float type in groups of 32 along m: from the lowest of a group to its highest in
-    15 steps.
+def round_to_groups(weight: torch.Tensor, bits: int) -> Groups:
+    """Weights (n, m) of any float type in groups of 32 along m: with 4 bits from the lowest of a group to its
+    highest in 15 steps, with 8 from its largest magnitude's negative in 254.
 
     Returns:
-        codes (n, m) uint8, and scale and zero (n, m / 32) bfloat16.
+        codes (n, m) uint8, and scale and zero (n, m / 32, 2) float16.
     """
     grouped = weight.float().view(weight.shape[0], -1, GROUP)
     low, high = grouped.amin(dim=2), grouped.amax(dim=2)
-    scale = ((high - low) / 15).to(torch.bfloat16)
-    zero = (low + 8 * scale.float()).to(torch.bfloat16)
+    if bits == 4:
+        offset, scale = 8, ((high - low) / 15).half()
+        zero = (low + 8 * scale.float()).half()
+    else:
+        offset, scale = 128, (torch.maximum(high, -low) / 127).half()
+        zero = torch.zeros_like(scale)
     steps = (grouped - zero.float()[:, :, None]).div_(scale.float().masked_fill(scale == 0, 1)[:, :, None])
-    codes = steps.round_().add_(8).clamp_(0, 15)
-    return codes.to(torch.uint8).view(weight.shape), scale, zero
+    codes = steps.round_().add_(offset).clamp_(0 if bits == 4 else 1, 2 * offset - 1)
+    return codes.to(torch.uint8).view(weight.shape), torch.stack((scale, zero), dim=2)

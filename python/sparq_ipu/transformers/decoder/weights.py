@@ -7,19 +7,27 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import dataclasses
-from typing import Any, Callable, Iterator, Tuple
+from typing import Any, Callable, Iterator, NamedTuple
 
 import torch
 from transformers import PreTrainedModel
 
-from sparq_ipu.transformers.decoder.few_bits import FewBitsLinear, Groups, Int4Linear, Int8Linear
+from sparq_ipu.transformers.decoder.few_bits import FewBitsLinear, Groups, rounded
 from sparq_ipu.transformers.settings.layers import WEIGHTS
 from sparq_reference import checks
 
 #: Rows of a product of PyTorch in a prompt. So many take little longer than one.
 ROWS = 128
-#: rows of a layer, and whether its file has 4 bits for each weight
-Stored = Tuple[Callable[[slice], Groups], bool]
+
+
+class Stored(NamedTuple):
+    """A linear layer in a file."""
+
+    #: as of `FewBitsLinear`; None: of a kind that it does not take
+    bits: int | None
+    #: of a slice of its outputs: as the file has them, and in float32
+    groups: Callable[[slice], Groups]
+    numbers: Callable[[slice], torch.Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,9 +35,10 @@ class FewBits:
     """The report of `quantise_weights`.
 
     Attributes:
-        weights: "int8" or "int4".
-        layers: the number of linear layers by "int8" and "int4"; "as in the file" counts those
-            of 4 bits that were not rounded anew, and "left" those of a shape that the kernels do not take.
+        weights: "int8" or "int4", or "as in the file".
+        layers: the number of linear layers by "int8" (with kinds of 5 and 6 bits) and "int4", of these layers
+            "as in the file" and "rounded anew"; "left" have 16 bits: the kernels do not take their shape,
+            or the kind that the file has.
         bytes_before, bytes_after: of these layers, what a step reads.
     """
 
@@ -56,7 +65,7 @@ def check_weights(op: str, weights: object) -> None:
 
 def quantise_weights(
     model: PreTrainedModel,
-    weights: str,
+    weights: str | None,
     *,
     stored: Callable[[str], Stored | None] | None = None,
     op: str = "quantise_weights",
@@ -64,19 +73,21 @@ def quantise_weights(
     """Replace the linear layers of a model by ones of few bits, for good: former weights are not kept.
 
     Embeddings keep 16 bits, for a token reads one row of them. With "int4" the output layer has 8 bits: it is
-    the last product before a token is chosen, and a GGUF of 4 bits has more there too.
+    the last product before a token is chosen.
 
     Args:
         model: in bfloat16 (`dtype=torch.bfloat16`), on the CPU, in eval mode.
-        weights: "int8" or "int4", see `sparq_ipu.transformers.decoder.few_bits`.
-        stored: with "int4", the rows of a layer of this name in its file (see `Int4Linear`), and whether they
-            have 4 bits there. None, and a layer for which it returns None: the weights in memory.
+        weights: "int8" or "int4", the most bits of a layer, see `sparq_ipu.transformers.decoder.few_bits`.
+        stored: the layer of this name in a file. What has no more bits there stays as it is. None, and a
+            layer for which it returns None: the weights in memory. With it `weights` may be None: nothing is
+            rounded.
         op: what messages begin with.
 
     Raises:
         ValueError: `<op>: <argument> must <rule>, got <value>`. The model is then unchanged.
     """
-    check_weights(op, weights)
+    if stored is None or weights is not None:
+        check_weights(op, weights)
     if not isinstance(model, PreTrainedModel):
         checks.fail(op, "model", "be a transformers PreTrainedModel", type(model).__name__)
     before = {_kind(module) for module in model.modules() if isinstance(module, FewBitsLinear)}
@@ -96,28 +107,42 @@ def quantise_weights(
             checks.fail(op, "model", "be on the CPU", module.weight.device.type)
     output: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
 
-    def made_of(item: tuple[str, torch.nn.Linear]) -> tuple[FewBitsLinear, bool]:
+    def made_of(item: tuple[str, torch.nn.Linear]) -> tuple[FewBitsLinear | None, bool]:
         name, module = item
-        if weights == "int8" or module is output:
-            return Int8Linear(module), False
-        rows, is_stored = (stored and stored(name)) or (None, False)
-        return Int4Linear(module, rows), is_stored
+        most = 4 if weights == "int4" and module is not output else 8
+        of_file = stored(name) if stored else None
+        if of_file is not None and of_file.bits is not None and of_file.bits <= most:
+            return FewBitsLinear(module, of_file.bits, of_file.groups), True
+        if weights is None:
+            return None, True
+        numbers = of_file.numbers if of_file is not None else module.weight.detach().__getitem__
+        return FewBitsLinear(module, most, lambda part: rounded(numbers(part), most)), False
 
     once = {id(module): (name, module) for name, module in reversed(fitting.items())}
     # the largest first: the output layer takes one thread as long as half of the others take
     once = dict(sorted(once.items(), key=lambda item: -item[1][1].weight.numel()))
     with conversion_threads() as pool:
-        both = dict(zip(once, pool.map(made_of, once.values())))
-    made = {key: module for key, (module, _) in both.items()}
-    layers = {"int8": 0, "int4": 0, "as in the file": 0, "left": len(linear) - len(fitting)}
-    for few, is_stored in both.values():
+        made = dict(zip(once, pool.map(made_of, once.values())))
+    layers = {
+        "int8": 0,
+        "int4": 0,
+        "as in the file": 0,
+        "rounded anew": 0,
+        "left": len(linear) - len(fitting),
+    }
+    bytes_before = bytes_after = 0
+    for key, (few, is_stored) in made.items():
+        if few is None:
+            layers["left"] += 1
+            continue
         layers[_kind(few)] += 1
-        layers["as in the file"] += is_stored
-    bytes_before = sum(m.weight.nbytes for m in {id(m): m for m in fitting.values()}.values())
+        layers["as in the file" if is_stored else "rounded anew"] += 1
+        bytes_before += once[key][1].weight.nbytes
+        bytes_after += few.weight_bytes
     for name, module in fitting.items():
         parent, _, last = name.rpartition(".")
-        setattr(model.get_submodule(parent), last, made[id(module)])
-    return FewBits(weights, layers, bytes_before, sum(m.weight_bytes for m in made.values()))
+        setattr(model.get_submodule(parent), last, made[id(module)][0] or module)
+    return FewBits(weights or "as in the file", layers, bytes_before, bytes_after)
 
 
 @contextlib.contextmanager
@@ -140,7 +165,7 @@ def weights_of(model: Any) -> str | None:
 
 
 def _kind(module: FewBitsLinear) -> str:
-    return "int4" if isinstance(module, Int4Linear) else "int8"
+    return "int4" if module.bits == 4 else "int8"
 
 
 def piece_rows(model: torch.nn.Module) -> int:

@@ -153,7 +153,7 @@ class Checkpoint:
             return config_of(self.file)
 
     def types(self, dtype: str | None, weights: str | None) -> tuple[str, str | None]:
-        """The type of a model's numbers and the bits of its weights.
+        """The type of a model's numbers and the bits of most of its weights.
 
         With neither given, they are as in the file: int4 for a .gguf file of up to 4 bits, int8 for 5 to 8,
         bfloat16, or float32 for float16 and float32.
@@ -219,20 +219,22 @@ class Checkpoint:
         Args:
             progress: called with the share of a .gguf file that is converted.
         """
-        dtype, weights = self.types(dtype, weights)
+        of_file = dtype is None and weights is None and self._is_file  # so few bits as the file has
+        dtype, few = self.types(dtype, weights)
         torch, _ = import_torch("load_model")
-        if weights is not None:
+        if few is not None:
             from sparq_ipu.transformers.decoder import weights as few_bits
 
-            few_bits.check_weights("load_model", weights)
-        model, stored = self._loaded(getattr(torch, dtype), weights, progress)
+            few_bits.check_weights("load_model", few)
+        asked = None if of_file else few
+        model, stored = self._loaded(getattr(torch, dtype), asked if few else "all", progress)
         model = model.eval().requires_grad_(False)
-        if weights is not None:
-            self.few_bits = few_bits.quantise_weights(model, weights, stored=stored, op="load_model")
+        if few is not None:
+            self.few_bits = few_bits.quantise_weights(model, asked, stored=stored, op="load_model")
         return model
 
     def _loaded(self, dtype: Any, weights: str | None, progress: Any) -> Any:
-        """The model with weights of 16 or 32 bits, and a function for the 4-bit weights that a file has."""
+        """The model, and a function for the weights of few bits that a file has, which it then lacks."""
         import transformers
 
         config = self.config
@@ -241,7 +243,7 @@ class Checkpoint:
 
             with refused(str(self.path)):
                 of_file = GgufModel(self.file, config, progress)
-                return of_file.load(dtype, weights == "int4"), of_file.stored
+                return of_file.load(dtype, weights), of_file.stored
         check_weights(self.path, int(getattr(config, "num_hidden_layers", 0) or 0))
         name = "dtype" if hasattr(config, "dtype") else "torch_dtype"
         with refused(f"the weights of {self.path}"):
@@ -269,9 +271,9 @@ def load_model(
         path: as of `Checkpoint`.
         dtype: "float32", "float16" or "bfloat16", of the weights in memory. None: as in the file, see
             `Checkpoint.types`.
-        weights: "int8" or "int4": linear layers have so few bits, through PyTorch's own products, which are
-            quick in bfloat16 alone; see `sparq_ipu.transformers.quantise_weights`. The 4-bit weights of a
-            .gguf file stay as they are. None: as in the file if `dtype` is None too, else all bits.
+        weights: "int8" or "int4", the most bits that linear layers have: those with more in a .gguf file are
+            rounded anew, see `sparq_ipu.transformers.quantise_weights`. None: as in the file if `dtype` is
+            None too, else all bits.
     Returns: (model, tokenizer): the model in eval mode on the CPU, gradients off; tokenizer None if the
         directory has none.
     Raises: FileNotFoundError, ValueError naming the argument; ImportError without transformers, or without

@@ -12,7 +12,7 @@ import torch
 import transformers
 from transformers import modeling_gguf_pytorch_utils
 
-from sparq_ipu.transformers.decoder.few_bits import FewBitsLinear, Groups, rounded
+from sparq_ipu.transformers.decoder.few_bits import FewBitsLinear
 from sparq_ipu.transformers.decoder.gguf_groups import KINDS, groups_of
 from sparq_ipu.transformers.decoder.weights import Stored, conversion_threads
 from sparq_ipu.transformers.loading.gguf_file import GgufFile, Tensor
@@ -130,6 +130,7 @@ class GgufModel:
         with torch.device("meta"):
             models: Any = transformers.AutoModelForCausalLM
             self._empty = models.from_config(config, attn_implementation="sdpa")
+        self._output = self._empty.get_output_embeddings()
         processor = converters.TENSOR_PROCESSORS.get(file.architecture, converters.TensorProcessor)
         self._processor: Any = processor(config=config.to_dict())
         self._moves_rows = type(self._processor).__name__ in _MOVE_ROWS
@@ -163,24 +164,30 @@ class GgufModel:
         return known or "_exps" in name or "_probs_b" in name or not self._moves_rows
 
     def stored(self, name: str) -> Stored | None:
-        """The rows of the linear layer `name`: what has 4 bits in the file stays as it is there."""
-        found = next((n for n, of in self._names.items() if of == f"{name}.weight"), None)
+        """The linear layer `name`; None where more is done to it than moving rows."""
+        weight = f"{name}.weight"
+        if self._config.tie_word_embeddings and self._empty.get_submodule(name) is self._output:
+            weight = next(n for n, p in self._empty.named_parameters() if p is self._output.weight)
+        found = next((n for n, of in self._names.items() if of == weight), None)
         tensor = None if found is None else self._file.tensors.get(found)
         order = None if tensor is None else self._order(tensor)
         if tensor is None or order is None:
             return None
-        return functools.partial(self._groups, tensor, order), tensor.kind.name in KINDS
+        kind, rows = tensor.kind, functools.partial(self._rows, tensor, order)
+        return Stored(
+            KINDS[kind.name][0] if kind.name in KINDS else None,
+            lambda part: groups_of(kind, rows(part)),
+            lambda part: torch.from_numpy(_numbers(kind, rows(part))),
+        )
 
-    def _groups(self, tensor: Tensor, order: np.ndarray, part: slice) -> Groups:
-        data = tensor.data[order[part]]
+    def _rows(self, tensor: Tensor, order: np.ndarray, part: slice) -> np.ndarray:
+        data: np.ndarray = tensor.data[order[part]]
         self._converted(data.nbytes)
-        if tensor.kind.name in KINDS:
-            return groups_of(tensor.kind, data)
-        return rounded(torch.from_numpy(_numbers(tensor.kind, data)).bfloat16())
+        return data
 
     def _converted(self, n_bytes: int) -> None:
         self._done += n_bytes
-        self._progress(self._done / self._total)
+        self._progress(min(1.0, self._done / self._total))  # a tied output layer is read twice
 
     def _order(self, tensor: Tensor) -> np.ndarray | None:
         """Which row of the file is each row of the model; None where more is done than moving rows."""
@@ -190,19 +197,18 @@ class GgufModel:
         result = self._processor.process(rows, tensor.name, tensor_key_mapping=self._names)
         return np.asarray(result.weights)[:, 0]
 
-    def load(self, dtype: torch.dtype, few_bits: bool) -> Any:
+    def load(self, dtype: torch.dtype, weights: str | None) -> Any:
         """The model, with its weights converted by all threads of PyTorch.
 
         Args:
-            few_bits: layers that `stored` has get no weights here.
+            weights: of `quantise_weights`, which gives weights to the layers that get none here; "all": none.
         """
-        output = self._empty.get_output_embeddings()
-        skipped = {
-            f"{name}.weight"
-            for name, module in self._empty.named_modules()
-            if few_bits and type(module) is torch.nn.Linear and module is not output
-            if FewBitsLinear.fits(module) and self.stored(name)
-        }
+        skipped = set()
+        for name, module in self._empty.named_modules():
+            if weights != "all" and type(module) is torch.nn.Linear and FewBitsLinear.fits(module):
+                of_file = self.stored(name)
+                if of_file is not None and (weights or of_file.bits is not None):
+                    skipped.add(f"{name}.weight")
         parsed_parameters: dict[str, Any] = {"tensors": {}}
         state: dict[str, torch.Tensor] = parsed_parameters["tensors"]
         with conversion_threads() as pool:
