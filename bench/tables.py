@@ -79,6 +79,23 @@ def products(rows: list[Row]) -> str:
     return rates(rows, "n_rows", "{} rows")
 
 
+def short(rows: list[Row]) -> str:
+    """SparQ's rate over that of dense attention at short lengths."""
+    # One file has a run for each top_k: dense attention, then SparQ, at each length.
+    ratios = {
+        (sparq["top_k"], sparq["seq_len"]): sparq["tokens_per_second"] / dense["tokens_per_second"]
+        for dense, sparq in zip(rows, rows[1:])
+        if (dense["method"], sparq["method"]) == ("dense", "sparq") and dense["seq_len"] == sparq["seq_len"]
+    }
+    lengths = sorted({length for _, length in ratios})
+    lines = [
+        [str(top_k), *(f"{ratios[top_k, length]:.2f}" for length in lengths)]
+        for top_k in sorted({top_k for top_k, _ in ratios})
+    ]
+    head = ["`top_k`", *(f"{length:,} positions" for length in lengths)]
+    return f"{markdown_table(head, lines)}\n\n{caption(rows)}"
+
+
 def predictions(rows: list[Row]) -> str:
     """Predicted and measured times of a model."""
     lines = []
@@ -120,6 +137,7 @@ def servers(rows: list[Row]) -> str:
 ROWS = {
     "servers": ("serve.jsonl", servers),
     "predictions": ("predictions.jsonl", predictions),
+    "short": ("short_decode.jsonl", short),
     "kernels": ("cpu_sparq.jsonl", kernels),
     "prompts": ("prompt.jsonl", prompts),
     "products": ("products.jsonl", products),

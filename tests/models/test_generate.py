@@ -266,8 +266,8 @@ def test_the_settings_that_were_used(checkpoint, capsys, tmp_path):
     first = "layer 0: mean_value=False"
     rows = tmp_path / "rows"
     for options, said in [
-        ((), f"rank=8 {same[7:]}271 index_bits=2; {first}"),
-        (("--rank", "3"), f"{same}262 index_bits=2; {first}"),
+        ((), f"rank=8 {same[7:]}1024 index_bits=2; {first}"),
+        (("--rank", "3"), f"{same}1024 index_bits=2; {first}"),
         (
             ("--settings", str(tmp_path / "file")),
             "rank=3 top_k=9 n_local=0 mean_value=True min_seq_len=0 index_bits=16; layer 0: dense",
@@ -416,11 +416,11 @@ def test_blocks_of_a_prompt(checkpoint, capsys, monkeypatch):
 
 def test_a_short_text_says_so(checkpoint, capsys):
     assert call(checkpoint) == 0
-    words = "short     every token was decoded densely: SparQ reads less from 271 tokens on"
+    words = "short     every token was decoded densely: SparQ pays from about 1024 tokens on"
     out = capsys.readouterr().out
     assert words in out and "1.00 times as many" in out
     assert call(checkpoint, "--published") == 0
-    words = "short     dense attention reads less: SparQ reads less from 173 tokens on"
+    words = "short     dense may be faster: SparQ pays from about 512 tokens on"
     assert words in capsys.readouterr().out
     assert call(checkpoint, "--rank", "3", "--top-k", "4") == 0  # negative control
     assert "short " not in capsys.readouterr().out

@@ -50,9 +50,7 @@ def test_the_verdict() -> None:
     assert plan_of(of_7b, 8192).verdict.startswith("SparQ gains 4% in tokens/s at 8,192 positions.")
     assert "faster from about 1,200 positions on" in plan_of(of_7b, 8192).verdict
     assert plan_of(of_7b, 2048).verdict.startswith("SparQ gains nothing at 2,048 positions.")
-    assert plan_of(of_7b, 100).verdict == (
-        "SparQ gains nothing at 100 positions: it reads less only from 263 on."
-    )
+    assert plan_of(of_7b, 100).verdict == ("SparQ gains nothing at 100 positions: it is used from 1,024 on.")
     busy = plan_of(of_7b, 8192, Timed(100, 1, 0.5, spread=1.4)).verdict
     assert busy.startswith("Other programs were running, so repeat this on an idle machine. SparQ gains 4%")
     fast = plan_of(of_7b, 8192, Timed(1, 1, 0.1, break_even=None)).verdict
@@ -100,7 +98,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     config.save_pretrained(tmp_path)
     file = tmp_path / "rows.jsonl"
     for model, more in ((tmp_path, []), (tmp_path / "config.json", ["--k", "32", "--weights", "int8"])):
-        words = [str(model), "--device", "cpu", "--S", "600", "--quiet", "--json", str(file), *more]
+        words = [str(model), "--device", "cpu", "--S", "1200", "--quiet", "--json", str(file), *more]
         assert plan_command.main(words) == 0
     out = capsys.readouterr().out
     assert "SparQ " in out.splitlines()[0] and "| dense | " in out and "3 of 3 layers" in out

@@ -93,7 +93,7 @@ class CpuPlan:
 
     @property
     def is_short(self) -> bool:
-        """SparQ would read as much as dense attention, so all tokens are decoded densely."""
+        """All tokens are decoded densely."""
         return self.seq_len < self.settings.min_seq_len
 
     def step_seconds(self, method: str) -> float:
@@ -110,7 +110,7 @@ class CpuPlan:
         """What SparQ gains."""
         at, gain = f"at {self.seq_len:,} positions", self.step_seconds("dense") / self.step_seconds("sparq")
         if self.is_short:
-            return f"SparQ gains nothing {at}: it reads less only from {self.settings.min_seq_len:,} on."
+            return f"SparQ gains nothing {at}: it is used from {self.settings.min_seq_len:,} on."
         if gain < _LEAST_GAIN:
             line = f"SparQ gains nothing {at}."
         elif gain < 2:

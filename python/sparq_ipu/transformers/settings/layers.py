@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any, List, Mapping, Optional, Sequence
 
 import sparq_reference
-from sparq_reference import checks, transfers
+from sparq_reference import checks
 
 #: What docs/settings.md recommends at head_dim 64, and what `enable(model)` has there: see `complete`.
 #: The first layer attends diffusely: the mean value costs more quality there than in all other layers.
@@ -103,19 +103,13 @@ def dense_attention_of(window: int | None) -> sparq_reference.WindowSettings | N
     return None if window is None else sparq_reference.WindowSettings(window, window, 0)
 
 
-def pays_from(settings: LayerSettings, head_dim: int) -> int:
-    """The length from which on these settings read fewer bytes than dense attention."""
-    # SparQ gains with every position behind top_k: before it, it reads all of them and their index
-    low, high = min(settings.top_k, checks.MAX_CAPACITY), checks.MAX_CAPACITY
-    while low < high:
-        middle = (low + high) // 2
-        if transfers.sparq_bytes(
-            middle, head_dim, settings.rank, min(settings.top_k, middle), settings.index_bits or 16
-        ) < transfers.dense_bytes(middle, head_dim):
-            high = middle
-        else:
-            low = middle + 1
-    return low
+def pays_from(top_k: int) -> int:
+    """The length from which on SparQ is used by default: top_k is a quarter of it.
+
+    SparQ reads less before that too. But a short cache stays in the processor's own caches, where dense
+    attention is faster (docs/benchmarks.md).
+    """
+    return min(4 * top_k, checks.MAX_CAPACITY)
 
 
 def recommended_top_k(positions: int) -> int:
@@ -159,7 +153,7 @@ def complete(
         layer: its index; None: a layer that nothing special is recommended for.
         published: those of arXiv:2312.04985 instead: the same in all layers, a key index of 16 bits unless
             the cache has another, no dense attention.
-        can_be_dense: the cache can attend densely, below the length at which SparQ reads less.
+        can_be_dense: the cache can attend densely, below the length from which on SparQ is used.
 
     Raises:
         ValueError: as `LayerSettings`.
@@ -174,7 +168,7 @@ def complete(
     settings = LayerSettings.of(op, head_dim, {**default, **said})
     if published or not can_be_dense or "min_seq_len" in said or head_dim is None:
         return settings
-    return dataclasses.replace(settings, min_seq_len=pays_from(settings, head_dim))
+    return dataclasses.replace(settings, min_seq_len=pays_from(settings.top_k))
 
 
 def settings_of_layers(
