@@ -65,9 +65,12 @@ def test_rows_of_forms(monkeypatch: Any, capsys: Any) -> None:
 
 def test_the_pages_have_the_figures_of_the_rows() -> None:
     models = " ".join((ROOT / "docs/models.md").read_text().split())
-    qwen, windows = rows_of("shapes_qwen"), rows_of("shapes_windows")
+    qwen, windows, mix = rows_of("shapes_qwen"), rows_of("shapes_windows"), rows_of("forms")["mix"]
     ratio = rate(qwen["Qwen 3"]) / rate(qwen["Qwen 2"])
     assert f"Qwen 3 decodes {ratio:.2f} times the tokens/s of Qwen 2" in models and 0.95 <= ratio
     long, short = windows["its windows alone, 16384"], windows["its windows alone, 1024"]
     assert f"{rate(short):.0f} tokens/s at 1,024 positions and {rate(long):.0f} at 16,384" in models
     assert f"{long['bytes_of_windows'] / 1e6:.0f} MB" in models
+    serve = " ".join((ROOT / "docs/serve.md").read_text().split())
+    share = rate(mix) / rate(mix, "tokens_per_second_without")
+    assert f"{share:.2f} times the tokens/s" in serve and share >= 0.95
