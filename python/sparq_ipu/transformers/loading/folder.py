@@ -24,6 +24,8 @@ _COUNTS = {
 }
 _MAY_BE_NULL = ("num_key_value_heads", "head_dim", "intermediate_size")
 _REALS = {"rms_norm_eps": 1.0, "layer_norm_eps": 1.0, "rope_theta": 1e12}
+#: kinds of `quantization_config` whose layers stay as they are (`packed_folder`)
+_PACKED = ("awq", "gptq")
 #: a tensor of a layer, by its name
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d{1,9})\.")
 
@@ -65,6 +67,12 @@ def _check_numbers(file: Path, config: dict[str, Any]) -> None:
     kv_heads = config.get("num_key_value_heads")
     if type(heads) is type(kv_heads) is int:
         check("num_key_value_heads", f"divide num_attention_heads, {heads}", heads % kv_heads == 0)
+
+
+def packed_method(config: Any) -> str | None:
+    """How AutoAWQ or GPTQ made the weights of a config of transformers; None: neither did."""
+    method = dict(getattr(config, "quantization_config", None) or {}).get("quant_method")
+    return method if method in _PACKED else None
 
 
 def check_weights(folder: Path, n_layers: int) -> None:

@@ -154,6 +154,11 @@ class GgufFile:
         is_4 = self.number("general.file_type", -1) in _FOUR_BITS or bits is None or int(bits[0]) <= 4
         return "bfloat16", "int4" if is_4 else "int8"
 
+    def forget(self) -> None:
+        """Give back the memory of data that was read; it is read again where it is needed."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self._data.madvise(mmap.MADV_DONTNEED)
+
     # --- bytes
 
     def _take(self, n_bytes: int) -> int:

@@ -25,6 +25,8 @@ Progress = Callable[[float], None]
 _MOVE_ROWS = ("TensorProcessor", "LlamaTensorProcessor", "Gemma2TensorProcessor")
 #: numbers that are converted at a time
 _CHUNK = 1 << 18
+#: bytes of the file that are in memory at a time
+_KEPT = 1 << 24
 #: rotary factors, which are no parameters of a model
 _FACTORS = "rope_freqs.weight"
 _LONG_FACTORS = ("rope_factors_long.weight", "rope_factors_short.weight")
@@ -186,6 +188,8 @@ class GgufModel:
         return data
 
     def _converted(self, n_bytes: int) -> None:
+        if self._done // _KEPT < (self._done + n_bytes) // _KEPT:
+            self._file.forget()
         self._done += n_bytes
         self._progress(min(1.0, self._done / self._total))  # a tied output layer is read twice
 

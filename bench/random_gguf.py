@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A GGUF file of random weights in the shape of a model: large ones are timed without a download.
+
+    python bench/random_gguf.py llama-3-8b /tmp/llama.gguf
+    python bench/decode.py --model /tmp/llama.gguf --dtypes int4 --methods dense recommended --S 8192
+
+Layers are Q4_K, the embedding and the output layer Q6_K, as most of a Q4_K_M file. Every layer has the same
+weights. There is no usable tokenizer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+from lib.common import guarded
+
+#: architecture; layers, width, inner width, heads, KV heads, head_dim, vocabulary; base of rotary embedding
+SHAPES: dict[str, tuple[str, tuple[int, ...], float]] = {
+    "llama-3.2-3b": ("llama", (28, 3072, 8192, 24, 8, 128, 128256), 5e5),
+    "qwen3-4b": ("qwen3", (36, 2560, 9728, 32, 8, 128, 151936), 1e6),
+    "llama-3-8b": ("llama", (32, 4096, 14336, 32, 8, 128, 128256), 5e5),
+    "tiny": ("llama", (2, 256, 512, 4, 2, 64, 512), 1e4),
+}
+#: those whose output layer is the embedding
+TIED = ("llama-3.2-3b", "qwen3-4b")
+
+
+def blocks(kind: Any, shape: tuple[int, int], generator: np.random.Generator) -> np.ndarray:
+    """A matrix whose weights are about 1 / sqrt(inputs)."""
+    size, n_bytes = gguf.GGML_QUANT_SIZES[kind]
+    made = generator.integers(0, 256, (shape[0] * shape[1] // size, n_bytes), np.uint8)
+    halves, most = ((208,), 127 * 32) if kind.name == "Q6_K" else ((0, 2), 63 * 15)
+    for at, share in zip(halves, (1, 7.5)):  # a minimum in the middle of the codes
+        half = np.float16(share * 2 * shape[1] ** -0.5 / most)
+        made[:, at : at + 2] = np.frombuffer(half.tobytes(), np.uint8)
+    return made.reshape(shape[0], -1)
+
+
+def write(name: str, path: Path, seed: int = 0) -> None:
+    architecture, (n_layers, width, inner, heads, kv_heads, dim, vocabulary), base = SHAPES[name]
+    generator, kinds = np.random.default_rng(seed), gguf.GGMLQuantizationType
+    writer = gguf.GGUFWriter(path, architecture, use_temp_file=False)
+    writer.add_block_count(n_layers)
+    writer.add_context_length(1 << 17)
+    writer.add_embedding_length(width)
+    writer.add_feed_forward_length(inner)
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(kv_heads)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_dimension_count(dim)
+    writer.add_key_length(dim)
+    writer.add_value_length(dim)
+    writer.add_rope_freq_base(base)
+    writer.add_vocab_size(vocabulary)
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q4_K_M)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("llama-bpe" if architecture == "llama" else "qwen2")
+    writer.add_token_list([f"w{i}" for i in range(vocabulary)])
+    writer.add_token_types([1] * vocabulary)
+    writer.add_token_merges(["w 0", "w1 0"])
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(1)
+
+    def add(tensor: str, *shape: int, kind: Any = kinds.Q4_K) -> Any:
+        if len(shape) == 1:
+            return lambda prefix: writer.add_tensor(f"{prefix}{tensor}.weight", np.ones(shape, np.float32))
+        data = blocks(kind, shape, generator)  # type: ignore[arg-type]
+        return lambda prefix: writer.add_tensor(f"{prefix}{tensor}.weight", data, raw_dtype=kind)
+
+    add("token_embd", vocabulary, width, kind=kinds.Q6_K)("")
+    add("output_norm", width)("")
+    if name not in TIED:
+        add("output", vocabulary, width, kind=kinds.Q6_K)("")
+    of_layer = [add("attn_norm", width), add("ffn_norm", width), add("ffn_down", width, inner)]
+    of_layer += [add("attn_q", heads * dim, width), add("attn_output", width, heads * dim)]
+    of_layer += [add(part, kv_heads * dim, width) for part in ("attn_k", "attn_v")]
+    of_layer += [add(part, inner, width) for part in ("ffn_gate", "ffn_up")]
+    if architecture == "qwen3":
+        of_layer += [add("attn_q_norm", dim), add("attn_k_norm", dim)]
+    for layer in range(n_layers):
+        for tensor in of_layer:
+            tensor(f"blk.{layer}.")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def main(words: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("shape", choices=SHAPES)
+    parser.add_argument("path", type=Path, help="the file")
+    arguments = parser.parse_args(words)
+    write(arguments.shape, arguments.path)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(main))

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a file of 4-bit weights takes while it is loaded."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("gguf")
+
+import random_gguf
+
+LOAD = """
+import sys, torch, transformers
+from transformers.models.llama import modeling_llama
+from sparq_ipu.transformers.loading.checkpoints import Checkpoint
+
+def of_process(name):
+    (line,) = [line for line in open("/proc/self/status") if line.startswith(name)]
+    return int(line.split()[1]) << 10
+
+small = Checkpoint(sys.argv[1]).model()  # all modules are imported
+before = of_process("VmRSS")
+open("/proc/self/clear_refs", "w").write("5")  # the most so far is forgotten
+model = Checkpoint(sys.argv[2]).model()
+print(of_process("VmHWM") - before)
+"""
+
+
+def test_less_than_twice_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a shape whose embedding, which gets 16 bits, has a tenth of the weights, as that of 8B."""
+    if not Path("/proc/self/clear_refs").exists():
+        pytest.skip("the system does not say what a process took")
+    wide = ("llama", (8, 1024, 4096, 16, 8, 64, 8192), 1e4)
+    monkeypatch.setitem(random_gguf.SHAPES, "wide", wide)
+    files = [tmp_path / "tiny.gguf", tmp_path / "wide.gguf"]
+    for name, file in zip(("tiny", "wide"), files):
+        random_gguf.write(name, file)
+    run = subprocess.run(
+        [sys.executable, "-c", LOAD, *map(str, files)], capture_output=True, text=True, check=True
+    )
+    assert files[1].stat().st_size < int(run.stdout) < 2 * files[1].stat().st_size
