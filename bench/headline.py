@@ -16,7 +16,7 @@ import argparse
 import math
 import sys
 from pathlib import Path
-from typing import Any, Dict, Iterable, NamedTuple, cast
+from typing import Any, Dict, Iterable, List, NamedTuple, cast
 
 from lib.common import ROOT, Parser, Row, guarded
 from lib.decode_tables import PEERS, model_name, read_rows
@@ -35,7 +35,7 @@ LARGE = "Llama-3-8B"
 
 
 class Way(NamedTuple):
-    """A line of the picture: rows with this beginning of the method's name and these weights."""
+    """A line of the picture: rows of this method, or of a form of it (plain-sdpa), with these weights."""
 
     label: str
     method: str
@@ -47,14 +47,20 @@ DEFAULT = Way("SparQ, default settings (int4)", "recommended", "int4", "tab:red"
 DENSE = Way("dense, our cache and kernels (int4)", "dense", "int4", "tab:blue")
 OTHERS = (
     Way("OpenVINO GenAI (the file's weights)", "openvino", "gguf", "tab:green"),
+    Way("OpenVINO GenAI with XAttention", "openvino-xattention", "gguf", "tab:olive"),
     Way("llama.cpp (the file's weights)", "llama.cpp", "gguf", "tab:orange"),
     Way("transformers (bfloat16)", "plain", "bfloat16", "tab:gray"),
 )
-SHORT = {"openvino": "OpenVINO", "llama.cpp": "llama.cpp", "plain": "transformers"}
+SHORT = {
+    "openvino": "OpenVINO",
+    "openvino-xattention": "OpenVINO with XAttention",
+    "llama.cpp": "llama.cpp",
+    "plain": "transformers",
+}
 
 
 class Point(NamedTuple):
-    """What one way takes at one length."""
+    """A row: what one way takes at one length."""
 
     tokens_per_second: float
     #: to the first token; None: not measured
@@ -66,7 +72,18 @@ class Point(NamedTuple):
         return None if self.first is None else self.first + (NEW_TOKENS - 1) / self.tokens_per_second
 
 
-Points = Dict[str, Dict[int, Dict[str, Point]]]  # model -> positions -> method of a way
+Here = Dict[str, List[Point]]  # method of a way -> its rows at a length
+Points = Dict[str, Dict[int, Here]]  # model -> positions -> rows
+
+
+def fastest(rows: list[Point]) -> Point:
+    """The row with most tokens per second."""
+    return max(rows, key=lambda point: point.tokens_per_second)
+
+
+def least(seconds: Iterable[float | None]) -> float | None:
+    """The least of what was measured."""
+    return min((x for x in seconds if x is not None), default=None)
 
 
 def comparable(rows: list[Row]) -> list[Row]:
@@ -77,25 +94,33 @@ def comparable(rows: list[Row]) -> list[Row]:
     return [row for row in worked if row["cpu"] == worked[-1]["cpu"]]
 
 
+def way_of(row: Row) -> Way | None:
+    """The way of a row: that with the longest name that its method begins with."""
+    ways = [
+        way
+        for way in (DEFAULT, DENSE, *OTHERS)
+        if f"{row['method']}-".startswith(f"{way.method}-") and row["dtype"] == way.dtype
+    ]
+    return max(ways, key=lambda way: len(way.method), default=None)
+
+
 def points(rows: list[Row]) -> Points:
-    """The fastest row of each way, by model and length. Our two ways share one time of the prompt, for both
-    read it with the same code."""
+    """The rows of each way, by model and length. Our two ways share one time of the prompt, for both read it
+    with the same code."""
     found: Points = {}
     for row in rows:
         here = found.setdefault(row["model"], {}).setdefault(row["seq_len"], {})
-        for way in (DEFAULT, DENSE, *OTHERS):
-            if row["method"].startswith(way.method) and row["dtype"] == way.dtype:
-                before, first = here.get(way.method), row["first_token_seconds"]
-                firsts = [x for x in (first, before and before.first) if x is not None]
-                speed = max(row["tokens_per_second"], before.tokens_per_second if before else 0.0)
-                here[way.method] = Point(speed, min(firsts, default=None))
+        way = way_of(row)
+        if way is not None:
+            point = Point(row["tokens_per_second"], row["first_token_seconds"])
+            here.setdefault(way.method, []).append(point)
     for lengths in found.values():
         for here in lengths.values():
-            ours = [here[way.method] for way in (DEFAULT, DENSE) if way.method in here]
-            first = min((p.first for p in ours if p.first is not None), default=None)
+            ours = [point for way in (DEFAULT, DENSE) for point in here.get(way.method, [])]
+            first = least(point.first for point in ours)
             for way in (DEFAULT, DENSE):
                 if way.method in here:
-                    here[way.method] = here[way.method]._replace(first=first)
+                    here[way.method] = [fastest(here[way.method])._replace(first=first)]
     return found
 
 
@@ -108,8 +133,8 @@ class Line(NamedTuple):
     dense: Point
     best: tuple[str, float]
     soonest: tuple[str, float] | None
-    #: shorter answers end sooner with another program; infinite: all do
-    least_answer: float
+    #: of each other program whose shorter answers end sooner, the first that does not; infinite: all do
+    least_answers: dict[str, float]
 
     def gains(self) -> tuple[float, float, float]:
         """Over the fastest other program; that of cache and kernels alone; that of sparsity."""
@@ -117,15 +142,11 @@ class Line(NamedTuple):
         return speed / best, dense / best, speed / dense
 
 
-def least_answer(ours: Point, others: Iterable[Point]) -> float:
-    """New tokens from which on we end before each of the others that were timed."""
-    least = 1
-    for other in others:
-        late = 0.0 if ours.first is None or other.first is None else ours.first - other.first
-        saved = 1 / other.tokens_per_second - 1 / ours.tokens_per_second
-        if late > 0:
-            least = max(least, math.inf if saved <= 0 else 1 + math.ceil(late / saved))
-    return least
+def least_answer(ours: Point, other: Point) -> float:
+    """New tokens from which on we end before the other."""
+    late = 0.0 if ours.first is None or other.first is None else ours.first - other.first
+    saved = 1 / other.tokens_per_second - 1 / ours.tokens_per_second
+    return 1 if late <= 0 else math.inf if saved <= 0 else 1 + math.ceil(late / saved)
 
 
 def lines_of(found: Points) -> list[Line]:
@@ -135,12 +156,17 @@ def lines_of(found: Points) -> list[Line]:
         for seq_len, here in sorted(found[model].items()):
             others = {SHORT[way.method]: here[way.method] for way in OTHERS if way.method in here}
             if DEFAULT.method in here and DENSE.method in here and others:
-                speeds = [(name, point.tokens_per_second) for name, point in others.items()]
-                totals = [(name, point.total) for name, point in others.items() if point.total is not None]
-                soonest = min(totals, key=lambda of: of[1], default=None)
-                ours, dense = here[DEFAULT.method], here[DENSE.method]
-                best, least = max(speeds, key=lambda of: of[1]), least_answer(ours, others.values())
-                lines.append(Line(model, seq_len, ours, dense, best, soonest, least))
+                speeds = [(name, fastest(rows).tokens_per_second) for name, rows in others.items()]
+                totals = [(name, least(point.total for point in rows)) for name, rows in others.items()]
+                timed = [(name, total) for name, total in totals if total is not None]
+                ours, dense = here[DEFAULT.method][0], here[DENSE.method][0]
+                best = max(speeds, key=lambda of: of[1])
+                soonest = min(timed, key=lambda of: of[1], default=None)
+                answers = {
+                    name: max(least_answer(ours, point) for point in rows) for name, rows in others.items()
+                }
+                late = {name: tokens for name, tokens in answers.items() if tokens > 1}
+                lines.append(Line(model, seq_len, ours, dense, best, soonest, late))
     return lines
 
 
@@ -168,26 +194,31 @@ def table(lines: list[Line]) -> str:
 
 
 def of_prompts(found: Points) -> str:
-    """How long we take to read a prompt, beside the program that reads it soonest, and what that costs."""
-    ratios = []
+    """How long we take to read a prompt, beside each program that is faster at some length, and what that
+    costs."""
+    ratios: dict[str, list[float]] = {}
     for here in (here for lengths in found.values() for here in lengths.values() if DEFAULT.method in here):
-        others = {SHORT[way.method]: here[way.method].first for way in OTHERS if way.method in here}
-        timed = [(seconds, name) for name, seconds in others.items() if seconds is not None]
-        ours = here[DEFAULT.method].first
-        if ours is not None and timed:
-            ratios.append((ours / min(timed)[0], min(timed)[1]))
-    if not ratios:
-        return "Prompts were not timed."
-    names = " or ".join(dict.fromkeys(name for _, name in ratios))
-    low, high = min(ratios)[0], max(ratios)[0]
-    text = f"SparQ does not speed up prefill: we take {low:.2f} to {high:.2f} times as long as {names}"
-    text += " to read a prompt."
-    late = [line for line in lines_of(found) if line.least_answer > 1]
+        ours = here[DEFAULT.method][0].first
+        for way in OTHERS:
+            other = least(point.first for point in here.get(way.method, []))
+            if ours is not None and other is not None:
+                ratios.setdefault(SHORT[way.method], []).append(ours / other)
+    parts = [
+        f"{min(of_program):.2f} to {max(of_program):.2f} times as long as {name}"
+        for name, of_program in ratios.items()
+        if max(of_program) > 1
+    ]
+    if not parts:
+        return "SparQ does not speed up prefill."
+    text = f"SparQ does not speed up prefill: to read a prompt we take {' and '.join(parts)}."
+    late = [line for line in lines_of(found) if line.least_answers]
     if late:
         line = max(late, key=lambda line: line.seq_len)
-        least = line.least_answer
-        answers = f"answers of under {least:,} tokens" if math.isfinite(least) else "all answers"
-        text += f" After {line.seq_len:,} tokens {names} finishes {answers} first."
+        ends = [
+            f"{name} finishes {f'those of under {tokens:,} tokens' if math.isfinite(tokens) else 'all'} first"
+            for name, tokens in line.least_answers.items()
+        ]
+        text += f" Of the answers after {line.seq_len:,} tokens {', '.join(ends)}."
     return text
 
 
@@ -223,11 +254,16 @@ def sentence(lines: list[Line], cpu: str) -> str:
     )
 
 
-def shown(found: Points) -> tuple[str, dict[str, list[tuple[int, Point]]]]:
-    """The model of the picture, and the points of each line, by length."""
+def shown(found: Points) -> tuple[str, dict[str, list[tuple[int, tuple[float, float | None]]]]]:
+    """The model of the picture, and each line: length, tokens per second, seconds of a whole answer."""
     model = max(found, key=lambda name: (len(found[name]), max(found[name])))
     return model, {
-        way.method: [(n, here[way.method]) for n, here in sorted(found[model].items()) if way.method in here]
+        way.method: [
+            (n, (fastest(rows).tokens_per_second, least(point.total for point in rows)))
+            for n, here in sorted(found[model].items())
+            for rows in [here.get(way.method, [])]
+            if rows
+        ]
         for way in (DEFAULT, DENSE, *OTHERS)
     }
 
@@ -243,8 +279,8 @@ def draw(found: Points, cpu: str, path: Path) -> Path:
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4.2))
     for way in (DEFAULT, DENSE, *OTHERS):
         style = dict(color=way.colour, marker="o", markersize=4, linewidth=2.2 if way is DEFAULT else 1.4)
-        speeds = [(n, point.tokens_per_second) for n, point in lines[way.method]]
-        totals = [(n, point.total) for n, point in lines[way.method] if point.total is not None]
+        speeds = [(n, speed) for n, (speed, _) in lines[way.method]]
+        totals = [(n, total) for n, (_, total) in lines[way.method] if total is not None]
         if speeds:
             right.plot(*zip(*speeds), label=way.label, **style)
         if totals:
@@ -260,8 +296,8 @@ def draw(found: Points, cpu: str, path: Path) -> Path:
         axes.minorticks_off()
         axes.title.set_fontsize(10)
         axes.grid(alpha=0.3)
-    totals = [point.total for line in lines.values() for _, point in line if point.total is not None]
-    ticks = [t for t in (1, 2, 5, 10, 20, 50, 100, 200, 500) if min(totals) / 2 < t < max(totals) * 2]
+    seconds = [total for line in lines.values() for _, (_, total) in line if total is not None]
+    ticks = [t for t in (1, 2, 5, 10, 20, 50, 100, 200, 500) if min(seconds) / 2 < t < max(seconds) * 2]
     left.set_yticks(ticks, [str(t) for t in ticks])
     left.yaxis.set_minor_locator(matplotlib.ticker.NullLocator())
     handles, labels = right.get_legend_handles_labels()
