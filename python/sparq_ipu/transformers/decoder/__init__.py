@@ -3,7 +3,7 @@
 
 few_bits        linear layers with weights of 8 or 4 bits
 weights         replaces the linear layers of a model by these
-gguf_groups     4-bit weights of a GGUF file
+gguf_groups     weights of 8 bits or fewer in a GGUF file
 families        the decoders that have such steps, and how each differs from Llama
 lean_step       a decode step in fewer operations than transformers takes
 few_bits_step   the same step in one call of the kernels, where all weights have few bits
