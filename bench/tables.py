@@ -97,19 +97,30 @@ def short(rows: list[Row]) -> str:
 
 
 def predictions(rows: list[Row]) -> str:
-    """Predicted and measured times of a model."""
-    lines = []
+    """Predicted and measured times of a model, and the gain of SparQ that follows from them."""
+    lines, errors = [], []
+    dense = {(row["seq_len"], row["dtype"]): row for row in rows if row["method"] == "dense"}
     for row in sorted(rows, key=lambda row: (row["seq_len"], row["dtype"], row["method"])):
         cells = [f"{row['seq_len']:,}", row["dtype"], PREDICTED[row["method"]]]
         for name, form in (("seconds_per_step", ".1f"), ("first_token_seconds", ".0f")):
             measured, predicted = row[name], row[f"predicted_{name}"]
             cells += [number(seconds, form, 1e3) for seconds in (predicted, measured)]
             cells.append(f"{predicted / measured - 1:+.0%}" if measured else "-")
+        other = dense[row["seq_len"], row["dtype"]]
+        if row is not other:
+            names = ("predicted_seconds_per_step", "seconds_per_step")
+            predicted, measured = (other[name] / row[name] for name in names)
+            errors.append(abs(predicted / measured - 1))
+            cells.append(f"{predicted:.2f} / {measured:.2f}")
+        else:
+            cells.append("")
         lines.append(cells)
     head = ["positions", "weights", "attention"]
     head += ["ms per token, predicted", "ms per token, measured", "difference"]
     head += ["ms to first token, predicted", "ms to first token, measured", "difference"]
-    return f"{markdown_table(head, lines)}\n\n{caption(rows)}"
+    head.append("gain of SparQ, predicted / measured")
+    gains = f"The predicted gain is off by at most {max(errors):.0%}"
+    return f"{markdown_table(head, lines)}\n\n{caption(rows, gains)}"
 
 
 def servers(rows: list[Row]) -> str:

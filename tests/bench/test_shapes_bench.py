@@ -67,9 +67,11 @@ def test_the_pages_have_the_figures_of_the_rows() -> None:
     models = " ".join((ROOT / "docs/models.md").read_text().split())
     qwen, windows, mix = rows_of("shapes_qwen"), rows_of("shapes_windows"), rows_of("forms")["mix"]
     ratio = rate(qwen["Qwen 3"]) / rate(qwen["Qwen 2"])
-    assert f"Qwen 3 decodes {ratio:.2f} times the tokens/s of Qwen 2" in models and 0.95 <= ratio
+    assert "Qwen 3 decodes about as fast as Qwen 2" in models and 0.9 <= ratio <= 1.1
     long, short = windows["its windows alone, 16384"], windows["its windows alone, 1024"]
-    assert f"{rate(short):.0f} tokens/s at 1,024 positions and {rate(long):.0f} at 16,384" in models
+    assert (
+        "about as fast at 16,384 positions as at 1,024" in models and 0.9 <= rate(long) / rate(short) <= 1.1
+    )
     assert f"{long['bytes_of_windows'] / 1e6:.0f} MB" in models
     serve = " ".join((ROOT / "docs/serve.md").read_text().split())
     share = rate(mix) / rate(mix, "tokens_per_second_without")

@@ -97,7 +97,8 @@ def table(rows: Sequence[Default]) -> str:
     kl, tasks = [], []
     for row in rows:
         interval = report.interval(report.estimate(row.lm, KL), KL.digits)
-        kl.append([row.model, f"{row.seq_len:,}", str(row.top_k), _share(row.lm), interval])
+        cells = [row.model, f"{row.seq_len:,}", str(row.top_k), _share(row.lm)]
+        kl.append([*cells, interval, f"{100 * _same(row.lm):.0f} %"])
         for found in (row.copying, row.finding):
             if found is not None:
                 cells = [row.model, lengths(found.sparq.values()), str(row.top_k), _share(found.sparq)]
@@ -105,11 +106,18 @@ def table(rows: Sequence[Default]) -> str:
                 both = (f"{value:.3f}" for value in found.values())
                 tasks.append([*cells, *both, gap(found.sparq, found.dense, found.metric)])
     of_tasks = [*head, "task", "contexts", "dense", "SparQ", "difference [95 %]"]
-    return "\n\n".join((markdown_table([*head, "KL [95 %]"], kl), markdown_table(of_tasks, tasks)))
+    of_kl = [*head, "KL [95 %]", "same most likely token"]
+    return "\n\n".join((markdown_table(of_kl, kl), markdown_table(of_tasks, tasks)))
 
 
 def _share(items: Items) -> str:
     return f"{100 / report.compression(items):.1f} %"
+
+
+def _same(items: Items) -> float:
+    """Share of tokens of which the most likely one is dense attention's."""
+    sums = [item["sums"] for item in items.values()]
+    return float(sum(of["same"] for of in sums) / sum(of["n"] for of in sums))
 
 
 def sentence(rows: Sequence[Default]) -> str:
@@ -118,14 +126,15 @@ def sentence(rows: Sequence[Default]) -> str:
     longest, model, copying, finding = max(told, key=lambda of: of[0])
     fine = [n for n, of, *tasks in told if of == model and not any(task.is_loss() for task in tasks)]
     (copied, copies), (found, finds) = copying.values(), finding.values()
-    same = [sum(item["sums"]["same"] for item in row.lm.values()) for row in rows]
-    shares = [n / sum(item["sums"]["n"] for item in row.lm.values()) for n, row in zip(same, rows)]
+    shares = [_same(row.lm) for row in rows]
+    finest = f"{max(fine):,} tokens (`top_k={recommended_top_k(max(fine))}`)"
     return (
         f"* **What it costs:** with {Path(model).stem} no loss in copying or retrieval is significant up to "
-        f"{max(fine):,} tokens. At {longest:,} it retrieves {finds:.3f} of the digits asked for, densely "
-        f"{found:.3f}, and copies {copies:.3f} of a passage, densely {copied:.3f}. On plain text the most "
-        f"likely token is that of dense attention in {min(shares):.0%} to {max(shares):.0%} of all cases "
-        "([accuracy](docs/accuracy.md))."
+        f"{finest}. At {longest:,} (`top_k={recommended_top_k(longest)}`) it retrieves {finds:.3f} of the "
+        f"digits asked for, densely {found:.3f}, and copies {copies:.3f} of a passage, densely {copied:.3f}. "
+        "`generate` chooses these `top_k`; `enable` and `serve` use 256 unless told, and lose more there. "
+        f"On plain text the most likely token is that of dense attention in {min(shares):.0%} to "
+        f"{max(shares):.0%} of all cases ([accuracy](docs/accuracy.md))."
     )
 
 

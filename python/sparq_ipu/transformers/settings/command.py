@@ -35,7 +35,7 @@ SETTINGS_HELP = {
     "and 1024 for more than 24576; with --published 128)",
     "n_local": "most recent positions that are always selected (paper: l; default a quarter of top_k)",
     "index_bits": "bits per number of the key index, which scores positions: 16, 8, 4 or 2 (default 2)",
-    "min_seq_len": "decode densely below this length (default: where SparQ would read more)",
+    "min_seq_len": "decode densely below this length (default 4 * top_k)",
 }
 #: of these, the ones that few users change
 _ADVANCED = ("min_seq_len",)
