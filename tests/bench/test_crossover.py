@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -23,27 +24,29 @@ ROWS: list[dict[str, Any]] = json.loads(crossover.RESULTS.read_text())
 
 def test_the_rows_are_of_all_points() -> None:
     points = [(row["model"], row["batch"], row["seq_len"]) for row in ROWS[:: len(crossover.IPUS)]]
-    assert set(points) <= set(crossover.POINTS) and [row["n_ipus"] for row in ROWS[:3]] == list(
-        crossover.IPUS
-    )
+    assert tuple(points) == crossover.POINTS and [row["n_ipus"] for row in ROWS[:3]] == list(crossover.IPUS)
     for row in ROWS:
         for name in (*crossover.PLANS, "sparq_none_hot"):
             if row[name] is not None:
                 assert row[name]["n_ipus"] <= row["n_ipus"] and row[name]["seconds"] == sorted(
                     row[name]["seconds"]
                 )
-        assert row["sparq"]["seconds"][1] <= row["sparq_none_hot"]["seconds"][1]
-    for model in crossover.MODELS:  # more IPUs are never slower: fewer are among them
+        if row["sparq"] is None:  # no cache of the size fits
+            assert row["sparq_none_hot"] is None and row["n_ipus"] == 1
+        else:
+            assert row["sparq"]["seconds"][1] <= row["sparq_none_hot"]["seconds"][1]
+    assert len({row["git"] for row in ROWS}) == 1  # of one run
+    for i in range(0, len(ROWS), len(crossover.IPUS)):  # more IPUs are never slower: fewer are among them
         for name in crossover.PLANS:
-            times = [
-                row[name]["seconds"][1] for row in ROWS if row["model"] == model and row["seq_len"] == 4096
-            ]
+            of_point = [row[name] for row in ROWS[i : i + len(crossover.IPUS)]]
+            times = [of["seconds"][1] if of else math.inf for of in of_point]
             assert times == sorted(times, reverse=True)
 
 
 def test_the_documents_show_the_rows() -> None:
     for document, name, made in (
         (crossover.DOCUMENT, "crossover", crossover.table(ROWS)),
+        (crossover.DOCUMENT, "where", crossover.where(ROWS)),
         (crossover.README, "ipu", crossover.sentence(ROWS)),
     ):
         text = document.read_text().partition(f"<!-- begin {name}:")[2]
@@ -59,23 +62,22 @@ def test_the_picture_is_not_older_than_its_rows(tmp_path: Path) -> None:
     assert pictures.digest_in(path) != pictures.digest_in(crossover.PLOT)
 
 
-def test_the_page_says_from_where_sparq_pays() -> None:
-    lines = [
-        line
-        for line in crossover.DOCUMENT.read_text().splitlines()
-        if line.startswith("| Llama") and "from" in line
-    ]
-    assert len(lines) == len(crossover.MODELS)
-    for model, line in zip(crossover.MODELS, lines):
-        for n_ipus, cell in zip(crossover.IPUS, line.strip("| ").split(" | ")[1:]):
-            faster = [
-                row["seq_len"]
-                for row in ROWS
-                if (row["model"], row["n_ipus"]) == (model, n_ipus) and crossover.verdict(row) == "SparQ"
-            ]
-            lengths = [row["seq_len"] for row in ROWS if (row["model"], row["n_ipus"]) == (model, n_ipus)]
-            assert faster == [n for n in lengths if faster and n >= faster[0]]
-            assert (f"{faster[0]:,}" in cell) if faster else cell.startswith("not up to")
+def test_where_sparq_pays_is_after_the_last_length_where_it_does_not() -> None:
+    rows = [dict(row) for row in ROWS if (row["model"], row["batch"]) == ("Llama-3-8B", 1)]
+    mine = [row for row in rows if row["n_ipus"] == 4]
+    for row, faster in zip(mine, (2, 0.5, 2, None, 2, 2)):  # None: it does not fit
+        seconds = [faster or 1] * 3
+        row.update(dense=faster and {"seconds": seconds}, sparq={"seconds": [1.0, 1.0, 1.0]})
+    cells = crossover.where(
+        [*rows, *(row for row in ROWS if row["model"] != "Llama-3-8B" or row["batch"] != 1)]
+    )
+    assert cells.splitlines()[2].split(" | ")[4] == "from 16,384"
+    for row in mine:
+        row["sparq"] = {"seconds": [3.0, 3.0, 3.0]}
+    assert " | not up to 131,072 | " in crossover.where([*rows, *ROWS[len(rows) :]]).splitlines()[2]
+
+
+def test_the_page_says_by_how_much() -> None:
     gains = [crossover.factors(row)[1] for row in ROWS if crossover.verdict(row) == "SparQ"]
     losses = [1 / crossover.factors(row)[1] for row in ROWS if crossover.verdict(row) == "dense"]
     text = " ".join(crossover.DOCUMENT.read_text().split())

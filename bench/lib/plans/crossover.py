@@ -166,7 +166,7 @@ def how(row: Row, name: str) -> str:
 
 
 def table(rows: Sequence[Row]) -> str:
-    header = ("model", "positions", "IPUs", "dense ms", "dense: IPUs, split; on chip")
+    header = ("model", "batch", "positions", "IPUs", "dense ms", "dense: IPUs, split; on chip")
     header += ("SparQ ms", "SparQ: IPUs, split; on chip", "SparQ ms, no row hot", "faster", "over dense")
     header += ("over dense of 8 bits, bound", "over dense-streaming")
 
@@ -178,6 +178,7 @@ def table(rows: Sequence[Row]) -> str:
         (
             (
                 row["model"],
+                str(row["batch"]),
                 f"{row['seq_len']:,}",
                 str(row["n_ipus"]),
                 milliseconds(row, "dense"),
@@ -191,6 +192,25 @@ def table(rows: Sequence[Row]) -> str:
             for row in rows
         ),
     )
+
+
+def where(rows: Sequence[Row]) -> str:
+    """For each model and batch, from which length on SparQ is faster wherever both plans fit."""
+
+    def cell(model: str, batch: int, n_ipus: int) -> str:
+        of_machine = {"model": model, "batch": batch, "n_ipus": n_ipus}
+        chosen = [row for row in rows if all(row[name] == value for name, value in of_machine.items())]
+        losses = [i for i, row in enumerate(chosen) if verdict(row) in ("dense", "even")]
+        wins = [row["seq_len"] for row in chosen[losses[-1] + 1 if losses else 0 :] if factors(row)]
+        return f"from {wins[0]:,}" if wins else f"not up to {chosen[-1]['seq_len']:,}"
+
+    header = ("model", "KV heads", "batch", *(f"{n} IPU{'s' if n > 1 else ''}" for n in IPUS))
+    body = []
+    for model in MODELS:
+        shape = shape_of("crossover", model)
+        heads = f"{shape.n_kv_heads} of {shape.head_dim}"
+        body += [(model, heads, str(b), *(cell(model, b, n) for n in IPUS)) for b in BATCHES]
+    return markdown_table(header, body)
 
 
 def sentence(rows: Sequence[Row]) -> str:
@@ -211,17 +231,17 @@ def sentence(rows: Sequence[Row]) -> str:
 
 
 def lines(rows: Sequence[Row]) -> dict[str, list[tuple[int, float]]]:
-    """What the plot shows: the factor over the best dense plan by length."""
+    """What the plot shows, of batch 1: the factor over the best dense plan by length."""
     found: dict[str, list[tuple[int, float]]] = {}
     for row in rows:
-        if factors(row):
+        if row["batch"] == 1 and factors(row):
             name = f"{row['model']}, {row['n_ipus']}"
             found.setdefault(name, []).append((row["seq_len"], round(factors(row)[1], 4)))
     return found
 
 
 def draw(rows: Sequence[Row], path: Path = PLOT) -> Path:
-    """The plot: a panel for each model, a line for each number of IPUs."""
+    """The plot: a panel for each model, a line for each number of IPUs, batch 1."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -246,7 +266,7 @@ def draw(rows: Sequence[Row], path: Path = PLOT) -> Path:
     axes[0].yaxis.set_minor_locator(matplotlib.ticker.NullLocator())
     figure.legend(*axes[0].get_legend_handles_labels(), loc="lower center", ncols=3, frameon=False)
     figure.suptitle(
-        f"Attention of a token, modelled: above 1x SparQ is faster ({HIT_RATE:.0%} of the selected rows hot)",
+        f"Attention of a token, batch 1, modelled: above 1x SparQ is faster ({HIT_RATE:.0%} of its rows hot)",
         fontsize=11,
     )
     figure.tight_layout(rect=(0, 0.07, 1, 1))
@@ -257,6 +277,7 @@ def main(arguments: list[str] | None = None) -> int:
     to_write, rows = kept_rows(__doc__, arguments, RESULTS, planned, load_matplotlib)
     print(table(rows))
     if to_write:
-        write({(DOCUMENT, "crossover"): table(rows), (README, "ipu"): sentence(rows)})
+        write({(DOCUMENT, "crossover"): table(rows), (DOCUMENT, "where"): where(rows)})
+        write({(README, "ipu"): sentence(rows)})
         draw(rows)
     return 0
