@@ -81,6 +81,22 @@ def test_readme_is_what_the_rows_say() -> None:
         assert shown.partition("\n")[2] == block + "\n", name
 
 
+def test_readme_compares_with_transformers() -> None:
+    found = headline.points(headline.comparable(read_rows(PEERS)))["smollm2"][8192]
+    plain = headline.fastest(found["plain"]).tokens_per_second
+    bfloat16 = [
+        row["tokens_per_second"]
+        for row in read_rows(PEERS)
+        if (row["method"], row["dtype"], row["seq_len"]) == ("recommended", "bfloat16", 8192)
+    ]
+    words = " ".join(headline.README.read_text().split())
+    assert (
+        f"decodes {found['recommended'][0].tokens_per_second / plain:.1f} times as fast as transformers"
+        in words
+    )
+    assert f"""without `weights="int4"` {max(bfloat16) / plain:.1f} times""" in words
+
+
 def test_the_picture_is_not_older_than_its_rows() -> None:
     """If this fails: python bench/headline.py --write."""
     found = headline.points(headline.comparable(read_rows(PEERS)))
