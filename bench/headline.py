@@ -105,8 +105,8 @@ def way_of(row: Row) -> Way | None:
 
 
 def points(rows: list[Row]) -> Points:
-    """The rows of each way, by model and length. Our two ways share one time of the prompt, for both read it
-    with the same code."""
+    """The rows of each way, by model and length. Our two ways read a prompt with the same code: where one was
+    not timed, it has the time of the other."""
     found: Points = {}
     for row in rows:
         here = found.setdefault(row["model"], {}).setdefault(row["seq_len"], {})
@@ -120,7 +120,8 @@ def points(rows: list[Row]) -> Points:
             first = least(point.first for point in ours)
             for way in (DEFAULT, DENSE):
                 if way.method in here:
-                    here[way.method] = [fastest(here[way.method])._replace(first=first)]
+                    row = fastest(here[way.method])
+                    here[way.method] = [row if row.first is not None else row._replace(first=first)]
     return found
 
 

@@ -170,7 +170,8 @@ def test_committed_predictions_are_within_15_percent() -> None:
     rows = [json.loads(line) for line in (ROOT / "bench/results/predictions.jsonl").read_text().splitlines()]
     shown = {(row["seq_len"], row["dtype"], row["method"]) for row in rows}
     weights = ("int4", "int8", "bfloat16")
-    assert shown == set(itertools.product((512, 2048, 8192), weights, ("dense", "recommended")))
+    every = set(itertools.product((512, 2048, 8192), weights, ("dense", "recommended")))
+    assert shown == {case for case in every if case[0] > 512 or case[2] == "dense"}  # by default dense at 512
     for row in rows:
         for name in ("seconds_per_step", "first_token_seconds"):
             if row[name] is not None:
