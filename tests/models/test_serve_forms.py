@@ -279,3 +279,14 @@ def test_parameters_that_are_texts_and_others() -> None:
         rules_of(0, {"anyOf": [schema]})
     with pytest.raises(ValueError, match="takes no required names without properties"):
         rules_of(0, {"required": ["x"]})
+    circle = {"$ref": "#/$defs/a"}
+    for schema, words in (
+        ({"properties": {"x": circle}, "$defs": {"a": circle}}, r"\$ref must end at a schema, got a circle"),
+        ({"properties": {"x>": {}}}, r"takes no names with '>' in parameters"),
+        (
+            {"maxProperties": 0, "properties": {"x": {}}},
+            "takes no maxProperties below the number of properties",
+        ),
+    ):
+        with pytest.raises(ValueError, match=words):
+            rules_of(0, schema)

@@ -27,7 +27,11 @@ _ABOUT = {"title", "description", "default", "examples", "$schema", "$id", "x-gu
 
 def _resolved(schema: Any, root: dict[str, Any]) -> Any:
     """Without a reference into the same schema."""
+    seen: set[str] = set()
     while isinstance(schema, dict) and str(schema.get("$ref", "")).startswith("#/"):
+        if schema["$ref"] in seen:
+            raise Invalid(f"tools: $ref must end at a schema, got a circle with {schema['$ref']!r}", "tools")
+        seen.add(schema["$ref"])
         found: Any = root
         for name in schema["$ref"][2:].split("/"):
             found = found.get(name, {}) if isinstance(found, dict) else {}
@@ -54,8 +58,14 @@ def rules_of(at: int, schema: dict[str, Any]) -> list[str]:
     other = sorted(set(schema) - _OF_OBJECTS - _ABOUT)
     named = schema.get("properties", {})
     required = set(schema.get("required", ()))
-    if other or not required <= set(named):
-        words = ", ".join(other) or "required names without properties"
+    refused = {
+        ", ".join(other): bool(other),
+        "names with '>'": any(">" in name for name in named),
+        "maxProperties below the number of properties": schema.get("maxProperties", len(named)) < len(named),
+        "required names without properties": not required <= set(named),
+    }
+    words = next((words for words, is_there in refused.items() if is_there), None)
+    if words is not None:
         raise Invalid(f"tools: the model's template takes no {words} in parameters", "tools")
     end, parts, rules = json.dumps(_END), [], []
     shared = {key: schema[key] for key in ("$defs", "definitions", "x-guidance") if key in schema}
