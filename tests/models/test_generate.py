@@ -289,7 +289,7 @@ def test_help_says_the_defaults(capsys):
         top_k="256;",
         n_local="a quarter of top_k",
         index_bits="2",
-        min_seq_len=": where SparQ would read more",
+        min_seq_len="4 * top_k",
     )
     for name, default in defaults.items():
         flag = "--" + name.replace("_", "-")
