@@ -268,12 +268,14 @@ def _most_likely(model: Any, prompt: Any, text: list[int], cache: Any) -> np.nda
     import torch
 
     def progress(done: int) -> None:
-        print(f"\ragreement: {done}/{len(text) - 1} tokens", end="", file=sys.stderr, flush=True)
+        if sys.stderr.isatty():
+            print(f"\ragreement: {done}/{len(text) - 1} tokens", end="", file=sys.stderr, flush=True)
 
     read = torch.cat([prompt, torch.tensor([text[:1]])], dim=1)
     with _reading(model, prompt.shape[1]) if cache is None else contextlib.nullcontext():
         predicted = forced_predictions(model, read, torch.tensor([text[1:]]), cache, progress)
-    print(file=sys.stderr)
+    if sys.stderr.isatty():
+        print(file=sys.stderr)
     return predicted
 
 
