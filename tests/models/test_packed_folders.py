@@ -51,7 +51,7 @@ def a_folder(folder: Path, method: str, group: int = 32, **said: Any) -> dict[st
         n_out, n_in = tensor.shape
         layer, n_groups = name[: -len(".weight")], 1 if group == -1 else n_in // group
         codes = generator.integers(0, 16, (n_in, n_out))
-        zeros = generator.integers(1, 16, (n_groups, n_out))
+        zeros = generator.integers(0, 16, (n_groups, n_out))
         scales = generator.uniform(0.005, 0.02, (n_groups, n_out)).astype(np.float16)
         each = np.repeat(np.arange(n_groups), n_in // n_groups)
         weights[layer] = (scales.astype(np.float64)[each] * (codes - zeros[each])).T
@@ -59,8 +59,9 @@ def a_folder(folder: Path, method: str, group: int = 32, **said: Any) -> dict[st
             order = np.arange(n_out).reshape(-1, 8)[:, AWQ_ORDER].reshape(-1)
             parts = {"qweight": words_of(codes[:, order]), "qzeros": words_of(zeros[:, order])}
         else:
-            less = 0 if said.get("checkpoint_format") == "gptq_v2" else 1
-            parts = {"qweight": words_of(codes.T).T, "qzeros": words_of(zeros - less)}
+            # whole words, with borrows, as GPTQModel writes them
+            less = 0 if said.get("checkpoint_format") == "gptq_v2" else 0x11111111
+            parts = {"qweight": words_of(codes.T).T, "qzeros": words_of(zeros) - np.int32(less)}
             parts["g_idx"] = each.astype(np.int32)
         parts["scales"] = scales
         made.update({f"{layer}.{k}": torch.from_numpy(np.ascontiguousarray(v)) for k, v in parts.items()})
@@ -133,4 +134,56 @@ def test_refused_groups_orders_and_types(tmp_path: Path) -> None:
     config["quantization_config"]["group_size"] = 48
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ValueError, match=r"group_size of .*must be -1 or a multiple of 32, got 48"):
+        load_model(tmp_path)
+
+
+UP = "model.layers.0.mlp.up_proj"
+
+
+@pytest.mark.parametrize("method", ["awq", "gptq"])
+@pytest.mark.parametrize(
+    ("part", "change", "rule"),
+    [
+        ("qzeros", lambda t: t[:1], r"have the shape \(2, 16\), got \(1, 16\)"),
+        ("scales", lambda t: t[:1], r"have the shape \(2, 128\), got \(1, 128\)"),
+        ("scales", lambda t: t.repeat(1, 2), r"have the shape \(2, 128\), got \(2, 256\)"),
+        ("qweight", lambda t: t[1:], r"have the shape \(\d+, \d+\), got "),
+        ("qweight", lambda t: t.repeat(1, 2), r"have the shape \(\d+, \d+\), got "),
+        ("qweight", lambda t: t.float(), "be I32, got F32"),
+        ("qzeros", lambda t: t.to(torch.int64), "be I32, got I64"),
+        ("scales", lambda t: t.to(torch.int64), "be F16 or BF16 or F32, got I64"),
+        ("scales", lambda t: t * float("nan"), "be finite, at most 8188, got nan"),
+        ("scales", lambda t: t * 0 + 8192, "be finite, at most 8188, got 8192.0"),
+        ("qweight", None, "be in .*, got no such tensor"),
+        ("qzeros", None, "be in .*, got no such tensor"),
+        ("scales", None, "be in .*, got no such tensor"),
+    ],
+)
+def test_tensors_that_are_not_the_layer_s_are_refused(
+    tmp_path: Path, method: str, part: str, change: Any, rule: str
+) -> None:
+    a_folder(tmp_path, method)
+    (file,) = tmp_path.glob("*.safetensors")
+    state = safetensors.load_file(file)
+    tensor = state.pop(f"{UP}.{part}")
+    if change is not None:
+        state[f"{UP}.{part}"] = change(tensor).contiguous()
+    safetensors.save_file(state, file, {"format": "pt"})
+    with pytest.raises(ValueError, match=rf"^load_model: {UP}\.{part} must {rule}"):
+        load_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("group", "rule"),
+    [
+        (64, r"model\.layers.*\.qzeros must have the shape \(2, 8\), got \(4, 8\)"),
+        (96, r"model\.layers.* must have a multiple of 96 inputs, the group_size, got "),
+    ],
+)
+def test_a_group_size_of_another_file_is_refused(tmp_path: Path, group: int, rule: str) -> None:
+    a_folder(tmp_path, "awq")
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["quantization_config"]["group_size"] = group
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="load_model: " + rule):
         load_model(tmp_path)

@@ -4,9 +4,12 @@
 awq    (GEMM) qweight (inputs, outputs / 8): nibble i of an int32 is output _AWQ[i] of eight; qzeros
        (groups, outputs / 8) in the same order
 gptq   qweight (inputs / 8, outputs): nibble i is input i of eight; qzeros (groups, outputs / 8) in the order
-       of outputs, less 1, but as they are in the form "gptq_v2"
+       of outputs. The form "gptq_v2" stores them as they are. The form "gptq" stores each int32 less
+       0x11111111, so a zero of 0 borrows from the next nibble: GPTQModel subtracts so, and adds it back when
+       it reads. AutoGPTQ subtracts 1 from each zero instead, which is the same where no zero is 0; otherwise
+       its packing overwrites the other nibbles.
 
-scales (groups, outputs) are float16, and weight = scale * (code - zero).
+scales (groups, outputs) become float16, and weight = scale * (code - zero).
 """
 
 from __future__ import annotations
@@ -23,6 +26,8 @@ from sparq_ipu.transformers.decoder.weights import Stored
 from sparq_reference import checks
 
 _AWQ = (0, 2, 4, 6, 1, 3, 5, 7)
+#: `scale * (8 - zero)` must not overflow in float16
+_MOST_SCALE = 65504 / 8
 #: what a field of `quantization_config` must be, where it is there
 _FIELDS = {
     "awq": {"bits": (4,), "version": ("gemm", "GEMM")},
@@ -70,17 +75,14 @@ class PackedFolder:
         with torch.device("meta"):
             models: Any = transformers.AutoModelForCausalLM
             empty = models.from_config(self._config, attn_implementation="sdpa")
+        parts = (".qweight", ".qzeros", ".scales", ".g_idx")
+        packed = {name: name.rpartition(".")[0] for name in self._files if name.endswith(parts)}
         state = {}
-        for name in self._files:
-            layer, _, last = name.rpartition(".")
-            if last == "qweight":
-                module = empty.get_submodule(layer)
-                if not FewBitsLinear.fits(module):
-                    rule = "be of a multiple of 32 inputs and of 16 outputs"
-                    checks.fail("load_model", layer, rule, tuple(module.weight.shape))
-                state[f"{layer}.weight"] = torch.zeros((), dtype=dtype).expand(module.weight.shape)
-            elif last not in ("qzeros", "scales", "g_idx"):
-                state[name] = self._tensor(name).to(dtype)
+        for layer in sorted(set(packed.values())):
+            module = empty.get_submodule(layer)
+            self._check(layer, module)
+            state[f"{layer}.weight"] = torch.zeros((), dtype=dtype).expand(module.weight.shape)
+        state.update((name, self._tensor(name).to(dtype)) for name in self._files if name not in packed)
         model, info = type(empty).from_pretrained(
             None,
             config=self._config,
@@ -91,30 +93,55 @@ class PackedFolder:
         )
         return model, info
 
+    def _check(self, layer: str, module: Any) -> None:
+        """Refuse tensors that are not those of this layer."""
+        if type(module) is not torch.nn.Linear or not FewBitsLinear.fits(module):
+            rule = "be a linear layer of a multiple of 32 inputs and of 16 outputs"
+            checks.fail("load_model", layer, rule, module)
+        n_in, n_out, group = module.in_features, module.out_features, self._said.get("group_size", 128)
+        group = n_in if group == -1 else group
+        if n_in % group:
+            checks.fail("load_model", layer, f"have a multiple of {group} inputs, the group_size", n_in)
+        words, n_groups = n_out // 8, n_in // group
+        codes = (n_in, words) if self._method == "awq" else (n_in // 8, n_out)
+        shapes = {"qweight": codes, "qzeros": (n_groups, words), "scales": (n_groups, n_out)}
+        for part, shape in shapes.items():
+            name = f"{layer}.{part}"
+            if name not in self._files:
+                checks.fail("load_model", name, f"be in {self._folder}", "no such tensor")
+            stored = self._files[name].get_slice(name)
+            if tuple(stored.get_shape()) != shape:
+                checks.fail("load_model", name, f"have the shape {shape}", tuple(stored.get_shape()))
+            kinds = ("F16", "BF16", "F32") if part == "scales" else ("I32",)
+            if stored.get_dtype() not in kinds:
+                checks.fail("load_model", name, f"be {' or '.join(kinds)}", stored.get_dtype())
+        largest = self._tensor(name).abs().max().item()  # NaN where there is one
+        if not largest <= _MOST_SCALE:
+            checks.fail("load_model", name, f"be finite, at most {_MOST_SCALE:g}", largest)
+        order = f"{layer}.g_idx"
+        if self._method == "gptq" and order in self._files:
+            if not torch.equal(self._tensor(order).long(), torch.arange(n_in) // group):
+                checks.fail("load_model", order, "be that of inputs in order", "another order")
+
     def stored(self, name: str) -> Stored | None:
         """The linear layer `name`; None where it has more bits."""
         if f"{name}.qweight" not in self._files:
             return None
         codes, zeros, scales = (self._tensor(f"{name}.{part}") for part in ("qweight", "qzeros", "scales"))
-        if self._method == "gptq" and f"{name}.g_idx" in self._files:
-            n_in = 8 * len(codes)
-            if not torch.equal(
-                self._tensor(f"{name}.g_idx").long(), torch.arange(n_in) * len(scales) // n_in
-            ):
-                checks.fail("load_model", f"{name}.g_idx", "be that of inputs in order", "another order")
         return Stored(4, functools.partial(self._groups, codes, zeros, scales))
 
     def _groups(
         self, words: torch.Tensor, zero_words: torch.Tensor, scales: torch.Tensor, part: slice
     ) -> Groups:
         of_words = slice(part.start // 8, part.stop // 8)
-        zeros = _nibbles(zero_words[:, of_words])
+        zero_words = zero_words[:, of_words]
         if self._method == "gptq":
             codes = _nibbles(words[:, part].T)
-            zeros = zeros + (0 if self._said.get("checkpoint_format") == "gptq_v2" else 1)
+            is_less = self._said.get("checkpoint_format") != "gptq_v2"
+            zeros = _nibbles(zero_words + 0x11111111 if is_less else zero_words)
         else:
             codes = _in_order(_nibbles(words[:, of_words])).T.contiguous()
-            zeros = _in_order(zeros)
+            zeros = _in_order(_nibbles(zero_words))
         scale = scales[:, part].float()
         pairs = torch.stack((scale, scale * (8 - zeros.float())), dim=2).transpose(0, 1)
         times = codes.shape[1] // GROUP // pairs.shape[1]
