@@ -57,6 +57,15 @@ def test_tokens_are_those_of_the_reference_and_layers_share(options: dict[str, A
     assert len(sessions(emulator)) == 1
 
 
+def test_layers_that_all_have_windows_share_a_stack() -> None:
+    model, tokens = tiny_model("Mistral", sliding_window=6), tokens_of(9, batch=2)
+    sparq.enable(model, published=True, **SETTINGS)
+    emulator, cpu = SparqCache(model, device="emulator", n_tiles=16), SparqCache(model)
+    expected = greedy(model, tokens, 4, **with_cache(cpu))
+    assert (greedy(model, tokens, 4, **with_cache(emulator)) == expected).all()
+    assert [layer.cache.lengths.tolist() for layer in emulator.layers] == [[12, 12]] * 3
+
+
 def test_growth_selection_and_copies_keep_layers_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sparq_ipu.transformers.cache.storage.FIRST_ROOM", 1)  # so that it soon grows
     model, tokens = tiny_model(), tokens_of(12, batch=3)

@@ -123,6 +123,52 @@ def test_dropped_positions_do_not_come_back(model: Any) -> None:
 
 
 @pytest.mark.usefixtures("short")
+def test_dropped_positions_stay_dropped_after_a_mask(model: Any) -> None:
+    cache = filled(model, tokens_of(N))
+    begin = windowed(cache)[0].begin
+    mask = torch.ones(1, N + 1)
+    mask[0, begin + WINDOW : N] = 0
+    with torch.no_grad():
+        model(STEPS[:, :1], attention_mask=mask, **with_cache(cache))
+        assert windowed(cache)[0].begin == begin
+        mask = torch.cat([mask, torch.ones(1, 1)], 1)
+        mask[0, begin : begin + WINDOW] = 0  # the window is then before what is held
+        with pytest.raises(ValueError, match="length must leave at least"):
+            model(STEPS[:, :1], attention_mask=mask, **with_cache(cache))
+
+
+@pytest.mark.usefixtures("short")
+def test_a_refused_crop_changes_no_layer() -> None:
+    kinds = ["full_attention", "sliding_attention", "full_attention"]
+    family = dict(layer_types=kinds, use_sliding_window=True, sliding_window=WINDOW)
+    model = a_wide_model("int4", "Qwen2", **family)
+    sparq_ipu.transformers.enable(model, tokens_per_step=4, **SETTINGS)
+    cache = filled(model, tokens_of(N))
+    with pytest.raises(ValueError, match="length must leave at least"):
+        cache.crop(-N // 2)
+    assert [layer.get_seq_length() for layer in cache.layers] == [N] * 3
+    assert torch.equal(steps(model, cache), steps(model, filled(model, tokens_of(N), capacity=N + 6)))
+
+
+@pytest.mark.usefixtures("short")
+def test_columns_of_padding_become_tokens_after_a_crop(model: Any) -> None:
+    cache, mask = SparqCache(model), torch.ones(1, 0)
+
+    def read(n: int, real: int = 1) -> None:
+        nonlocal mask
+        mask = torch.cat([mask[:, : cache.get_seq_length()], torch.full((1, n), real)], 1)
+        at = (mask.cumsum(1) - 1).clamp(min=0).long()[:, -n:]
+        with torch.no_grad():
+            model(tokens_of(n), attention_mask=mask, position_ids=at, **with_cache(cache))
+
+    read(10)
+    read(windowed(cache)[0].cache.capacity - 15, 0)
+    read(10)  # room for more columns than positions
+    cache.crop(10 - cache.get_seq_length())
+    read(windowed(cache)[0].cache.capacity + 50)
+
+
+@pytest.mark.usefixtures("short")
 def test_rows_of_a_batch(model: Any) -> None:
     texts = [tokens_of(n, seed=n) for n in (N, N - 100, WINDOW - 3, 7)]
     tokens, mask = left_padded(texts)

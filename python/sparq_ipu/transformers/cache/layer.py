@@ -190,7 +190,8 @@ class SparqLayer(StepLayer):
         settings = None if announced is None else announced.settings
         options = {**({} if settings is None else settings.of_cache), **self._options}
         self._storage = self._stack.storage(self._place, key_states, self.capacity, options)
-        if self.window is not None and self.capacity is None:
+        is_alone = self._storage.stack.n_layers == 1  # layers of a stack drop nothing
+        if self.window is not None and self.capacity is None and is_alone:
             self._storage = WindowStorage(self._storage.stack, self.window)
         room = max(self._storage.cache.capacity, key_states.shape[2])
         self._columns = RealColumns(self.batch_size, room)
@@ -293,6 +294,10 @@ class SparqLayer(StepLayer):
             NotImplementedError: the model is enabled for one token a step. Assisted generation and prompt
                 lookup check several, which would be prefill: the model's own dense attention.
         """
+        self.cut(*self.check_crop(n_columns))
+
+    def check_crop(self, n_columns: int) -> tuple[int, np.ndarray | None]:
+        """What `cut` takes, and the errors of `crop`: nothing changes. No lengths: all columns are kept."""
         if not self._is_croppable:
             raise NotImplementedError(
                 "SparqCache: crop must not be called with tokens_per_step=1, got a request to drop tokens; "
@@ -305,11 +310,16 @@ class SparqLayer(StepLayer):
         held = self.get_seq_length()
         kept = min(n_columns, held) if n_columns > 0 else max(held + n_columns, 0)
         if kept == held:
-            return
-        lengths = self.real[:, :kept].sum(dim=1).numpy()
+            return kept, None
+        lengths: np.ndarray = self.real[:, :kept].sum(dim=1).numpy()
         self._storage.check_left(lengths)
-        self._columns.n_columns = kept
-        self._storage.truncate(lengths)
+        return kept, lengths
+
+    def cut(self, n_columns: int, lengths: np.ndarray | None) -> None:
+        """Keep the first `n_columns`, which hold `lengths` tokens, (batch,)."""
+        if lengths is not None:
+            self._columns.n_columns = n_columns
+            self._storage.truncate(lengths)
 
     @property
     def begin(self) -> int:

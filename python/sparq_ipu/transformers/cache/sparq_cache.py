@@ -67,6 +67,12 @@ class SparqCache(Cache):
                 layers.append(SparqLayer(index, window=window, stack=stack, **options))
         super().__init__(layers=layers)
 
+    def crop(self, n_columns: int) -> None:
+        """As `SparqLayer.crop`, of every layer or of none."""
+        checked = [layer.check_crop(n_columns) for layer in sparq_layers(self)]
+        for layer, kept in zip(sparq_layers(self), checked):
+            layer.cut(*kept)
+
 
 class PreparedCache(Cache):
     """A cache for one forward pass; its maker has announced the tokens to its layers. The hooks of an enabled

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from sparq_ipu import KVCache
+from sparq_ipu.transformers.cache.columns import to_positions
 from sparq_ipu.transformers.cache.storage import LayerStack, Storage
 from sparq_reference import checks
 
@@ -99,17 +100,21 @@ class WindowStorage(Storage):
             self._drop(room_of(self._window))
 
     def replace(self, key: torch.Tensor, value: torch.Tensor, real: torch.Tensor) -> None:
-        self._dropped, self._until = np.zeros_like(self._dropped), 0
+        tokens = to_positions(real, key, value)
+        left = real.sum(dim=1).numpy() - self._dropped  # where any was dropped, `check_left` left some
+        at = np.minimum(self._dropped[:, None] + np.arange(left.max()), tokens[0].shape[2] - 1)
         self.cache.reset()
-        self.reserve(0, key.shape[2])
-        self.append(key, value, real)
-        self.settle()
+        if left.any():
+            key_left, value_left = (np.take_along_axis(x.numpy(), at[:, None, :, None], 2) for x in tokens)
+            self.cache.append(key_left, value_left, left)
+        self._until = 0
 
     def check_left(self, lengths: np.ndarray) -> None:
         check_left("SparqCache", self._window, self._dropped, lengths)
 
     def truncate(self, lengths: np.ndarray) -> None:
         self.cache.truncate(lengths - self._dropped)
+        self._until = 0  # columns of padding may come again as tokens
 
     def reorder(self, index: np.ndarray) -> None:
         super().reorder(index)
