@@ -105,7 +105,8 @@ def enable(
             its attention, e.g. 0.0003. Long prompts are read faster, with other bits. 0: no block is left
             out, as in layers that see a window.
         weights: "int8" or "int4": round the weights of linear layers to so few bits, of a model in bfloat16;
-            see `quantise_weights`. `disable` does not bring the former ones back.
+            see `quantise_weights`. A model with weights of 4 bits keeps them with either. `disable` does not
+            bring the former ones back.
 
     Raises:
         ValueError: `enable: <argument> must <rule>, got <value>`; also for a model that is not supported; and
@@ -145,7 +146,7 @@ def _enable(
     tokens_per_step = checks.check_integer(op, "tokens_per_step", tokens_per_step, 1, MAX_TOKENS)
     prompt_blocks = check_blocks(op, "prompt_blocks", prompt_blocks)
     options = check_options(op, device, capacity, check_finite, options, names, layers)
-    if weights is not None and weights != weights_of(model):
+    if weights is not None and weights_of(model) not in (weights, "int4"):
         _log.info("%s: %s", op, quantise_weights(model, weights, op=op))
     _install(op, model, layers, options, tokens_per_step, lean, prompt_blocks)
 
