@@ -206,6 +206,18 @@ def test_what_is_refused() -> None:
     assert weights_of(model) is None
 
 
+@pytest.mark.parametrize(("weights", "value"), [("int8", 1e7), ("int4", 1e7), ("int8", np.nan)])
+def test_scales_that_float16_does_not_hold_are_refused(weights: str, value: float) -> None:
+    model = bf16_model()
+    layer = model.model.layers[1].mlp.up_proj
+    with torch.no_grad():
+        layer.weight[3, 5] = value
+    rule = r"model\.layers\.1\.mlp\.up_proj must have finite scales and zeros in float16, got infinity or NaN"
+    with pytest.raises(ValueError, match=f"quantise_weights: {rule}"):
+        quantise_weights(model, weights)
+    assert weights_of(model) is None and model.model.layers[1].mlp.up_proj is layer
+
+
 def test_layers_that_do_not_fit_keep_16_bits() -> None:
     model = bf16_model(intermediate_size=80)
     done = quantise_weights(model, "int4")

@@ -60,6 +60,7 @@ class FewBitsLinear(torch.nn.Module):
     Attributes:
         packed: (out_features / 16, in_features / 32, bytes) uint8, as the kernels read weights
             (poplar_ops/cpu/decoder/few_bits_product.hpp).
+        is_finite: whether no scale or zero overflowed in float16, nor is NaN.
     """
 
     packed: torch.Tensor
@@ -71,6 +72,7 @@ class FewBitsLinear(torch.nn.Module):
         weight, n_out, n_in = linear.weight.detach(), linear.out_features, linear.in_features
         shape = n_out // _OUTPUTS, n_in // GROUP, _CODES[bits] + 64
         packed = _in_huge_pages(shape)
+        self.is_finite = True
         n_blocks = max(1, _CHUNK // n_in // _OUTPUTS)  # the processor's cache has room for them
         for begin in range(0, len(packed), n_blocks):
             some = packed[begin : begin + n_blocks]
@@ -78,7 +80,8 @@ class FewBitsLinear(torch.nn.Module):
             codes, scales = rounded(weight[part], bits) if rows is None else rows(part)
             some[:, :, : _CODES[bits]] = _in_blocks(codes, n_in // GROUP)
             by_block = scales.view(len(some), _OUTPUTS, -1, 2).permute(0, 2, 3, 1)
-            some[:, :, _CODES[bits] :].view(torch.float16).view(*by_block.shape).copy_(by_block)
+            stored = some[:, :, _CODES[bits] :].view(torch.float16).view(*by_block.shape).copy_(by_block)
+            self.is_finite = self.is_finite and bool(stored.isfinite().all())
         self.register_buffer("packed", packed)
 
     @staticmethod

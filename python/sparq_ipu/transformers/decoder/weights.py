@@ -111,12 +111,17 @@ def quantise_weights(
         name, module = item
         most = 4 if weights == "int4" and module is not output else 8
         of_file = stored(name) if stored else None
-        if of_file is not None and of_file.bits is not None and of_file.bits <= most:
-            return FewBitsLinear(module, of_file.bits, of_file.groups), True
-        if weights is None:
+        is_stored = of_file is not None and of_file.bits is not None and of_file.bits <= most
+        if of_file is not None and of_file.bits is not None and is_stored:
+            few = FewBitsLinear(module, of_file.bits, of_file.groups)
+        elif weights is None:
             return None, True
-        numbers = (of_file and of_file.numbers) or module.weight.detach().__getitem__
-        return FewBitsLinear(module, most, lambda part: rounded(numbers(part), most)), False
+        else:
+            numbers = (of_file and of_file.numbers) or module.weight.detach().__getitem__
+            few = FewBitsLinear(module, most, lambda part: rounded(numbers(part), most))
+        if not few.is_finite:
+            checks.fail(op, name, "have finite scales and zeros in float16", "infinity or NaN")
+        return few, is_stored
 
     once = {id(module): (name, module) for name, module in reversed(fitting.items())}
     # the largest first: the output layer takes one thread as long as half of the others take
