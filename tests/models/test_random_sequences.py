@@ -143,7 +143,10 @@ class Caches:
 
 
 class Models:
-    """The same calls of a model with a cache on every device."""
+    """The same calls of a model with a cache on every device. With windows, the first cache has a capacity
+    and holds everything; the others drop positions."""
+
+    window: int | None = None
 
     def __init__(self, rng: np.random.Generator, devices: list[str]):
         from tiny_models import tiny_model
@@ -151,8 +154,7 @@ class Models:
         from sparq_ipu.transformers import SparqCache
 
         self.rng, self.devices = rng, ["reference", *devices]
-        window = None if rng.random() < 0.7 else 40
-        self.model = tiny_model() if window is None else tiny_model("Mistral", sliding_window=window)
+        self.model = tiny_model("Mistral", sliding_window=self.window) if self.window else tiny_model()
         self.index_bits = int(rng.choice([16, 4]))
         self.enable()
         options = [dict(n_tiles=8) if device == "emulator" else {} for device in self.devices]
@@ -160,6 +162,8 @@ class Models:
             SparqCache(self.model, device=d, index_bits=self.index_bits, **o)
             for d, o in zip(self.devices, options)
         ]
+        if self.window:
+            self.caches.insert(0, SparqCache(self.model, 250, "reference", index_bits=self.index_bits))
         self.batch = int(rng.integers(1, 4))
 
     def enable(self) -> None:
@@ -169,7 +173,11 @@ class Models:
         settings = dict(rank=int(rng.integers(1, 9)), top_k=int(rng.integers(2, 20)), n_local=2)
         enable(self.model, min_seq_len=0, index_bits=self.index_bits, **settings, **step)
 
-    def call(self) -> tuple[str, Callable[[Any], Any]]:
+    def begins(self) -> list[int]:
+        """The first position that a cache holds in all layers, for each cache."""
+        return [max(layer.begin for layer in cache.layers) for cache in self.caches]
+
+    def call(self, is_long: bool) -> tuple[str, Callable[[Any], Any]]:
         import torch
 
         from sparq_ipu.transformers.cache_name import with_cache
@@ -177,9 +185,12 @@ class Models:
         rng = self.rng
         held = self.caches[0].get_seq_length()
         names = "forward forward forward tokens copy select reorder crop enable refused".split()
-        name = str(rng.choice(names)) if held else "tokens"
+        name = str(rng.choice(names)) if held and not is_long else "tokens"
+        begin = max(self.begins()) if held else 0
+        if name == "crop" and begin and held == begin + self.window:
+            name = "copy"  # no token can be taken back
         if name in ("forward", "tokens", "refused"):
-            n = 1 if name == "forward" else int(rng.integers(2, 12))
+            n = 120 if is_long else 1 if name == "forward" else int(rng.integers(2, 12))
             tokens = torch.from_numpy(rng.integers(0, 99, (self.batch + (name == "refused"), n)))
 
             def forward(cache: Any) -> Any:
@@ -195,7 +206,7 @@ class Models:
             rows = torch.from_numpy(rng.integers(0, self.batch, self.batch))
             return f"reorder {rows.tolist()}", lambda cache: cache.reorder_cache(rows)
         if name == "crop":
-            n = int(rng.integers(1, min(held, 6) + 1))
+            n = int(rng.integers(1, min(held - (begin and begin + self.window), 6) + 1))
             return f"crop {n}", lambda cache: cache.crop(-n)
         if name == "enable":
             self.enable()
@@ -204,8 +215,9 @@ class Models:
 
     def run(self, n_calls: int) -> None:
         done: list[str] = []
-        for _ in range(n_calls):
-            name, call = self.call()
+        long = self.rng.integers(n_calls) if self.window else -1
+        for at in range(n_calls):
+            name, call = self.call(at == long)
             done.append(name)
             held = self.caches[0].get_seq_length()
             results = [outcome(call, cache) for cache in self.caches]
@@ -213,11 +225,25 @@ class Models:
                 self.caches = results
             else:
                 assert results[1:] == results[:1] * (len(results) - 1), (self.devices, done)
-            of_layers = [[state_of(layer.cache) for layer in c.layers] for c in self.caches]
+            n, begins = self.caches[0].get_seq_length(), self.begins()
+            of_layers = [
+                [(layer.get_seq_length(), *map(bytes, layer.read_rows(max(begins), n))) for layer in c.layers]
+                for c in self.caches
+            ]
             assert of_layers[1:] == of_layers[:1] * (len(of_layers) - 1), (self.devices, done)
+            dropped = [begin > 0 for cache, begin in zip(self.caches, begins) if drops(cache)]
+            assert at != long or (dropped and all(dropped)), done
             if isinstance(results[0], str):
                 assert name.startswith(("refused", "crop")), (done, results[0])
                 assert self.caches[0].get_seq_length() == held
+
+
+class Windows(Models):
+    window = 24
+
+
+def drops(cache: Any) -> bool:
+    return all(layer.capacity is None and layer._storage.stack.n_layers == 1 for layer in cache.layers)
 
 
 def sequence(kind: Any, seed: int) -> None:
@@ -228,7 +254,7 @@ def sequence(kind: Any, seed: int) -> None:
     kind(rng, fast + (slow if rng.random() < 0.25 else [])).run(12)
 
 
-@pytest.mark.parametrize("kind, n", [(Caches, 20), (Models, 5)])
+@pytest.mark.parametrize("kind, n", [(Caches, 20), (Models, 4), (Windows, 2)])
 def test_random_sequences(kind: Any, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     several(kind, n, monkeypatch)
 
@@ -239,13 +265,14 @@ def test_many_random_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
     n = 0
     while time.monotonic() < end:
         several(Caches, 10, monkeypatch)
-        several(Models, 10, monkeypatch)
+        several(Models, 7, monkeypatch)
+        several(Windows, 3, monkeypatch)
         n += 10
     print(f"{n} sequences of each kind")
 
 
 def several(kind: Any, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    if kind is Models:
+    if kind is not Caches:
         pytest.importorskip("transformers")
         monkeypatch.setattr("sparq_ipu.transformers.cache.storage.FIRST_ROOM", 4)  # so that caches grow
         for name in ("BACK", "_MORE"):  # and layers with windows soon drop positions
