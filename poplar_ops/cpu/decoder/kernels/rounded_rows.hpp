@@ -52,12 +52,19 @@ inline void roundGroup(const std::uint16_t *numbers, float largest, unsigned bit
                        signed char *high, signed char *low, RowOfGroup &of) {
   constexpr float most = isWide ? 127 * 256 : 127, magic = 0x1.8p23f;
   using Bytes = signed char __attribute__((vector_size(width)));
-  const bool isFinite = largest < infiniteMagnitude;
-  const float inverse = isFinite && largest > 0 ? most / largest : 0;
+  of.shift = isWide ? 8 : 0;
+  if (!(largest < infiniteMagnitude)) { // the integers could overflow their sums
+    __builtin_memset(high, 0, weightGroup);
+    __builtin_memset(low, 0, weightGroup);
+    of.start[0] = of.start[1] = 0;
+    of.step = of.sum = bitcast<float>(0x7fc00000u);
+    return;
+  }
+  const float inverse = largest > 0 ? most / largest : 0;
   IntVec highSum{}, lowSum{}, firstHalf{};
   for (unsigned i = 0; i < weightGroup; i += width) {
     const Vec scaled = loadBfloat16(numbers + i) * broadcast(inverse);
-    // To nearest, ties to even. A number that is not finite gives any integer.
+    // To nearest, ties to even.
     const IntVec integers = bitcast<IntVec>(scaled + broadcast(magic)) - bitcast<int>(magic);
     const IntVec ofHigh = isWide ? (integers + 128) >> 8 : integers;
     const IntVec ofLow = integers - (ofHigh << 8);
@@ -73,11 +80,10 @@ inline void roundGroup(const std::uint16_t *numbers, float largest, unsigned bit
       firstHalf += integers;
   }
   const int sumOfHigh = sumOf(highSum), sumOfLow = isWide ? sumOf(lowSum) : 0;
-  of.shift = isWide ? 8 : 0;
   const int all = (sumOfHigh * (1 << of.shift)) + sumOfLow, first = sumOf(firstHalf);
   of.start[0] = -codeOffset(bits) * (bits == 6 ? first : sumOfHigh);
   of.start[1] = -codeOffset(bits) * (bits == 6 ? all - first : sumOfLow);
-  of.step = isFinite ? largest * (1 / most) : bitcast<float>(0x7fc00000u);
+  of.step = largest * (1 / most);
   of.sum = of.step * static_cast<float>(all);
 }
 
