@@ -25,6 +25,7 @@ from sparq_ipu.transformers.decoder.few_bits import (  # noqa: E402
     round_to_groups,
 )
 from sparq_ipu.transformers.decoder.weights import weights_of  # noqa: E402
+from sparq_ipu.transformers.loading.gguf_file import KEPT_BITS  # noqa: E402
 from sparq_reference import few_bits as reference  # noqa: E402
 
 BF16 = torch.bfloat16
@@ -223,6 +224,11 @@ def test_layers_that_do_not_fit_keep_16_bits() -> None:
     done = quantise_weights(model, "int4")
     assert done.layers == {"int8": 1, "int4": 18, "as in the file": 0, "rounded anew": 19, "left": 3}
     assert "3 left" in str(done)
+    linear = [m for m in model.modules() if type(m) is torch.nn.Linear or isinstance(m, FewBitsLinear)]
+    assert done.bytes_before == sum(2 * m.in_features * m.out_features for m in linear)
+    left = sum(m.weight.nbytes for m in linear if type(m) is torch.nn.Linear)
+    few = sum(m.weight_bytes for m in linear if isinstance(m, FewBitsLinear))
+    assert done.bytes_after == left + few
     assert type(model.model.layers[0].mlp.down_proj) is torch.nn.Linear
     assert model(tokens_of(3)).logits.isfinite().all()
 
@@ -261,7 +267,7 @@ def test_groups_of_a_file_are_exact(kind: str) -> None:
         blocks[:, at : at + 2] = numbers.view(np.uint8).reshape(-1, 2)
     data = blocks.reshape(n, -1)
     expected = gguf.quants.dequantize(data, of).astype(np.float64)
-    bits = gguf_groups.KINDS[kind][0]
+    bits = KEPT_BITS[kind]
     layer = FewBitsLinear(
         a_linear(n=n, m=m, bias=False), bits, lambda part: gguf_groups.groups_of(of, data[part])
     )

@@ -19,6 +19,7 @@ from gguf_files import a_gguf  # noqa: E402
 from tiny_models import tiny_model, tokens_of  # noqa: E402
 
 from sparq_ipu.models import load_model  # noqa: E402
+from sparq_ipu.transformers.decoder.weights import weights_of  # noqa: E402
 from sparq_ipu.transformers.loading.checkpoints import Checkpoint  # noqa: E402
 
 Edit = Callable[[Any], None]
@@ -265,10 +266,24 @@ def test_types_are_those_of_the_file(
     assert str(checkpoint.model().dtype) == f"torch.{dtype}"
 
 
-def test_a_file_type_of_4_bits_has_other_kinds_in_it(tmp_path: Path, model: Any) -> None:
-    """Q4_K_M has Q5_0 where rows are no multiple of 256."""
-    more = changed("general.file_type", 15)
-    assert Checkpoint(a_gguf(tmp_path, model, {"proj": "Q5_0"}, more=more)).types(None, None)[1] == "int4"
+@pytest.mark.parametrize(
+    "kind, weights",
+    [("Q4_K", "int4"), ("Q6_K", "int8"), ("IQ4_NL", "int8"), ("IQ4_XS", "int8"), ("Q3_K", None)],
+)
+def test_types_are_those_in_memory(tmp_path: Path, model: Any, kind: str, weights: str | None) -> None:
+    """Of kinds that the package gguf does not write."""
+    checkpoint = Checkpoint(a_gguf(tmp_path, model, {}))
+    of = gguf.GGMLQuantizationType[kind]
+    for name, tensor in checkpoint.file.tensors.items():
+        checkpoint.file.tensors[name] = tensor._replace(kind=of)
+    assert checkpoint.types(None, None) == ("bfloat16", weights)
+
+
+def test_most_weights_decide(tmp_path: Path, model: Any) -> None:
+    for kind, few, dtype in (("Q4_0", "BF16", "bfloat16"), ("Q8_0", "F32", "float32")):
+        checkpoint = Checkpoint(a_gguf(tmp_path, model, {"k_proj": kind, "proj": few}))
+        assert checkpoint.types(None, None) == (dtype, None)
+        assert weights_of(checkpoint.model()) is None and checkpoint.few_bits is None
 
 
 def test_the_file_is_parsed_once(tmp_path: Path, model: Any, monkeypatch: Any) -> None:

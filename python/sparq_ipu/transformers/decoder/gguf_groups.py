@@ -33,7 +33,7 @@ def groups_of(kind: Any, data: np.ndarray) -> Groups:
     import gguf
 
     blocks = data.reshape(-1, gguf.GGML_QUANT_SIZES[kind][1])
-    codes, *scales = KINDS[kind.name][1](blocks)
+    codes, *scales = KINDS[kind.name](blocks)
     pairs = np.stack([part.reshape(len(data), -1) for part in scales], axis=2)
     return torch.from_numpy(codes.reshape(len(data), -1)), torch.from_numpy(pairs)
 
@@ -129,16 +129,15 @@ def _values(codes: np.ndarray) -> np.ndarray:
     return values
 
 
-#: bits as `FewBitsLinear` takes them, and the function
-KINDS: dict[str, tuple[int, Callable[[np.ndarray], Any]]] = {
-    "Q4_0": (4, _q4_0),
-    "Q4_1": (4, _q4_1),
-    "Q4_K": (4, _q4_k),
-    "Q5_0": (8, _q5_0),
-    "Q5_1": (8, _q5_1),
-    "Q5_K": (8, _q5_k),
-    "Q6_K": (6, _q6_k),
-    "Q8_0": (8, _q8_0),
-    "IQ4_NL": (8, _iq4_nl),
-    "IQ4_XS": (8, _iq4_xs),
+KINDS: dict[str, Callable[[np.ndarray], Any]] = {
+    "Q4_0": _q4_0,
+    "Q4_1": _q4_1,
+    "Q4_K": _q4_k,
+    "Q5_0": _q5_0,
+    "Q5_1": _q5_1,
+    "Q5_K": _q5_k,
+    "Q6_K": _q6_k,
+    "Q8_0": _q8_0,
+    "IQ4_NL": _iq4_nl,
+    "IQ4_XS": _iq4_xs,
 }

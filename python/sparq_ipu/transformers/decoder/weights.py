@@ -135,10 +135,13 @@ def quantise_weights(
         "rounded anew": 0,
         "left": len(linear) - len(fitting),
     }
-    bytes_before = bytes_after = 0
+    odd = {id(module): module.weight.nbytes for module in linear.values() if not FewBitsLinear.fits(module)}
+    bytes_before = bytes_after = sum(odd.values())
     for key, (few, is_stored) in made.items():
         if few is None:
             layers["left"] += 1
+            bytes_before += once[key][1].weight.nbytes
+            bytes_after += once[key][1].weight.nbytes
             continue
         layers[_kind(few)] += 1
         layers["as in the file" if is_stored else "rounded anew"] += 1

@@ -156,8 +156,8 @@ class Checkpoint:
     def types(self, dtype: str | None, weights: str | None) -> tuple[str, str | None]:
         """The type of a model's numbers and the bits of most of its weights.
 
-        With neither given, they are as in the file: int4 for a .gguf file of up to 4 bits, int8 for 5 to 8,
-        bfloat16, or float32 for float16 and float32.
+        With neither given, they are those of most weights of the file: int4 or int8 for kinds of a .gguf file
+        that keep their codes, float32 for float16 and float32, bfloat16 for all others.
         """
         check_types("load_model", dtype, weights)
         if self._is_file:

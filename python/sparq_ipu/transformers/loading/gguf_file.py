@@ -43,9 +43,13 @@ _REALS = {
     "attention.layer_norm_epsilon": 1.0,
     "rope.freq_base": 1e12,
 }
-_WHOLE = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float32"}
-#: numbers of file types with 4 bits (llama.cpp's LLAMA_FTYPE): some matrices have kinds of 5 or 6 in them
-_FOUR_BITS = (2, 3, 14, 15)
+_FULL = ("F32", "F16", "F64")
+#: kinds whose codes and scales stay as they are, and the bits that `FewBitsLinear` takes for them
+KEPT_BITS = {
+    **dict.fromkeys(("Q4_0", "Q4_1", "Q4_K"), 4),
+    **dict.fromkeys(("Q5_0", "Q5_1", "Q5_K", "Q8_0", "IQ4_NL", "IQ4_XS"), 8),
+    "Q6_K": 6,
+}
 _IDS = ("bos_token_id", "eos_token_id", "unknown_token_id", "padding_token_id")
 
 
@@ -142,17 +146,16 @@ class GgufFile:
 
     @property
     def stored_types(self) -> tuple[str, str | None]:
-        """The type of most weights of its layers, and "int4" or "int8" where they have up to 4 or 8 bits."""
-        sizes: dict[str, int] = {}
+        """The type that most weights of its layers take in memory: float32 for those of 16 or 32 bits but
+        BF16; bfloat16; or bfloat16 with "int4" or "int8" for kinds that keep their codes."""
+        sizes: dict[tuple[str, str | None], int] = {}
         for tensor in self.tensors.values():
             if len(tensor.shape) > 1 and tensor.name.startswith("blk."):
-                sizes[tensor.kind.name] = sizes.get(tensor.kind.name, 0) + prod(tensor.shape)
-        kind = max(sizes, key=lambda name: sizes[name], default="F32")
-        if kind in _WHOLE:
-            return _WHOLE[kind], None
-        bits = re.search(r"\d", kind)
-        is_4 = self.number("general.file_type", -1) in _FOUR_BITS or bits is None or int(bits[0]) <= 4
-        return "bfloat16", "int4" if is_4 else "int8"
+                kind, bits = tensor.kind.name, KEPT_BITS.get(tensor.kind.name)
+                few = None if bits is None else "int4" if bits == 4 else "int8"
+                key = "float32" if kind in _FULL else "bfloat16", few
+                sizes[key] = sizes.get(key, 0) + prod(tensor.shape)
+        return max(sizes, key=lambda key: sizes[key], default=("float32", None))
 
     def forget(self) -> None:
         """Give back the memory of data that was read; it is read again where it is needed."""

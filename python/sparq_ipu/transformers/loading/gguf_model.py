@@ -13,9 +13,9 @@ import transformers
 from transformers import modeling_gguf_pytorch_utils
 
 from sparq_ipu.transformers.decoder.few_bits import FewBitsLinear
-from sparq_ipu.transformers.decoder.gguf_groups import KINDS, groups_of
+from sparq_ipu.transformers.decoder.gguf_groups import groups_of
 from sparq_ipu.transformers.decoder.weights import Stored, conversion_threads
-from sparq_ipu.transformers.loading.gguf_file import GgufFile, Tensor
+from sparq_ipu.transformers.loading.gguf_file import KEPT_BITS, GgufFile, Tensor
 from sparq_ipu.transformers.loading.gguf_reader import parsed
 
 #: of which not every function is typed
@@ -177,7 +177,7 @@ class GgufModel:
             return None
         kind, rows = tensor.kind, functools.partial(self._rows, tensor, order)
         return Stored(
-            KINDS[kind.name][0] if kind.name in KINDS else None,
+            KEPT_BITS.get(kind.name),
             lambda part: groups_of(kind, rows(part)),
             lambda part: torch.from_numpy(_numbers(kind, rows(part))),
         )
