@@ -245,3 +245,31 @@ def test_places_of_the_server(model: Any, monkeypatch: Any) -> None:
             contexts.rows(1, 0, 5)
     finally:
         contexts.close()
+
+
+@pytest.mark.usefixtures("short")
+def test_a_place_is_right_after_memory_ran_out_between_layers(model: Any, monkeypatch: Any) -> None:
+    sparq_ipu.transformers.enable(model, **SETTINGS)
+    tokens, failures = tokens_of(N)[0].tolist(), [False, True]
+
+    def keep_last(*given: Any) -> Any:
+        if failures and failures.pop(0):
+            raise MemoryError
+        return windows.keep_last(*given)
+
+    contexts = Contexts(model, 2, 512)
+    try:
+        for place in (0, 1):
+            for begin in range(0, N, 48):
+                given = [place], [tokens[begin : begin + 48]], [begin]
+                try:
+                    contexts.read(*given)
+                except MemoryError:
+                    assert contexts.keep([place], [begin]) == [begin]
+                    contexts.read(*given)
+            monkeypatch.setattr("sparq_ipu.serve.places.keep_last", keep_last)
+        assert not failures and contexts.begin(0) == contexts.begin(1) > 0
+        said = contexts.step([0, 1], [3, 3], [N, N])
+        assert torch.equal(said[0], said[1])
+    finally:
+        contexts.close()

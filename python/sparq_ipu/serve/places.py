@@ -48,6 +48,8 @@ class _Layer:
     def __init__(self, n_places: int, capacity: int, window: int | None, options: dict[str, Any]):
         self.capacity = capacity
         self.window = window
+        #: of each place, the first positions that are no longer held
+        self.dropped = np.zeros(n_places, np.int64)
         self._n_places = n_places
         self._options = options
         self._cache: KVCache | None = None
@@ -270,8 +272,6 @@ class Places:
             for window in windows or [None] * len(settings)
         ]
         self._windowed = [layer for layer in self._layers if layer.window is not None]
-        #: of each place, the first positions that layers with windows no longer hold
-        self._dropped = np.zeros(n_places, np.int64)
 
     def tokens(
         self,
@@ -308,43 +308,41 @@ class Places:
 
     def _make_room(self, places: Sequence[int], counts: Sequence[int]) -> None:
         """For so many tokens of places, in layers with windows, that drop positions which none will see."""
-        if not self._windowed or self._windowed[0].is_empty:
+        if not self._windowed or self._windowed[-1].is_empty:
             return
-        after = self._windowed[0].cache.lengths
+        after = self._windowed[-1].cache.lengths  # the last one to drop, also where memory ran out before
         np.add.at(after, list(places), counts)
         for place in set(places):
             if after[place] > self._room:
                 for layer in self._windowed:
-                    lost = keep_last(layer.rows((place,)), self._window)
-                self._dropped[place] += lost[0]
+                    layer.dropped[place] += keep_last(layer.rows((place,)), self._window)[0]
 
     def shortest(self, place: int) -> int:
         """Tokens that a text can be cut to, other than 0: layers with windows hold what the next one sees."""
-        dropped = int(self._dropped[place])
+        dropped = self.begin(place)
         return dropped + self._window if dropped else 0
 
     def begin(self, place: int) -> int:
         """First position of a place that `read` returns."""
-        return int(self._dropped[place])
+        return max(int(layer.dropped[place]) for layer in self._layers)
 
     def keep(self, places: Sequence[int], lengths: Sequence[int]) -> list[int]:
         """Forget what is behind these lengths, where there is more, in every layer: also after a pass that
         ended in the middle. A place whose `shortest` is longer is emptied. Returns the lengths."""
         kept = [n if n >= self.shortest(place) else 0 for place, n in zip(places, lengths)]
         index = list(places)
-        self._dropped[index] *= np.array(kept) > 0
         for layer in self._layers:
+            layer.dropped[index] *= np.array(kept) > 0
             if not layer.is_empty:
                 rows = layer.rows(places)
-                dropped = 0 if layer.window is None else self._dropped[index]
-                rows.truncate(np.minimum(rows.lengths, np.array(kept) - dropped))
+                rows.truncate(np.minimum(rows.lengths, np.array(kept) - layer.dropped[index]))
         return kept
 
     def read(self, place: int, start: int, stop: int) -> Rows:
         """What a place holds of these positions, from `begin` on: copies."""
         read = []
         for layer in self._layers:
-            before = self.begin(place) if layer.window is not None else 0
+            before = int(layer.dropped[place])
             read.append(layer.rows((place,)).read(start - before, stop - before))
         return [(key[0], value[0]) for key, value in read]
 
@@ -356,6 +354,6 @@ class Places:
 
     def copy(self, source: int, target: int) -> None:
         """Place `target` becomes a copy of `source`."""
-        self._dropped[target] = self._dropped[source]
         for layer in self._layers:
             layer.rows((source, target)).reorder(np.zeros(2, np.int64))
+            layer.dropped[target] = layer.dropped[source]
