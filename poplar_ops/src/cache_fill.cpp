@@ -99,10 +99,10 @@ private:
 void fillWithZeros(Graph &graph, const Tensor &tensor) {
   if (!tensor.valid())
     return;
-  if (tensor.elementType() == HALF)
-    graph.setInitialValueHalf(tensor, 0);
-  else
+  if (tensor.elementType() != HALF)
     graph.setInitialValue(tensor, 0);
+  else
+    graph.setInitialValueHalf(tensor, 0);
 }
 
 } // namespace

@@ -222,6 +222,8 @@ def test_a_gguf_file_of_it(name: str, tmp_path: Path) -> None:
     family = FAMILIES[name]
     # scalings have tests of their own, and a part of a head is refused: transformers does not read it
     changes = {name: value for name, value in family.changes.items() if not name.startswith(("rope", "part"))}
+    if family.gguf == "gemma3" and transformers.__version__ < "5":
+        pytest.skip("transformers 4 wants scores of Gemma's tokens, which this file has not")
     if family.gguf == "gemma3":  # files do not say which layers have windows, nor the scale of the scores
         changes = dict(num_hidden_layers=7, sliding_window=WINDOW, query_pre_attn_scalar=16)
     model = uneven(tiny_model(family.kind, vocab_size=112, **changes))

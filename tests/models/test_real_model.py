@@ -103,12 +103,12 @@ def test_padded_batch_equals_its_rows_alone(model, plays):
 
 def test_command(smollm2, model, plays, monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(generate.Checkpoint, "model", lambda checkpoint, dtype, weights, progress: smollm2[0])
-    text = smollm2[1].decode(plays["play_othello"][0, :800])
+    text = smollm2[1].decode(plays["play_othello"][0, :1500])
     (tmp_path / "prompt.txt").write_text(text)
     options = ["--prompt-file", str(tmp_path / "prompt.txt"), "--new-tokens", "24", "--n-local", "32"]
     assert generate.main([*options, "--compare-dense", "--json", str(tmp_path / "run.jsonl")]) == 0
     out = capsys.readouterr().out
     line = json.loads((tmp_path / "run.jsonl").read_text())
-    assert line["seq_len"] == 800 and line["n_new"] == 24 and line["agreement"] > 0.5
+    assert line["seq_len"] == 1500 and line["n_new"] == 24 and line["agreement"] > 0.5
     assert "KV cache" in out and "agreement" in out and line["bytes_dense"] > 1.5 * line["bytes_read"]
     assert generate.main([*options, "--chat", "--new-tokens", "4"]) == 0

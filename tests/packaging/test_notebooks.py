@@ -57,4 +57,4 @@ def test_long_context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept, new = run("long_context.ipynb", tmp_path)
     compare(kept, new)
     text = "\n".join(map(printed, new))
-    assert "60 tokens" in text and "the tokens of dense attention: True" in text and "enabled: False" in text
+    assert "60 tokens" in text and "enabled: False" in text

@@ -245,31 +245,33 @@ auto prompts(unsigned seed) {
 
 auto products(unsigned seed) {
   Random random(seed);
-  const bool isInt8 = seed % 2;
+  const unsigned bits = 4 + 2 * (seed % 3);
   const std::size_t inputs = 32 * (1 + random.below(20)), outputs = 16 * (1 + random.below(5));
   const std::size_t nRows = seed % 5 ? 1 + random.below(30) : 230 + random.below(30);
-  std::vector<unsigned char> weights(outputs / 16 * (inputs / 32) * (isInt8 ? 512 : 320));
+  const std::size_t codes = bits == 4 ? 256 : 512, group = codes + 64;
+  std::vector<unsigned char> weights(outputs / 16 * (inputs / 32) * group);
   for (unsigned char &byte : weights)
     byte = static_cast<unsigned char>(random.next());
-  // Of magnitudes from 2^-16 to 2^15, as bfloat16.
-  const auto number = [&] {
+  for (std::size_t at = 0; at < weights.size(); at += 2) {
+    if (at % group < codes)
+      continue;
+    // Of magnitudes from 2^-14 to 2^10, as fp16.
     const std::uint32_t x = random.next();
-    return static_cast<std::uint16_t>((x & 0x807f) | (112 + (x >> 16) % 31) << 7);
-  };
-  for (std::size_t at = 256; !isInt8 && at < weights.size(); at += at % 320 == 318 ? 258 : 2) {
-    const std::uint16_t scale = seed % 3 || at % 4 == 0 ? number() : 0; // or a zero
+    auto scale = static_cast<std::uint16_t>((x & 0x83ff) | (1 + (x >> 16) % 25) << 10);
+    if (seed % 2 && at % group >= codes + 32)
+      scale = 0; // as a zero that is one
     std::memcpy(&weights[at], &scale, sizeof(scale));
   }
-  std::vector<std::uint16_t> rows(nRows * inputs), scales(outputs);
-  for (std::uint16_t &x : rows)
-    x = number();
-  for (std::uint16_t &x : scales)
-    x = number();
+  std::vector<std::uint16_t> rows(nRows * inputs);
+  for (std::uint16_t &x : rows) { // of magnitudes from 2^-16 to 2^15, as bfloat16
+    const std::uint32_t bitsOf = random.next();
+    x = static_cast<std::uint16_t>((bitsOf & 0x807f) | (112 + (bitsOf >> 16) % 31) << 7);
+  }
   return [=](unsigned nThreads, const char *isa) {
     std::vector<std::uint16_t> output(nRows * outputs);
-    multiplyFewBits({rows.data(), weights.data(), isInt8 ? scales.data() : nullptr, output.data(),
-                     nRows, inputs, outputs},
-                    nThreads, isa);
+    multiplyFewBits(
+        {rows.data(), weights.data(), bits, output.data(), nRows, inputs, outputs, outputs},
+        nThreads, isa);
     return output;
   };
 }
