@@ -429,7 +429,7 @@ private:
     }
   }
 
-  // Sums of products of promptRowGroup rows: of the last chunk to `dots`, of all others to `partial`.
+  // Sums of products of promptRowGroup rows: of the last chunk to `dots`, of others to `partial`.
   void multiplyKeys(unsigned row, const Lane *keys) {
     for (unsigned c = 0; c < d; c += chunk) {
       const unsigned lanes = (d - c < chunk ? d - c : chunk) / n;
