@@ -16,7 +16,7 @@ import statistics
 import sys
 from typing import Any
 
-from lib.common import guarded
+from lib.common import guarded, spread
 from lib.origin import origin, repeat_command
 
 from sparq_ipu.commands.command_line import Parser, positive_integer, thread_count
@@ -84,11 +84,6 @@ def run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
             file=sys.stderr,
         )
     return rows
-
-
-def spread(rates: list[float]) -> str:
-    """Median (minimum-maximum)."""
-    return f"{statistics.median(rates):.1f} ({min(rates):.1f}-{max(rates):.1f})"
 
 
 def main(words: list[str] | None = None) -> int:

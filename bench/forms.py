@@ -18,7 +18,7 @@ import threading
 import time
 from typing import Any
 
-from lib.common import guarded
+from lib.common import guarded, spread
 from lib.origin import origin, repeat_command
 
 from sparq_ipu.commands.command_line import Parser, positive_integer, thread_count
@@ -108,8 +108,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     plain, under = plain[1:], under[1:]  # the first sets up grammars and places
     gain = statistics.median(under) / statistics.median(plain)
     for name, rates in (("no schema", plain), ("a third", under)):
-        text = f"{statistics.median(rates):.1f} ({min(rates):.1f}-{max(rates):.1f})"
-        print(f"{name:10} {text} tokens/s", file=sys.stderr)
+        print(f"{name:10} {spread(rates)} tokens/s", file=sys.stderr)
     print(f"{gain:.3f}x", file=sys.stderr)
     return dict(
         weights=arguments.weights,

@@ -17,17 +17,20 @@ from typing import Any
 
 import gguf
 import numpy as np
-from lib.common import guarded
+from lib.common import Parser, guarded
 
-#: architecture; layers, width, inner width, heads, KV heads, head_dim, vocabulary; base of rotary embedding
-SHAPES: dict[str, tuple[str, tuple[int, ...], float]] = {
-    "llama-3.2-3b": ("llama", (28, 3072, 8192, 24, 8, 128, 128256), 5e5),
-    "qwen3-4b": ("qwen3", (36, 2560, 9728, 32, 8, 128, 151936), 1e6),
-    "llama-3-8b": ("llama", (32, 4096, 14336, 32, 8, 128, 128256), 5e5),
-    "tiny": ("llama", (2, 256, 512, 4, 2, 64, 512), 1e4),
+from sparq_ipu.commands.command_line import output_path
+from sparq_ipu.planning.model_shape import MODELS, ModelShape
+
+_QWEN = ModelShape("Qwen3-4B", 36, 32, 8, 128, 2560, 9728, 151936, True, True)
+_TINY = ModelShape("tiny", 2, 4, 2, 64, 256, 512, 512, True, False)
+#: architecture, shape, base of the rotary embedding
+SHAPES: dict[str, tuple[str, ModelShape, float]] = {
+    "llama-3.2-3b": ("llama", MODELS["Llama-3.2-3B"], 5e5),
+    "qwen3-4b": ("qwen3", _QWEN, 1e6),
+    "llama-3-8b": ("llama", MODELS["Llama-3-8B"], 5e5),
+    "tiny": ("llama", _TINY, 1e4),
 }
-#: those whose output layer is the embedding
-TIED = ("llama-3.2-3b", "qwen3-4b")
 
 
 def blocks(kind: Any, shape: tuple[int, int], generator: np.random.Generator) -> np.ndarray:
@@ -42,15 +45,21 @@ def blocks(kind: Any, shape: tuple[int, int], generator: np.random.Generator) ->
 
 
 def write(name: str, path: Path, seed: int = 0) -> None:
-    architecture, (n_layers, width, inner, heads, kv_heads, dim, vocabulary), base = SHAPES[name]
+    architecture, shape, base = SHAPES[name]
+    width, inner, dim, vocabulary = (
+        shape.hidden_size,
+        shape.intermediate_size,
+        shape.head_dim,
+        shape.vocab_size,
+    )
     generator, kinds = np.random.default_rng(seed), gguf.GGMLQuantizationType
     writer = gguf.GGUFWriter(path, architecture, use_temp_file=False)
-    writer.add_block_count(n_layers)
+    writer.add_block_count(shape.n_layers)
     writer.add_context_length(1 << 17)
     writer.add_embedding_length(width)
     writer.add_feed_forward_length(inner)
-    writer.add_head_count(heads)
-    writer.add_head_count_kv(kv_heads)
+    writer.add_head_count(shape.n_heads)
+    writer.add_head_count_kv(shape.n_kv_heads)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_dimension_count(dim)
     writer.add_key_length(dim)
@@ -66,23 +75,23 @@ def write(name: str, path: Path, seed: int = 0) -> None:
     writer.add_bos_token_id(0)
     writer.add_eos_token_id(1)
 
-    def add(tensor: str, *shape: int, kind: Any = kinds.Q4_K) -> Any:
-        if len(shape) == 1:
-            return lambda prefix: writer.add_tensor(f"{prefix}{tensor}.weight", np.ones(shape, np.float32))
-        data = blocks(kind, shape, generator)  # type: ignore[arg-type]
+    def add(tensor: str, *sizes: int, kind: Any = kinds.Q4_K) -> Any:
+        if len(sizes) == 1:
+            return lambda prefix: writer.add_tensor(f"{prefix}{tensor}.weight", np.ones(sizes, np.float32))
+        data = blocks(kind, sizes, generator)  # type: ignore[arg-type]
         return lambda prefix: writer.add_tensor(f"{prefix}{tensor}.weight", data, raw_dtype=kind)
 
     add("token_embd", vocabulary, width, kind=kinds.Q6_K)("")
     add("output_norm", width)("")
-    if name not in TIED:
+    if not shape.tied:
         add("output", vocabulary, width, kind=kinds.Q6_K)("")
     of_layer = [add("attn_norm", width), add("ffn_norm", width), add("ffn_down", width, inner)]
-    of_layer += [add("attn_q", heads * dim, width), add("attn_output", width, heads * dim)]
-    of_layer += [add(part, kv_heads * dim, width) for part in ("attn_k", "attn_v")]
+    of_layer += [add("attn_q", shape.n_heads * dim, width), add("attn_output", width, shape.n_heads * dim)]
+    of_layer += [add(part, shape.n_kv_heads * dim, width) for part in ("attn_k", "attn_v")]
     of_layer += [add(part, inner, width) for part in ("ffn_gate", "ffn_up")]
     if architecture == "qwen3":
         of_layer += [add("attn_q_norm", dim), add("attn_k_norm", dim)]
-    for layer in range(n_layers):
+    for layer in range(shape.n_layers):
         for tensor in of_layer:
             tensor(f"blk.{layer}.")
     writer.write_header_to_file()
@@ -92,11 +101,11 @@ def write(name: str, path: Path, seed: int = 0) -> None:
 
 
 def main(words: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    parser = Parser(
+        prog="bench/random_gguf.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("shape", choices=SHAPES)
-    parser.add_argument("path", type=Path, help="the file")
+    parser.add_argument("path", type=output_path, help="the file")
     arguments = parser.parse_args(words)
     write(arguments.shape, arguments.path)
     return 0

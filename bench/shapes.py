@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
 import time
 from typing import Any
 
-from lib.common import guarded
+from lib.common import guarded, spread
+from lib.decode_method import head_dim_of
 from lib.origin import origin, repeat_command
 
 from sparq_ipu.commands.command_line import Parser, positive_integer, thread_count
@@ -38,8 +38,9 @@ _GEMMA = dict(
     num_hidden_layers=18,
     num_attention_heads=4,
     num_key_value_heads=1,
+    head_dim=256,
+    sliding_window=512,
 )
-_GEMMA.update(head_dim=256, sliding_window=512)
 _MIXED = [["sliding_attention", "full_attention"][index % 6 == 5] for index in range(18)]
 #: of each name: the class, changes of its config, and positions in the cache
 CASES: dict[str, dict[str, tuple[str, dict[str, Any], int]]] = {
@@ -80,11 +81,10 @@ def filled(model: Any, n: int) -> Any:
     from sparq_ipu.transformers.integration import decoding
 
     cache, config = SparqCache(model), model.config
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     generator = torch.Generator().manual_seed(0)
     for layer, settings in zip(cache.layers, decoding("bench", model).settings):
         for _ in range(n // 1024):
-            shape = (1, config.num_key_value_heads, 1024, head_dim)
+            shape = (1, config.num_key_value_heads, 1024, head_dim_of(config))
             rows = torch.randn(2, *shape, generator=generator).half()
             layer.restore(rows[0], rows[1], settings)
     return cache
@@ -138,9 +138,8 @@ def run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
                 bytes_of_others=others,
             )
         )
-        text = f"{statistics.median(counted):.1f} ({min(counted):.1f}-{max(counted):.1f})"
         print(
-            f"{name:24} {text} tokens/s; {windowed / 1e6:.1f} MB in layers with windows, "
+            f"{name:24} {spread(counted)} tokens/s; {windowed / 1e6:.1f} MB in layers with windows, "
             f"{others / 1e6:.1f} MB in others",
             file=sys.stderr,
         )

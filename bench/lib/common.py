@@ -577,6 +577,11 @@ def text_table(columns: Sequence[Column], rows: Iterable[Row]) -> str:
     return "\n".join(lines)
 
 
+def spread(rates: Sequence[float]) -> str:
+    """Median (minimum-maximum)."""
+    return f"{statistics.median(rates):.1f} ({min(rates):.1f}-{max(rates):.1f})"
+
+
 def number(value: float | None, form: str, factor: float = 1.0, unit: str = "") -> str:
     """A cell of a table; "-" for None."""
     return "-" if value is None else format(value * factor, form) + unit

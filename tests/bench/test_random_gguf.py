@@ -15,6 +15,8 @@ pytest.importorskip("gguf")
 
 import random_gguf
 
+from sparq_ipu.planning.model_shape import ModelShape
+
 LOAD = """
 import sys, torch, transformers
 from transformers.models.llama import modeling_llama
@@ -36,7 +38,7 @@ def test_less_than_twice_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """Of a shape whose embedding, which gets 16 bits, has a tenth of the weights, as that of 8B."""
     if not Path("/proc/self/clear_refs").exists():
         pytest.skip("the system does not say what a process took")
-    wide = ("llama", (8, 1024, 4096, 16, 8, 64, 8192), 1e4)
+    wide = ("llama", ModelShape("wide", 8, 16, 8, 64, 1024, 4096, 8192, True, False), 1e4)
     monkeypatch.setitem(random_gguf.SHAPES, "wide", wide)
     files = [tmp_path / "tiny.gguf", tmp_path / "wide.gguf"]
     for name, file in zip(("tiny", "wide"), files):

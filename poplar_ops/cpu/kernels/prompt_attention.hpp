@@ -350,27 +350,27 @@ private:
     const Lane *const last = dots + inGroup * blockSize;
     const float *const keySteps = p.keySteps + block;
     const Vec step = broadcast(p.querySteps[row]);
-    const bool isFirst = d <= chunk;
-    Vec x[blockVectors], most = broadcast(-__builtin_inff());
+    const bool isOneChunk = d <= chunk;
+    Vec most = broadcast(-__builtin_inff());
 #pragma GCC unroll 16
-    for (unsigned i = 0; i < blockVectors; ++i) {
-      x[i] = Number::toFloat(Number::load(last + i * width));
-      if (!isFirst)
-        x[i] = load(numbers + i * width) + x[i];
+    for (unsigned i = 0; i < blockSize; i += width) {
+      Vec x = Number::toFloat(Number::load(last + i));
+      if (!isOneChunk)
+        x = load(numbers + i) + x;
       if (isInteger)
-        x[i] = x[i] * load(keySteps + i * width);
-      x[i] = x[i] * step;
-      most = maximum(most, x[i]);
-      store(numbers + i * width, x[i]);
+        x = x * load(keySteps + i);
+      x = x * step;
+      most = maximum(most, x);
+      store(numbers + i, x);
     }
-    if (seen.end - seen.begin == blockSize)
-      return largestOf(most);
-    for (unsigned j = 0; j < blockSize; ++j)
-      if (j < seen.begin || j >= seen.end)
-        numbers[j] = -__builtin_inff();
-    most = load(numbers);
-    for (unsigned i = width; i < blockSize; i += width)
-      most = maximum(most, load(numbers + i));
+    if (seen.end - seen.begin < blockSize) {
+      for (unsigned j = 0; j < blockSize; ++j)
+        if (j < seen.begin || j >= seen.end)
+          numbers[j] = -__builtin_inff();
+      most = load(numbers);
+      for (unsigned i = width; i < blockSize; i += width)
+        most = maximum(most, load(numbers + i));
+    }
     return largestOf(most);
   }
 
