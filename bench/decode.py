@@ -114,8 +114,8 @@ def parser() -> argparse.ArgumentParser:
         nargs="+",
         default=["float32", "bfloat16"],
         choices=tuple(TYPES),
-        help="of the weights (default float32 bfloat16); beside int8 and int4 all is bfloat16; what has 4 "
-        "bits in a .gguf file stays as it is there",
+        help="of the weights (default float32 bfloat16): gguf leaves those of a file as they are, int8 and "
+        "int4 round what has more bits there; beside these three all is bfloat16",
     )
     cli.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS, help="(default all)")
     cli.add_argument("--rank", "--r", dest="r", type=int, default=32, help="(default 32)")
@@ -182,7 +182,7 @@ def load(name: str, dtype: str, seed: int) -> Any:
     if name not in SHAPES:
         from sparq_ipu.models import load_model
 
-        return load_model(gguf_of(name), dtype, weights=weights)[0]
+        return load_model(gguf_of(name), None if dtype == "gguf" else dtype, weights=weights)[0]
     torch.manual_seed(seed)
     shape = {"model_type": "llama", **SHAPES[name]}
     config = transformers.AutoConfig.for_model(max_position_embeddings=1 << 20, **shape)
@@ -249,7 +249,9 @@ def rows_of(a: argparse.Namespace, seq_len: int, progress: Progress, command: st
         tokens = torch.randint(0, config.vocab_size, (n_tokens, a.batch, 1), generator=generator)
         for dtype in a.dtypes if a.predict else ():
             progress.step(f"{seq_len} positions, {dtype}: predictions")
-            plan = plan_cpu(a.model, seq_len=seq_len, batch=a.batch, weights=dtype)
+            plan = plan_cpu(
+                a.model, seq_len=seq_len, batch=a.batch, weights=None if dtype == "gguf" else dtype
+            )
             for row, method in ours:
                 if row["dtype"] == dtype and method.name in PREDICTED:
                     row["predicted_seconds_per_step"] = plan.step_seconds(PREDICTED[method.name])
@@ -468,6 +470,8 @@ def main(argv: list[str] | None = None) -> int:
     if a.peers is not None and min(a.S) < a.steps + 3:
         rule = "be at least 3 more than --steps with --peers"
         cli.error(f"--S must {rule}, got {min(a.S)} and {a.steps}")
+    if "gguf" in a.dtypes and a.model in SHAPES:
+        cli.error(f'--dtypes gguf must have --model "smollm2" or a path, got {a.model}')
     if a.predict and a.model in SHAPES:
         cli.error(f"--predict must have --model smollm2 or a path, got {a.model}")
     if a.cpu_time and (a.threads != 1 or os.environ.get("OMP_NUM_THREADS") != "1"):
@@ -495,7 +499,7 @@ def main(argv: list[str] | None = None) -> int:
             JsonLines(a.json, "decode").append(new)
     print(table(rows), file=sys.stderr)
     if a.write:
-        has_peers = any(row["dtype"] == "gguf" for row in rows)
+        has_peers = any(row["method"] in KV_TYPES for row in rows)
         name, text = ("peers", of_the_peers) if has_peers else ("decode", of_the_lengths)
         replace_block(DOCUMENT, name, text(rows))
     return int(any(row["error"] for row in rows))

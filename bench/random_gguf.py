@@ -5,7 +5,7 @@
     python bench/decode.py --model /tmp/llama.gguf --dtypes int4 --methods dense recommended --S 8192
 
 Layers are Q4_K, the embedding and the output layer Q6_K, as most of a Q4_K_M file. Every layer has the same
-weights. There is no usable tokenizer.
+weights. Tokens are the bytes, pairs of bytes, and words that no text gives.
 """
 
 from __future__ import annotations
@@ -69,11 +69,14 @@ def write(name: str, path: Path, seed: int = 0) -> None:
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q4_K_M)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("llama-bpe" if architecture == "llama" else "qwen2")
-    writer.add_token_list([f"w{i}" for i in range(vocabulary)])
-    writer.add_token_types([1] * vocabulary)
-    writer.add_token_merges(["w 0", "w1 0"])
-    writer.add_bos_token_id(0)
-    writer.add_eos_token_id(1)
+    letters = [chr(code) for code in (*range(33, 127), *range(161, 173), *range(174, 324))]  # GPT-2's bytes
+    words = [letters[i // 256] + letters[i % 256] for i in range(1 << 16)]
+    names = [*letters, *words, *(f"word{i}" for i in range(vocabulary))][: vocabulary - 2]
+    writer.add_token_list([*names, "<|begin|>", "<|end|>"])
+    writer.add_token_types([gguf.TokenType.NORMAL] * len(names) + [gguf.TokenType.CONTROL] * 2)
+    writer.add_token_merges([" ".join(word) for word in names[256:] if len(word) == 2])
+    writer.add_bos_token_id(vocabulary - 2)
+    writer.add_eos_token_id(vocabulary - 1)
 
     def add(tensor: str, *sizes: int, kind: Any = kinds.Q4_K) -> Any:
         if len(sizes) == 1:
