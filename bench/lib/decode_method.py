@@ -91,21 +91,21 @@ class Method:
 
         config, dtype = self.model.config, self.model.dtype
         for index, (key, value) in enumerate(tensors):
-            key, value = key.to(dtype), value.to(dtype)
             if self.cache is None:
                 capacity = key.shape[2] + n_more
                 if self.name in OURS:
-                    bits = 16 if self.settings is None else self.settings.index_bits
-                    options: dict[str, Any] = dict(device="cpu", n_threads=self._threads, index_bits=bits)
+                    options: dict[str, Any] = dict(device="cpu", n_threads=self._threads)
                     self.cache = SparqCache(config, capacity=capacity, check_finite=False, **options)
                 elif self.name.endswith("-static"):
                     self.cache = transformers.StaticCache(config=config, max_cache_len=capacity)
                 else:
                     self.cache = transformers.DynamicCache()
             if self.name in OURS:
-                self.cache.layers[index].arm(None, None)
+                self.cache.layers[index].restore(key, value, self.settings)
+                continue
+            key, value, positions = key.to(dtype), value.to(dtype), torch.arange(key.shape[2])
             with torch.no_grad():
-                self.cache.update(key, value, index, {"cache_position": torch.arange(key.shape[2])})
+                self.cache.update(key, value, index, {"cache_position": positions})
 
     def cache_bytes(self) -> int:
         """Memory of the cache for the positions it has room for, in bytes; counted."""

@@ -109,6 +109,29 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.parametrize(
+    "stored, asked, planned",
+    [
+        ("int4", None, "int4"),
+        ("int4", "int8", "int4"),
+        ("int8", "int4", "int4"),
+        ("int4", "bfloat16", "bfloat16"),
+        ("float32", "int8", "int8"),
+    ],
+)
+def test_a_layer_is_planned_with_the_bits_that_generate_leaves_it(
+    stored: str, asked: str | None, planned: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("sparq_ipu._cpu")
+    config = transformers.LlamaConfig(head_dim=16, hidden_size=64, num_attention_heads=4, num_hidden_layers=2)
+    monkeypatch.setattr(cpu_plan, "_config", lambda op, model: (config, "one", stored))
+    probe = "sparq_ipu.transformers.generation.probe.probe"
+    monkeypatch.setattr(probe, lambda config, weights, *rest: Timed(len(weights), 1, 0.5))
+    plan = cpu_plan.plan_cpu("one", seq_len=2048, weights=asked)
+    assert plan.weights == planned and plan.step_seconds("dense") == (len(planned) + 2.048) / 1e3
+
+
+@pytest.mark.parametrize(
     "words, message",
     [
         ("x --device cpu", "model must be one of SmolLM2-135M"),

@@ -224,6 +224,8 @@ def plan_cpu(
     config = text_config(config)
     shape = dataclasses.replace(from_config(op, fields_of(config), model), name=name)
     weights = weights or stored
+    if weights in WEIGHTS and stored in WEIGHTS:
+        weights = min(weights, stored, key=BITS.__getitem__)  # a layer keeps the fewer bits of its file
     chosen = complete(op, shape.head_dim, {"top_k": recommended_top_k(seq_len), **settings})
     layer_bytes = round(shape.layer_weights * BITS[weights][0] / 8)
     timed = probe(config, weights, seq_len, batch, chosen, layer_bytes)

@@ -29,7 +29,7 @@ from sparq_ipu.transformers.cache.traffic import Traffic
 from sparq_ipu.transformers.cache.windows import WindowStorage
 from sparq_ipu.transformers.decoder.rotary import Rotary
 from sparq_ipu.transformers.decoder.step_layer import StepLayer, waves_of
-from sparq_ipu.transformers.settings.layers import LayerSettings, dense_rows
+from sparq_ipu.transformers.settings.layers import LayerSettings, cache_options, dense_rows
 from sparq_reference import NotFinite, checks
 from sparq_reference.settings import op_of
 
@@ -142,7 +142,7 @@ class SparqLayer(StepLayer):
         this one, e.g. another `index_bits`."""
         if settings is self._fitting:  # as at the step before
             return
-        for name, wanted in ({} if settings is None else settings.of_cache).items():
+        for name, wanted in ({} if settings is None else cache_options(settings)).items():
             own = getattr(self.cache, name) if self.is_initialized else self._options.get(name, wanted)
             if own != wanted:
                 rule = f"be that of the cache, {own} in layer {self.index}"
@@ -187,8 +187,8 @@ class SparqLayer(StepLayer):
         """Allocate for the shape of key_states (batch, n_kv_heads, n_tokens, head_dim)."""
         self.batch_size = self.max_batch_size = key_states.shape[0]
         announced = self._handover.announced
-        settings = None if announced is None else announced.settings
-        options = {**({} if settings is None else settings.of_cache), **self._options}
+        asked = {} if announced is None else cache_options(announced.settings)
+        options = {**asked, **self._options}
         self._storage = self._stack.storage(self._place, key_states, self.capacity, options)
         is_alone = self._storage.stack.n_layers == 1  # layers of a stack drop nothing
         if self.window is not None and self.capacity is None and is_alone:

@@ -8,7 +8,7 @@ from typing import Any, Sequence
 from sparq_ipu.device_options import MAX_IPUS
 from sparq_ipu.devices import backend_module, check_option_names, resolve_device
 from sparq_ipu.kernels import Settings
-from sparq_ipu.transformers.settings.layers import LayerSettings
+from sparq_ipu.transformers.settings.layers import LayerSettings, cache_options
 from sparq_reference import CacheSpec, checks
 
 
@@ -80,7 +80,7 @@ def _check_layers(op: str, options: dict[str, Any], layers: Sequence[LayerSettin
         if of_layer in layers[:index]:
             continue
         like = any_settings if of_layer is None else of_layer
-        given = {**({} if like is None else like.of_cache), **options}
+        given = {**cache_options(like), **options}
         device, _ = given.pop("device"), given.pop("check_finite")
         # The model's head_dim is not known here: the largest has every option that a smaller one may have.
         spec = CacheSpec(n, 1, checks.MAX_INDEX_HEAD_DIM, 1, op="KVCache", **CacheSpec.take(given))

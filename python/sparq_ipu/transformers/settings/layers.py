@@ -70,11 +70,14 @@ class LayerSettings(sparq_reference.SparqSettings):
         names = [field.name for field in dataclasses.fields(sparq_reference.SparqSettings)]
         return sparq_reference.SparqSettings(**{name: getattr(self, name) for name in names})
 
-    @cached_property
-    def of_cache(self) -> Mapping[str, Any]:
-        """The options that the layer's cache must have, by name."""
-        asked = {name: getattr(self, name) for name in CACHE_DEFAULTS}
-        return {name: value for name, value in asked.items() if value is not None}
+
+def cache_options(settings: LayerSettings | None) -> Mapping[str, Any]:
+    """The options of the cache of a layer with these settings, by name. Dense attention reads no key index, so
+    it has the smallest."""
+    if settings is None:
+        return {"index_bits": min(checks.INDEX_BITS)}
+    asked = {name: getattr(settings, name) for name in CACHE_DEFAULTS}
+    return {name: value for name, value in asked.items() if value is not None}
 
 
 #: settings of every layer, in order; None is dense attention
