@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of docs/benchmarks.md from committed rows: servers, predictions, kernels, prompts, linear layers.
+"""Tables of docs/benchmarks.md from committed rows: servers, models of several sizes, predictions, kernels,
+prompts, linear layers.
 
     python bench/tables.py --write
 
@@ -14,7 +15,7 @@ import argparse
 import sys
 
 from lib.common import ROOT, Parser, Row, guarded, number
-from lib.decode_tables import read_rows
+from lib.decode_tables import model_name, read_rows
 from lib.origin import caption
 
 from sparq_ipu.commands.tables import markdown_table, replace_block
@@ -25,6 +26,8 @@ RESULTS = ROOT / "bench/results"
 PREDICTED = {"dense": "dense", "recommended": "SparQ"}
 #: server of bench/serve.py -> label
 SERVERS = {"sparq": "sparq-ipu serve", "llama": "llama.cpp", "transformers": "transformers serve"}
+#: method of bench/decode.py -> label, of other programs
+OTHERS = {"llama.cpp": "llama.cpp", "openvino": "OpenVINO"}
 KERNELS = ("dense", "sparq", "sparq-int8", "sparq-int4", "sparq-int2")
 
 
@@ -144,9 +147,29 @@ def servers(rows: list[Row]) -> str:
     return f"{markdown_table(head, lines)}\n\n{caption(rows, load)}"
 
 
+def sizes(rows: list[Row]) -> str:
+    """Models of several sizes: tokens per second, and memory."""
+    runs: dict[tuple[int, str, int, int], dict[str, Row]] = {}
+    for row in rows:
+        weights = max(r["weight_bytes"] for r in rows if r["model"] == row["model"])
+        runs.setdefault((weights, row["model"], row["batch"], row["seq_len"]), {})[row["method"]] = row
+    programs = [name for name in OTHERS if any(name in run for run in runs.values())]
+    lines = []
+    for (weights, model, batch, seq_len), run in sorted(runs.items()):
+        rates = {method: row["tokens_per_second"] for method, row in run.items()}
+        cells = [model_name(model), number(weights, ".1f", 1e-9), f"{seq_len:,}", str(batch)]
+        cells.append(number(run["recommended"]["cache_bytes"], ".1f", 1e-9))
+        cells += [number(rates.get(name), ".1f") for name in (*programs, "dense", "recommended")]
+        lines.append([*cells, f"{rates['recommended'] / rates['dense']:.2f}"])
+    head = ["shape", "weights, GB", "positions", "batch", "KV cache, GB"]
+    head += [*(OTHERS[name] for name in programs), "ours, dense", "ours, SparQ", "SparQ / dense"]
+    return f"{markdown_table(head, lines)}\n\n{caption(rows)}"
+
+
 #: block -> the file of its rows, and its table
 ROWS = {
     "servers": ("serve.jsonl", servers),
+    "sizes": ("sizes.jsonl", sizes),
     "predictions": ("predictions.jsonl", predictions),
     "short": ("short_decode.jsonl", short),
     "kernels": ("cpu_sparq.jsonl", kernels),
