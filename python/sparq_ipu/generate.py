@@ -450,7 +450,6 @@ def _asked(
         "attention": "dense" if arguments.dense else "sparq",
         **columns(layers or []),
         "published": arguments.published,
-        "settings": None if arguments.settings is None else str(arguments.settings),
         "temperature": arguments.temperature,
         "top_p": arguments.top_p,
         "seed": (arguments.seed or 0) if sampled else None,

@@ -32,7 +32,6 @@ from sparq_ipu.transformers.cache_name import CACHE, cache_in, cache_name
 from sparq_ipu.transformers.decoder.lean_step import LeanStep
 from sparq_ipu.transformers.decoder.trial import lean_step_of
 from sparq_ipu.transformers.decoder.weights import quantise_weights, weights_of
-from sparq_ipu.transformers.settings.file import PathLike, read_settings
 from sparq_ipu.transformers.settings.layers import (
     LayerSettings,
     ModelSettings,
@@ -60,7 +59,6 @@ _log = logging.getLogger("sparq_ipu")
 def enable(
     model: PreTrainedModel,
     *,
-    settings: PathLike | None = None,
     layers: Mapping[int, Mapping[str, Any] | None] | None = None,
     published: bool = False,
     device: str = "auto",
@@ -90,7 +88,6 @@ def enable(
             options of `sparq_ipu.KVCache`.
         published: settings that are not given are those of arXiv:2312.04985: the same in all layers, a key
             index of 16 bits unless the cache has another, SparQ at any length.
-        settings: a file that `python -m sparq_study.tune` wrote, in place of the settings and `layers`.
         layers: what differs in some layers, by index: None is dense, a mapping replaces settings, e.g.
             `{0: None, 1: {"mean_value": False}, 2: {"index_bits": 8}}`.
         device: of the KV cache; "auto" is the CPU kernels where they are built, else the NumPy reference.
@@ -114,8 +111,6 @@ def enable(
     """
     check_model("enable", model)
     published = checks.check_bool("enable", "published", published)
-    if settings is not None:
-        layers = _from_file(settings, model, layers, published, options)
     names = [*(field.name for field in dataclasses.fields(LayerSettings)), "layers", "published"]
     said = LayerSettings.take(options)
     check_names("enable", host_device("enable", device), options, names)
@@ -149,24 +144,6 @@ def _enable(
     if weights is not None and weights_of(model) not in (weights, "int4"):
         _log.info("%s: %s", op, quantise_weights(model, weights, op=op))
     _install(op, model, layers, options, tokens_per_step, lean, prompt_blocks)
-
-
-def _from_file(
-    path: PathLike,
-    model: PreTrainedModel,
-    layers: Mapping[int, Any] | None,
-    published: bool,
-    options: dict[str, Any],
-) -> dict[int, Any]:
-    """The settings of a file: those of all layers are put into `options`, what differs is returned."""
-    given = LayerSettings.take(dict(options))
-    if given or layers is not None or published:
-        got = ", ".join([*given, *([] if layers is None else ["layers"]), *["published"] * published])
-        checks.fail("enable", "settings", "be given alone", f"a file and {got}")
-    read = read_settings("enable", path, n_layers_of(model), head_dim_of(model))
-    of_layers: dict[int, Any] = read.pop("layers")
-    options.update(read)
-    return of_layers
 
 
 def enable_dense(model: PreTrainedModel, **options: Any) -> None:

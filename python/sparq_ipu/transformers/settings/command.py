@@ -12,7 +12,6 @@ from typing import Any
 from sparq_ipu.commands.command_line import number, thread_count
 from sparq_ipu.kept_prefixes import KeptPrefixes, check_folder
 from sparq_ipu.transformers.loading.checkpoints import SMOLLM2
-from sparq_ipu.transformers.settings.file import read_settings
 from sparq_ipu.transformers.settings.layers import (
     CACHE_DEFAULTS,
     WEIGHTS,
@@ -42,11 +41,10 @@ _ADVANCED = ("min_seq_len",)
 
 
 def add_attention(settings: argparse._ArgumentGroup, advanced: argparse._ArgumentGroup) -> None:
-    """The options for how a model decodes: settings, a file with them, or dense."""
+    """The options for how a model decodes."""
     for name, text in SETTINGS_HELP.items():
         group = advanced if name in _ADVANCED else settings
         group.add_argument(*_flags(name), type=int, dest=name, help=text)
-    settings.add_argument("--settings", type=Path, help="a file of sparq_study.tune, in place of these")
     settings.add_argument("--dense", action="store_true", help="dense attention from the same float16 cache")
     advanced.add_argument(
         "--prompt-blocks",
@@ -143,28 +141,18 @@ def check_alone(op: str, arguments: argparse.Namespace) -> None:
     Raises:
         ValueError: `<op>: <option> must <rule>, got <options> too`.
     """
-    said = _given(arguments)
-    if arguments.settings is not None and said:
-        got = ", ".join(said)
-        raise ValueError(f"{op}: --settings must be given without other settings, got {got}")
-    sparq = said + ["--settings"] * (arguments.settings is not None)
-    if arguments.dense and sparq:
-        raise ValueError(f"{op}: --dense must be without settings of SparQ, got {', '.join(sparq)} too")
-
-
-def _given(arguments: argparse.Namespace) -> list[str]:
-    flags = [_flags(name)[0] for name in SETTINGS_HELP if getattr(arguments, name) is not None]
-    return flags + ["--published"] * arguments.published
+    said = [_flags(name)[0] for name in SETTINGS_HELP if getattr(arguments, name) is not None]
+    said += ["--published"] * arguments.published
+    if arguments.dense and said:
+        raise ValueError(f"{op}: --dense must be without settings of SparQ, got {', '.join(said)} too")
 
 
 @dataclasses.dataclass(frozen=True)
 class SaidSettings:
-    """Settings of a command line, or of the file that it names: `said` for all layers, `layers` for some."""
+    """Settings of a command line."""
 
     said: dict[str, Any]
-    layers: dict[int, dict[str, Any] | None] = dataclasses.field(default_factory=dict)
     published: bool = False
-    file: Path | None = None
     #: the beginning of messages
     op: str = "generate"
 
@@ -175,9 +163,6 @@ class SaidSettings:
         Raises:
             ValueError: no model can have them.
         """
-        if arguments.settings is not None:
-            read = read_settings(op, arguments.settings)
-            return cls(layers=read.pop("layers"), file=arguments.settings, said=read, op=op)
         values = {name: getattr(arguments, name) for name in SETTINGS_HELP}
         said = {name: value for name, value in values.items() if value is not None}
         complete(op, None, said)
@@ -185,7 +170,7 @@ class SaidSettings:
 
     def of_length(self, positions: int) -> SaidSettings:
         """With the top_k that is recommended for a row of this length, unless one is given."""
-        if self.published or self.file is not None or "top_k" in self.said:
+        if self.published or "top_k" in self.said:
             return self
         return dataclasses.replace(self, said={"top_k": recommended_top_k(positions), **self.said})
 
@@ -195,19 +180,14 @@ class SaidSettings:
         Raises:
             ValueError: it can not have them, as `sparq_ipu.transformers.enable`.
         """
-        if self.file is not None:
-            read_settings(self.op, self.file, n_layers, head_dim)
-        how = dict(published=self.published)
-        return settings_of_layers(self.op, self.said, self.layers, n_layers, head_dim, **how)
+        return settings_of_layers(self.op, self.said, None, n_layers, head_dim, published=self.published)
 
     def enable(self, model: Any, device: str, tokens_per_step: int, prompt_blocks: float = 0.0) -> None:
         """Decode with them."""
         from sparq_ipu.transformers import enable
 
-        common: dict[str, Any] = dict(
-            device=device, tokens_per_step=tokens_per_step, prompt_blocks=prompt_blocks
-        )
-        enable(model, layers=self.layers, published=self.published, **self.said, **common)
+        how: dict[str, Any] = {**self.said, "published": self.published, "prompt_blocks": prompt_blocks}
+        enable(model, device=device, tokens_per_step=tokens_per_step, **how)
 
 
 def most_common(settings: ModelSettings) -> Any:
