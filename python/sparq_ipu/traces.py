@@ -47,7 +47,7 @@ class TraceLayer:
 
     def steps(self, start: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """For each step: query (n_heads, head_dim), key and value (n_kv_heads, 1, head_dim) to append before
-        it. start: of the trace."""
+        it."""
         for i, query in enumerate(self.query):
             at = slice(start + i, start + i + 1)
             yield query, self.key[:, at], self.value[:, at]
@@ -57,10 +57,8 @@ class TraceLayer:
 class Trace:
     """Decode steps of one sequence.
 
-    layers: layer number -> its arrays, ascending. start: positions before the first step, at least 1.
-    text, kind, model: what was decoded, one of KINDS, by which model.
-
-    Raises: ValueError `trace: <argument> must <rule>, got <value>`.
+    layers: layer number -> its arrays, ascending. start: positions before the first step, at least 1. text,
+    kind, model: what was decoded, one of KINDS, by which model.
     """
 
     layers: dict[int, TraceLayer]
@@ -135,10 +133,7 @@ class Trace:
         n_kv_heads: int | None = None,
         n_steps: int | None = None,
     ) -> Trace:
-        """The same with these layers, the first KV heads and their query heads, the first steps; None: all.
-
-        Raises: ValueError for what the trace has not.
-        """
+        """The same with these layers, the first KV heads and their query heads, the first steps; None: all."""
         wanted = self.layer_numbers if layers is None else list(layers)
         for number in wanted:
             if number not in self.layers:
@@ -172,13 +167,7 @@ class Trace:
 
 
 def load(path: str | os.PathLike[str]) -> Trace:
-    """The trace in a file.
-
-    Raises:
-        ValueError: `trace: <argument> must <rule>, got <value>`: no .npz file, one without a trace, or arrays
-            that do not fit together.
-        OSError: the file can not be read.
-    """
+    """The trace in a file, or ValueError where it is no .npz file with the arrays of a trace."""
     with open(path, "rb") as file:
         if not zipfile.is_zipfile(file):  # NumPy would speak of pickle
             _fail("file", "be an .npz file", path)

@@ -53,17 +53,15 @@ def plan(
             window attention 1.
         n_layers: layers of this shape on the same IPUs, in [1, 1024]. Times are of one layer's call, memory
             is of all; `seconds_per_token` is the time of all layers.
-        hit_rate: of a cache in three tiers, in [0, 1]: the share of selected rows that is taken to be hot;
-            0: all are read from streaming memory. Not predicted: docs/device_model.md has what was measured.
-        misses: instead of a rate, (batch * n_kv_heads,) rows that each KV head of each element misses, in
-            [0, top_k]. With one IPU.
-        options: rank, top_k, n_local and mean_value of SparQ attention; top_k, n_local (half of top_k) and
-            n_recent (32) of window attention. Settings that are not given are the recommended ones
-            (`sparq_ipu.transformers.RECOMMENDED`; n_local a quarter of top_k). Options of the cache, see
-            `sparq_reference.CacheSpec`: index_bits (16, 8, 4 or 2; 2 unless given), row_bits (16; in three
-            tiers also 8). Options of the device, see `sparq_ipu.device_options.DeviceOptions`: n_tiles, and
-            for a cache in three tiers hot_rows.
-            Dense attention ignores settings and options of the cache.
+        hit_rate: in three tiers, the assumed share of selected rows that is hot, in [0, 1]; 0: all are read
+            from streaming memory. Not predicted: docs/device_model.md has what was measured.
+        misses: instead of a rate, (batch * n_kv_heads,) rows that each KV head of each element misses, in [0,
+            top_k]. With one IPU.
+        options: settings of SparQ or window attention, by default the recommended ones
+            (`sparq_ipu.transformers.RECOMMENDED`; n_local a quarter of top_k, for a window half); of the
+            cache, see `sparq_reference.CacheSpec`; n_tiles and hot_rows, see
+            `sparq_ipu.device_options.DeviceOptions`. Dense attention ignores settings and options of the
+            cache.
         baseline: plan dense attention too, for the predicted speed-ups: over the best dense plan (as many
             layers in SRAM as fit, or all in streaming memory), and over dense-streaming.
 

@@ -154,9 +154,6 @@ def check_request(
         sizes: batch, n_heads, n_kv_heads (None: as many as heads), head_dim, seq_len.
         options: of OPTIONS, by name.
         n_processes, n_ipus: each is the argument that is called n_ipus; the other is 1.
-
-    Raises:
-        ValueError: `plan: <argument> must <rule>, got <value>`.
     """
     op = "plan"
     chosen = kernel_named(op, kernel)
@@ -254,11 +251,7 @@ def _check_hit_rate(op: str, hit_rate: object) -> float:
 
 def split(batch: int, n_heads: int, n_kv_heads: int, n_ipus: int) -> tuple[int, int, int]:
     """The share (batch, n_heads, n_kv_heads) of one IPU: KV heads are split first, then the batch. All shares
-    are alike: one executable serves all processes.
-
-    Raises:
-        ValueError: KV heads and batch do not split evenly over so many IPUs.
-    """
+    are alike: one executable serves all processes."""
     heads = math.gcd(n_ipus, n_kv_heads)
     if batch % (n_ipus // heads) != 0:
         raise ValueError(

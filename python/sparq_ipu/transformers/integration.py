@@ -75,9 +75,9 @@ def enable(
     Prefill (several tokens at once) is dense: `prompt_attention` replaces PyTorch's. The model's own
     attention stays for gradients, for padding behind a text and without "sdpa". Caches that `generate` makes,
     and empty `DynamicCache`s that you pass, become caches of this kind; they can be kept over turns. Enabling
-    again replaces the settings. Settings that are not given are those that docs/settings.md recommends:
-    no mean value in layer 0, a key index of 2 bits, and dense attention of texts so short that SparQ would
-    read more. A cache in three tiers cannot attend densely: there SparQ decodes at any length. `model.config`
+    again replaces the settings. Settings that are not given are those that docs/settings.md recommends: no
+    mean value in layer 0, a key index of 2 bits, and dense attention of texts so short that SparQ would read
+    more. A cache in three tiers cannot attend densely: there SparQ decodes at any length. `model.config`
     becomes a copy: another model may have been built from the same object.
 
     Args:
@@ -88,8 +88,8 @@ def enable(
             options of `sparq_ipu.KVCache`.
         published: settings that are not given are those of arXiv:2312.04985: the same in all layers, a key
             index of 16 bits unless the cache has another, SparQ at any length.
-        layers: what differs in some layers, by index: None is dense, a mapping replaces settings, e.g.
-            `{0: None, 1: {"mean_value": False}, 2: {"index_bits": 8}}`.
+        layers: what differs in some layers, by index: None is dense, a mapping replaces settings, e.g. `{0:
+            None, 1: {"mean_value": False}, 2: {"index_bits": 8}}`.
         device: of the KV cache; "auto" is the CPU kernels where they are built, else the NumPy reference.
         check_finite: as `sparq_ipu.KVCache`.
         capacity: most positions of one batch row; None grows as needed.
@@ -147,14 +147,8 @@ def _enable(
 
 
 def enable_dense(model: PreTrainedModel, **options: Any) -> None:
-    """Decode with dense attention through the same float16 KV cache: the run to compare SparQ with.
-
-    Args:
-        options: those of `enable` from `device` on.
-
-    Raises:
-        ValueError: as `enable`.
-    """
+    """Decode with dense attention through the same float16 KV cache: the run to compare SparQ with. Options
+    are those of `enable` from `device` on."""
     check_model("enable_dense", model)
     _enable("enable_dense", model, [None] * n_layers_of(model), **options)
 
@@ -243,11 +237,7 @@ def _usual_strides(module: torch.nn.Module, args: tuple[Any, ...]) -> tuple[Any,
 
 
 def decoding(op: str, model: PreTrainedModel) -> _Hooks:
-    """How an enabled model decodes.
-
-    Raises:
-        ValueError: it is not enabled.
-    """
+    """How an enabled model decodes."""
     if not is_enabled(model):
         checks.fail(op, "model", "be enabled", "one that is not")
     hooks: _Hooks = getattr(decoder_of(model), _STATE)["hooks"]

@@ -39,11 +39,7 @@ _SHAPES = ("attention.key_length", "attention.value_length", "rope.dimension_cou
 
 
 def config_of(file: GgufFile) -> Any:
-    """The config, with the rotary embedding of the file.
-
-    Raises:
-        ValueError: what of it is not supported.
-    """
+    """The config, with the rotary embedding of the file."""
     with parsed(file):
         said = converters.load_gguf_checkpoint(str(file.path), return_tensors=False)["config"]
     architecture = file.architecture
@@ -116,15 +112,8 @@ def _check_config(file: GgufFile, config: Any) -> None:
 
 
 class GgufModel:
-    """What a file has of a model, found before any weight is converted.
-
-    Args:
-        config: of `config_of`.
-        progress: called with the share of the file that is converted.
-
-    Raises:
-        ValueError: the first tensor that is missing, or has another shape, or no place.
-    """
+    """What a file has of a model, found before any weight is converted. config: of `config_of`. progress:
+    called with the share of the file that is converted."""
 
     def __init__(self, file: GgufFile, config: Any, progress: Progress):
         self._file, self._config, self._progress = file, config, progress
@@ -202,11 +191,8 @@ class GgufModel:
         return np.asarray(result.weights)[:, 0]
 
     def load(self, dtype: torch.dtype, weights: str | None) -> Any:
-        """The model, with its weights converted by all threads of PyTorch.
-
-        Args:
-            weights: of `quantise_weights`, which gives weights to the layers that get none here; "all": none.
-        """
+        """The model, with its weights converted by all threads of PyTorch. weights: of `quantise_weights`,
+        which gives weights to the layers that get none here; "all": none."""
         skipped = set()
         for name, module in self._empty.named_modules():
             if weights != "all" and type(module) is torch.nn.Linear and FewBitsLinear.fits(module):

@@ -36,11 +36,7 @@ _FIELDS = {
 
 
 class PackedFolder:
-    """A checkpoint directory.
-
-    Raises:
-        ValueError: of another form of these methods; with the field of config.json.
-    """
+    """A checkpoint directory."""
 
     def __init__(self, folder: Path, config: Any):
         from safetensors import safe_open

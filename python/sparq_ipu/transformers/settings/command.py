@@ -85,11 +85,7 @@ def add_cache_dir(parser: argparse.ArgumentParser, example: str) -> None:
 
 
 def check_cache_dir(op: str, arguments: argparse.Namespace) -> None:
-    """Make the folder of `--cache-dir`, if one is given.
-
-    Raises:
-        ValueError: it cannot be written, or `--cache-gb` is alone.
-    """
+    """Make the folder of `--cache-dir`, if one is given."""
     if arguments.cache_dir is not None:
         check_folder(op, arguments.cache_dir)
     elif arguments.cache_gb is not None:
@@ -136,11 +132,7 @@ def _flags(name: str) -> tuple[str, ...]:
 
 
 def check_alone(op: str, arguments: argparse.Namespace) -> None:
-    """Refuse options of `add_attention` that exclude each other.
-
-    Raises:
-        ValueError: `<op>: <option> must <rule>, got <options> too`.
-    """
+    """Refuse options of `add_attention` that exclude each other."""
     said = [_flags(name)[0] for name in SETTINGS_HELP if getattr(arguments, name) is not None]
     said += ["--published"] * arguments.published
     if arguments.dense and said:
@@ -158,11 +150,7 @@ class SaidSettings:
 
     @classmethod
     def of(cls, arguments: argparse.Namespace, op: str = "generate") -> SaidSettings:
-        """Needs no model.
-
-        Raises:
-            ValueError: no model can have them.
-        """
+        """Needs no model."""
         values = {name: getattr(arguments, name) for name in SETTINGS_HELP}
         said = {name: value for name, value in values.items() if value is not None}
         complete(op, None, said)
@@ -175,11 +163,7 @@ class SaidSettings:
         return dataclasses.replace(self, said={"top_k": recommended_top_k(positions), **self.said})
 
     def of_model(self, n_layers: int, head_dim: int) -> ModelSettings:
-        """The settings of each layer of a model of that shape.
-
-        Raises:
-            ValueError: it can not have them, as `sparq_ipu.transformers.enable`.
-        """
+        """The settings of each layer of a model of that shape."""
         return settings_of_layers(self.op, self.said, None, n_layers, head_dim, published=self.published)
 
     def enable(self, model: Any, device: str, tokens_per_step: int, prompt_blocks: float = 0.0) -> None:
