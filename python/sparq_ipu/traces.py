@@ -93,9 +93,9 @@ class Trace:
             _fail("queries", f"have head_dim={head_dim} components", first.query.shape)
         if first.query.shape[1] % n_kv_heads:
             _fail("queries", f"have a multiple of n_kv_heads={n_kv_heads} heads", first.query.shape)
-        rule = "be the positions less the steps, and 1 or more"
         if self.start != n_positions - self.n_steps or self.start < 1:
-            _fail("start", rule, f"{self.start} of {n_positions} positions and {self.n_steps} steps")
+            got = f"{self.start} of {n_positions} positions and {self.n_steps} steps"
+            _fail("start", "be the positions less the steps, and 1 or more", got)
 
     @property
     def layer_numbers(self) -> list[int]:
@@ -126,31 +126,6 @@ class Trace:
     @property
     def _any(self) -> TraceLayer:
         return next(iter(self.layers.values()))
-
-    def cut(
-        self,
-        layers: list[int] | None = None,
-        n_kv_heads: int | None = None,
-        n_steps: int | None = None,
-    ) -> Trace:
-        """The same with these layers, the first KV heads and their query heads, the first steps; None: all."""
-        wanted = self.layer_numbers if layers is None else list(layers)
-        for number in wanted:
-            if number not in self.layers:
-                _fail("layers", f"be among {self.layer_numbers}", number)
-        heads = self.n_kv_heads if n_kv_heads is None else n_kv_heads
-        steps = self.n_steps if n_steps is None else n_steps
-        checks.check_integer(_OP, "n_kv_heads", heads, 1, self.n_kv_heads)
-        checks.check_integer(_OP, "n_steps", steps, 1, self.n_steps)
-        group_size, end = self.n_heads // self.n_kv_heads, self.start + steps
-        cut = {
-            number: TraceLayer(
-                layer.query[:steps, : heads * group_size], layer.key[:heads, :end], layer.value[:heads, :end]
-            )
-            for number, layer in self.layers.items()
-            if number in wanted
-        }
-        return dataclasses.replace(self, layers=cut)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the file, compressed; one that is there is replaced. `path` is taken as it is."""

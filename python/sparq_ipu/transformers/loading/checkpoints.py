@@ -141,7 +141,7 @@ class Checkpoint:
         if self._is_file:
             stored, few = self.file.stored_types
         else:
-            stored, few = str(getattr(self.config, "dtype", None) or self.config.torch_dtype)[6:], None
+            stored, few = str(self.config.dtype)[6:], None
             if method := packed_method(self.config):
                 if dtype is not None and weights is None:
                     checks.fail("load_model", "dtype", f"be None with weights of {method}", repr(dtype))
@@ -230,7 +230,6 @@ class Checkpoint:
             check_whole(self.path, info)
             return model, packed.stored
         check_weights(self.path, int(getattr(config, "num_hidden_layers", 0) or 0))
-        name = "dtype" if hasattr(config, "dtype") else "torch_dtype"
         with refused(f"the weights of {self.path}"):
             models: Any = transformers.AutoModelForCausalLM
             model, info = models.from_pretrained(
@@ -239,7 +238,7 @@ class Checkpoint:
                 attn_implementation="sdpa",
                 local_files_only=True,
                 output_loading_info=True,
-                **{name: dtype},
+                dtype=dtype,
             )
         check_whole(self.path, info)
         return model, None

@@ -234,7 +234,7 @@ class GgufModel:
             config=self._config,
             state_dict=state,
             attn_implementation="sdpa",
-            **{dtype_name(): dtype},
+            dtype=dtype,
         )
         self._scale_rotary(model)
         return model
@@ -254,33 +254,14 @@ class GgufModel:
                 setattr(rotary, name, frequencies / factors)
 
 
-def dtype_name() -> str:
-    """What `from_pretrained` calls the type of weights."""
-    version = tuple(map(int, transformers.__version__.split(".")[:2]))
-    return "dtype" if version >= (4, 56) else "torch_dtype"
-
-
 def _numbers(kind: Any, data: np.ndarray) -> np.ndarray:
     """float32, as the package gguf makes them."""
     import gguf
 
-    if kind.name == "Q5_0":
-        return _q5_0(data)
     if kind.name in ("F32", "F16"):
         data = data.view(np.float32 if kind.name == "F32" else np.float16)
     made: np.ndarray = gguf.quants.dequantize(data, kind)
     return made.astype(np.float32, copy=False)
-
-
-def _q5_0(data: np.ndarray) -> np.ndarray:
-    """The same bits as gguf's, in half the time: most weights of a small model are of this kind."""
-    blocks = data.reshape(-1, 22)
-    codes = np.unpackbits(blocks[:, 2:6], axis=1, bitorder="little") << 4
-    codes[:, :16] |= blocks[:, 6:] & 15
-    codes[:, 16:] |= blocks[:, 6:] >> 4
-    numbers = codes.astype(np.float32) - 16
-    numbers *= blocks[:, :2].copy().view(np.float16).astype(np.float32)
-    return numbers.reshape(*data.shape[:-1], -1)
 
 
 def _fill(made: torch.Tensor, tensor: Tensor, order: np.ndarray, n_rows: int, begin: int) -> None:

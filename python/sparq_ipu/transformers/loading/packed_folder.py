@@ -85,7 +85,7 @@ class PackedFolder:
             state_dict=state,
             attn_implementation="sdpa",
             output_loading_info=True,
-            **{"dtype" if hasattr(self._config, "dtype") else "torch_dtype": dtype},
+            dtype=dtype,
         )
         return model, info
 
