@@ -316,7 +316,7 @@ def cell(row, dense):
 
 
 def test_the_table_of_speedups_is_of_one_setting(tmp_path, capsys, monkeypatch):
-    for slow in ("headline_table", "ipus_table"):  # these plan what is not in the file
+    for slow in ("headline_table",):  # this plans what is not in the file
         monkeypatch.setattr(sweep_tables, slow, lambda bits: "")
     out = tmp_path / "sweep.jsonl"
     words = "--S 256 --B 1 --kv-heads 8 --r 32 16 --k 128 64"
