@@ -30,13 +30,7 @@ def dense_attention(query: np.ndarray, cache: KVCache) -> np.ndarray:
 
 
 def sparq_attention(
-    query: np.ndarray,
-    cache: KVCache,
-    *,
-    rank: int,
-    top_k: int,
-    n_local: int = 0,
-    mean_value: bool = True,
+    query: np.ndarray, cache: KVCache, *, rank: int, top_k: int, n_local: int = 0, mean_value: bool = True
 ) -> np.ndarray:
     """SparQ attention (arXiv:2312.04985, Algorithm 1) of one query token per batch element.
 
@@ -60,12 +54,7 @@ def sparq_attention(
 
 
 def window_attention(
-    query: np.ndarray,
-    cache: KVCache,
-    *,
-    top_k: int,
-    n_local: int | None = None,
-    n_recent: int = 32,
+    query: np.ndarray, cache: KVCache, *, top_k: int, n_local: int | None = None, n_recent: int = 32
 ) -> np.ndarray:
     """Window attention of one query token per batch element: ALISA's sparse window attention
     (arXiv:2403.17312, Algorithm 1), or local or strided attention (docs/alisa.md).

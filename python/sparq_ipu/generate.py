@@ -49,11 +49,7 @@ from sparq_ipu.transformers.generation.runs import (
     seconds_per_token,
     stop_tokens,
 )
-from sparq_ipu.transformers.loading.checkpoints import (
-    Checkpoint,
-    check_types,
-    import_torch,
-)
+from sparq_ipu.transformers.loading.checkpoints import Checkpoint, check_types, import_torch
 from sparq_ipu.transformers.settings.command import (
     SaidSettings,
     add_attention,
@@ -375,10 +371,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.generat
             blocks = arguments.prompt_blocks
             if arguments.dense:
                 enable_dense(
-                    model,
-                    device=arguments.device,
-                    tokens_per_step=tokens_per_step,
-                    prompt_blocks=blocks,
+                    model, device=arguments.device, tokens_per_step=tokens_per_step, prompt_blocks=blocks
                 )
             else:
                 settings.enable(model, arguments.device, tokens_per_step, blocks)

@@ -20,11 +20,7 @@ DEVICES = ("cpu", "reference")
 
 
 def append_and_attend(
-    query: np.ndarray,
-    key: np.ndarray,
-    value: np.ndarray,
-    cache: KVCache,
-    settings: Settings = None,
+    query: np.ndarray, key: np.ndarray, value: np.ndarray, cache: KVCache, settings: Settings = None
 ) -> np.ndarray:
     """Append tokens to every batch element, and attend from each of them to all positions up to its own. The
     result and the cache are, bit for bit, those of `cache.append` and `attention` for one token after
@@ -68,12 +64,7 @@ def one_by_one(query: np.ndarray, key: np.ndarray, value: np.ndarray, cache: KVC
 
 
 def _check(
-    op: str,
-    query: np.ndarray,
-    key: np.ndarray,
-    value: np.ndarray,
-    cache: KVCache,
-    settings: Settings,
+    op: str, query: np.ndarray, key: np.ndarray, value: np.ndarray, cache: KVCache, settings: Settings
 ) -> None:
     """As `append_and_attend` refuses arguments."""
     if not isinstance(query, np.ndarray) or query.ndim != 4:

@@ -76,13 +76,7 @@ class KVCache(HasSpec):
             lengths: (batch,) integers in [0, n_tokens]: the number of tokens to add; None means all.
         """
         n_new = checks.check_append(
-            "append",
-            key,
-            value,
-            self.spec,
-            self._lengths,
-            lengths=lengths,
-            check_finite=check_finite,
+            "append", key, value, self.spec, self._lengths, lengths=lengths, check_finite=check_finite
         )
         key, value = (row_codes.round_rows(rows, self.spec.row_bits) for rows in (key, value))
         for b in range(self.spec.batch):
@@ -114,11 +108,7 @@ class KVCache(HasSpec):
             self.history.reorder(index)
 
     def attention(
-        self,
-        query: np.ndarray,
-        settings: Settings = None,
-        *,
-        check_finite: bool = True,
+        self, query: np.ndarray, settings: Settings = None, *, check_finite: bool = True
     ) -> np.ndarray:
         """SparQ or window attention over the positions held, or dense attention where settings is None: query
         (batch, n_heads, head_dim) float16 -> the same, as `exact`."""

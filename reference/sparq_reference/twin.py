@@ -127,12 +127,7 @@ class Twin(ABC):
         (group_size, head_dim), the weights before division (group_size, n) and their sums (group_size,)."""
 
     def gathered_attention(
-        self,
-        query: np.ndarray,
-        key: np.ndarray,
-        value: np.ndarray,
-        positions: np.ndarray,
-        counts: np.ndarray,
+        self, query: np.ndarray, key: np.ndarray, value: np.ndarray, positions: np.ndarray, counts: np.ndarray
     ) -> np.ndarray:
         """y3 of equation 8: attention over the selected positions -> (batch, n_heads, head_dim)."""
         attended = np.empty(query.shape, self.dtype)

@@ -37,9 +37,7 @@ EFFECTS = {
     "generate sampled": "--top-p 0.1; --seed 3; --dense",
 }
 #: what is added to a call, one by one: it is refused, in a message that has its first word
-REFUSED = {
-    "generate": "--dtype float32 --weights int4; --prompt w1; --top-p 0.5; --seed 3; --dense",
-}
+REFUSED = {"generate": "--dtype float32 --weights int4; --prompt w1; --top-p 0.5; --seed 3; --dense"}
 #: what a call of its own tries
 ELSEWHERE = {
     "chat": "test_generate.py",

@@ -239,10 +239,7 @@ def test_what_is_planned_twice_is_counted_once(monkeypatch):
         (dict(kernel="dense"), r"plan: kernel must be one of .*, got 'dense'"),
         (dict(seq_len=1.5), r"plan: seq_len must be an integer in \[1, 16777216\], got 1.5"),
         (dict(n_tiles=1473), r"plan: n_tiles must be in \[0, 1472\], got 1473"),
-        (
-            dict(n_heads=32, n_kv_heads=5),
-            r"plan: n_heads must be a multiple of n_kv_heads=5, got 32",
-        ),
+        (dict(n_heads=32, n_kv_heads=5), r"plan: n_heads must be a multiple of n_kv_heads=5, got 32"),
         (dict(mean_value="no"), r"plan: mean_value must be True or False, got 'no'"),
         (dict(index_bits=4.0, kernel="dense-sram"), r"plan: index_bits must be one of 16, 8, 4, 2, got 4.0$"),
         (

@@ -18,17 +18,7 @@ from sparq_ipu.kernels import DEFAULT
 from sparq_ipu.planning.record import NOT_IN_A_PLAN
 from sparq_reference import checks
 
-from ..common import (
-    NEWER_OPTIONS,
-    ROOT,
-    Column,
-    CommandLine,
-    Row,
-    Workload,
-    new_row,
-    number,
-    plan_into,
-)
+from ..common import NEWER_OPTIONS, ROOT, Column, CommandLine, Row, Workload, new_row, number, plan_into
 from . import command_line as table_command
 from . import markdown, parse, show, write
 from . import planned as planned_rows

@@ -17,12 +17,4 @@ from sparq_ipu.planning.pod import PodPlan, plan_pod
 from sparq_ipu.planning.record import Plan, Stage
 from sparq_ipu.planning.whole_model import plan_model
 
-__all__ = [
-    "ModelPlan",
-    "Plan",
-    "PodPlan",
-    "Stage",
-    "plan",
-    "plan_model",
-    "plan_pod",
-]
+__all__ = ["ModelPlan", "Plan", "PodPlan", "Stage", "plan", "plan_model", "plan_pod"]

@@ -228,11 +228,7 @@ def _with_weights(request: ModelRequest, place: str, layers: _Layers) -> ModelPl
         name = f"IPU {which[0]}" if len(which) == 1 else f"IPUs {which[0]} to {which[-1]}"
         missing += [f"{name}: {what}" for what in problems]
     return ModelPlan(
-        request,
-        place,
-        tuple(by_part[part][0] for part in parts),
-        _link_seconds(request),
-        tuple(missing),
+        request, place, tuple(by_part[part][0] for part in parts), _link_seconds(request), tuple(missing)
     )
 
 
@@ -330,10 +326,7 @@ def _changes(request: ModelRequest, layers: _Layers, names: Sequence[str] | None
     found = []
 
     def first(
-        name: str,
-        values: Sequence[Any],
-        words: Callable[[Any], str],
-        of_cache: str | None = None,
+        name: str, values: Sequence[Any], words: Callable[[Any], str], of_cache: str | None = None
     ) -> None:
         for value in values if names is None or name in names else ():
             layers.say(f"would it fit with {words(value)}?")

@@ -14,12 +14,7 @@ from transformers import DynamicCache, PretrainedConfig, PreTrainedModel
 
 from sparq_ipu.tokens import MAX_TOKENS
 from sparq_ipu.torch.graphs import outside_graphs
-from sparq_ipu.transformers.attention import (
-    FORWARD_PASS,
-    ForwardPass,
-    is_registered,
-    register,
-)
+from sparq_ipu.transformers.attention import FORWARD_PASS, ForwardPass, is_registered, register
 from sparq_ipu.transformers.cache.options import check_names, check_options, host_device
 from sparq_ipu.transformers.cache.sparq_cache import (
     PreparedCache,
@@ -32,11 +27,7 @@ from sparq_ipu.transformers.cache_name import CACHE, cache_in, cache_name
 from sparq_ipu.transformers.decoder.lean_step import LeanStep
 from sparq_ipu.transformers.decoder.trial import lean_step_of
 from sparq_ipu.transformers.decoder.weights import quantise_weights, weights_of
-from sparq_ipu.transformers.settings.layers import (
-    LayerSettings,
-    ModelSettings,
-    settings_of_layers,
-)
+from sparq_ipu.transformers.settings.layers import LayerSettings, ModelSettings, settings_of_layers
 from sparq_ipu.transformers.supported import (
     LayerKinds,
     attention_modules,

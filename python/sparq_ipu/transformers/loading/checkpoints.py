@@ -244,11 +244,7 @@ class Checkpoint:
         return model, None
 
 
-def load_model(
-    path: PathLike,
-    dtype: str | None = None,
-    weights: str | None = None,
-) -> tuple[Any, Any]:
+def load_model(path: PathLike, dtype: str | None = None, weights: str | None = None) -> tuple[Any, Any]:
     """A causal language model and its tokenizer from local files only; nothing is downloaded.
 
     Args:

@@ -230,11 +230,7 @@ class GgufModel:
                         state[self._names[result.name]] = copied.to(dtype)
                 self._converted(tensor.data.nbytes)
         model = type(self._empty).from_pretrained(
-            None,
-            config=self._config,
-            state_dict=state,
-            attn_implementation="sdpa",
-            dtype=dtype,
+            None, config=self._config, state_dict=state, attn_implementation="sdpa", dtype=dtype
         )
         self._scale_rotary(model)
         return model

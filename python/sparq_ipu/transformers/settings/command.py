@@ -22,11 +22,7 @@ from sparq_ipu.transformers.settings.layers import (
 )
 
 #: by argument: the flag of a setting and its short form, the same in every command
-SETTINGS_FLAGS = {
-    "rank": ("--rank", "--r"),
-    "top_k": ("--top-k", "--k"),
-    "n_local": ("--n-local", "--local"),
-}
+SETTINGS_FLAGS = {"rank": ("--rank", "--r"), "top_k": ("--top-k", "--k"), "n_local": ("--n-local", "--local")}
 #: settings that are integers: what they are, and what they are by default
 SETTINGS_HELP = {
     "rank": "query components that score positions (paper: r; default 32, or half of a smaller head_dim)",
