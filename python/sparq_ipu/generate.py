@@ -441,7 +441,7 @@ def _asked(
     return {
         "model": arguments.model,
         "attention": "dense" if arguments.dense else "sparq",
-        **columns(layers or []),
+        **(columns(layers) if layers else {}),
         "published": arguments.published,
         "temperature": arguments.temperature,
         "top_p": arguments.top_p,

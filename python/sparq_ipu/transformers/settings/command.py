@@ -7,7 +7,7 @@ import argparse
 import collections
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, Sequence
 
 from sparq_ipu.commands.command_line import number, thread_count
 from sparq_ipu.kept_prefixes import KeptPrefixes, check_folder
@@ -170,37 +170,30 @@ class SaidSettings:
         enable(model, device=device, tokens_per_step=tokens_per_step, **how)
 
 
-def most_common(settings: ModelSettings) -> Any:
-    """The settings of most layers that are not dense; None if all are."""
-    counted = collections.Counter(layer for layer in settings if layer is not None).most_common(1)
-    return counted[0][0] if counted else None
+def most_common(layers: Sequence[Any]) -> Any:
+    """The settings of most layers."""
+    return collections.Counter(layers).most_common(1)[0][0]
 
 
-def in_words(settings: ModelSettings) -> str:
+def in_words(layers: Sequence[Any]) -> str:
     """The settings of most layers, and the differences of others."""
-    most = most_common(settings)
-    if most is None:
-        return "dense attention"
-    every = most.arguments()
+    every = columns(layers)
     lines = [_words(every)]
-    for index, layer in enumerate(settings):
-        if layer is None:
-            lines.append(f"layer {index}: dense")
-        elif layer != most:
-            own = layer.arguments()
-            lines.append(f"layer {index}: {_words({n: v for n, v in own.items() if v != every[n]})}")
+    for index, layer in enumerate(layers):
+        own = {name: value for name, value in _said(layer).items() if value != every[name]}
+        lines += [f"layer {index}: {_words(own)}"] if own else []
     return "; ".join(lines)
 
 
-def _said(settings: dict[str, Any]) -> dict[str, Any]:
-    return {name: CACHE_DEFAULTS[name] if value is None else value for name, value in settings.items()}
+def columns(layers: Sequence[Any]) -> dict[str, Any]:
+    """The settings of most layers, by name."""
+    return _said(most_common(layers))
+
+
+def _said(settings: Any) -> dict[str, Any]:
+    named = settings.arguments().items()
+    return {name: CACHE_DEFAULTS[name] if value is None else value for name, value in named}
 
 
 def _words(settings: dict[str, Any]) -> str:
-    return " ".join(f"{name}={value}" for name, value in _said(settings).items())
-
-
-def columns(layers: ModelSettings) -> dict[str, Any]:
-    """The settings of most layers, by name."""
-    most = most_common(layers)
-    return {} if most is None else _said(most.arguments())
+    return " ".join(f"{name}={value}" for name, value in settings.items())
