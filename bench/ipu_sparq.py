@@ -75,7 +75,7 @@ def command_line() -> CommandLine:
         "Examples:\n"
         "  python bench/ipu_sparq.py --S 16384 --r 32 --k 128\n"
         f"  python bench/ipu_sparq.py --S 8192 --heads 32 --kv-heads 8 --B 4 --kernel {DEFAULT.name}\n"
-        f"  python bench/ipu_sparq.py --S 65536 --B 16 --kernel {DEFAULT.name} --plan-only\n"
+        f"  python bench/ipu_sparq.py --S 65536 --B 16 --plan-only --kernel {DEFAULT.name}\n"
         "  python bench/ipu_sparq.py --S 16384 --r 32 --k 128 --layers 32 --ipus 16\n"
         "  python bench/ipu_sparq.py --input tests/data/smollm2_hamlet.npz --r 16 --k 64 --local 16\n"
         "Exit status: 0 ok, 1 a result differs or a kernel failed, 2 bad usage.",
