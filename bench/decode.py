@@ -30,18 +30,7 @@ import time
 from pathlib import Path
 from typing import Any, Callable, Iterator
 
-from lib.common import (
-    ROOT,
-    Column,
-    Parser,
-    Progress,
-    Row,
-    check_output,
-    guarded,
-    number,
-    refuse,
-    text_table,
-)
+from lib.common import ROOT, Column, Parser, Progress, Row, check_output, guarded, number, refuse, text_table
 from lib.decode_method import METHODS, OURS, Method, head_dim_of, settings_of
 from lib.decode_parts import PARTS
 from lib.decode_tables import TYPES, best_plain, of_the_lengths, of_the_peers, read_rows

@@ -51,13 +51,7 @@ from lib.timeline import Timeline, is_picture, load_pyplot
 
 from sparq_ipu import traces
 from sparq_ipu.device_options import SPLITS
-from sparq_ipu.kernels import (
-    BASELINE,
-    DEFAULT,
-    KERNELS,
-    TIERED,
-    Kernel,
-)
+from sparq_ipu.kernels import BASELINE, DEFAULT, KERNELS, TIERED, Kernel
 from sparq_ipu.planning.device_model import device_model
 from sparq_ipu.planning.on_chip import on_chip_range
 from sparq_ipu.planning.record import TILE_KINDS, footprint_extrapolated, tile_bytes_by_kind
@@ -81,7 +75,7 @@ def command_line() -> CommandLine:
         "Examples:\n"
         "  python bench/ipu_sparq.py --S 16384 --r 32 --k 128\n"
         f"  python bench/ipu_sparq.py --S 8192 --heads 32 --kv-heads 8 --B 4 --kernel {DEFAULT.name}\n"
-        f"  python bench/ipu_sparq.py --S 65536 --B 16 --kernel {DEFAULT.name} --plan-only --ipus 4\n"
+        f"  python bench/ipu_sparq.py --S 65536 --B 16 --plan-only --kernel {DEFAULT.name}\n"
         "  python bench/ipu_sparq.py --S 16384 --r 32 --k 128 --layers 32 --ipus 16\n"
         "  python bench/ipu_sparq.py --input tests/data/smollm2_hamlet.npz --r 16 --k 64 --local 16\n"
         "Exit status: 0 ok, 1 a result differs or a kernel failed, 2 bad usage.",
@@ -122,8 +116,7 @@ def command_line() -> CommandLine:
         type=int,
         default=1,
         metavar="N",
-        help="with --plan-only: IPUs that split the KV heads, then the batch, a process each; with "
-        "--layers: IPUs of one program, a power of two [1]",
+        help="with --layers: IPUs of one program, a power of two [1]",
     )
     add(
         "--layers",
@@ -176,8 +169,6 @@ def parse(cli: CommandLine, argv: list[str] | None) -> argparse.Namespace:
         cli.error(f"--steps must be given together with --input, got {a.steps} alone")
     if a.layers != 1 and (a.input or a.stages):
         cli.error(f"--layers must be 1 with --input or --stages, got {a.layers}")
-    if a.ipus != 1 and not a.plan_only and a.layers == 1:
-        cli.error(f"--ipus must be 1 without --plan-only, got {a.ipus}")
     if a.layer is not None and not a.input:
         cli.error(f"--layer must be given together with --input, got {a.layer} alone")
     a.kernels = cli.chosen(a)
@@ -209,7 +200,7 @@ def refuse_unused(cli: CommandLine, a: argparse.Namespace) -> None:
     elif a.layers != 1:
         cli.refuse(a, "with --layers and without --plan-only", "hit_rate", *TIMELINES)
     if a.layers == 1:
-        cli.refuse(a, "without --layers", "split")
+        cli.refuse(a, "without --layers", "ipus", "split")
     if a.input:
         shape = [f.argument for f in SHAPE_FLAGS if a.steps or f.argument != "capacity"]
         cli.refuse(a, "with --input", *shape)
@@ -439,7 +430,7 @@ def plans(a: argparse.Namespace) -> list[Row]:
     rows = []
     for kernel, workload in jobs(a, a.workloads):
         rows.append(first_row(kernel, device_model().name, workload, a))
-        planned = plan_into(rows[-1], workload, n_ipus=a.ipus, **plan_options(a, kernel))
+        planned = plan_into(rows[-1], workload, **plan_options(a, kernel))
         print(f"{label(rows[-1])}: {rows[-1]['error']}\n" if planned is None else f"{planned}\n")
     return rows
 

@@ -44,10 +44,7 @@ _GEMMA = dict(
 _MIXED = [["sliding_attention", "full_attention"][index % 6 == 5] for index in range(18)]
 #: of each name: the class, changes of its config, and positions in the cache
 CASES: dict[str, dict[str, tuple[str, dict[str, Any], int]]] = {
-    "qwen": {
-        "Qwen 2": ("Qwen2", _QWEN, 1024),
-        "Qwen 3": ("Qwen3", dict(_QWEN, head_dim=64), 1024),
-    },
+    "qwen": {"Qwen 2": ("Qwen2", _QWEN, 1024), "Qwen 3": ("Qwen3", dict(_QWEN, head_dim=64), 1024)},
     "windows": {
         f"{name}, {n}": ("Gemma3Text", dict(_GEMMA, layer_types=types), n)
         for name, types in (("Gemma 3", _MIXED), ("its windows alone", ["sliding_attention"] * 18))

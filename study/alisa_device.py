@@ -24,10 +24,7 @@ from sparq_study.alisa import MODELS, Model
 N_RECENT = 32
 #: what is compared: a name and settings. By the accuracy study ALISA needs three times as many tokens as
 #: SparQ for nearly the same bits per character
-RUNS = (
-    ("ALISA", WindowSettings(768, n_recent=N_RECENT)),
-    ("SparQ", SparqSettings(32, 256, 64)),
-)
+RUNS = (("ALISA", WindowSettings(768, n_recent=N_RECENT)), ("SparQ", SparqSettings(32, 256, 64)))
 #: of the matrix products of an IPU: what the vendor states for fp16, and the share of it that is reached, as
 #: in the simulator
 FLOPS = {"bow": 350e12}
@@ -54,11 +51,7 @@ def predicted_rows(held: int, settings: SparqSettings | WindowSettings, hot_rows
 
 
 def executed(
-    trace: traces.Trace,
-    layer: int,
-    settings: SparqSettings | WindowSettings,
-    hot_rows: int,
-    n_tiles: int = 0,
+    trace: traces.Trace, layer: int, settings: SparqSettings | WindowSettings, hot_rows: int, n_tiles: int = 0
 ) -> Iterator[Step]:
     """Decodes a trace, from its step N_RECENT on. The device appends every token."""
     from sparq_ipu import _core
@@ -91,10 +84,7 @@ def executed(
         run = _core.emulator_last_run(session.session, model)
         misses = session.session.misses()
         yield Step(
-            p + 1,
-            predicted_rows(p + 1, settings, hot_rows),
-            float(np.mean(misses)),
-            run["seconds"]["total"],
+            p + 1, predicted_rows(p + 1, settings, hot_rows), float(np.mean(misses)), run["seconds"]["total"]
         )
 
 

@@ -20,6 +20,7 @@ all attention is dense, so the trace does not depend on any setting of SparQ.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from typing import Any
 import numpy as np
 from shared import Parser, Progress, check_output, guarded
 
+from sparq_reference import checks
 from sparq_study import traces
 
 
@@ -166,6 +168,15 @@ def _tokens(tokenizer: Any, text: str, arguments: argparse.Namespace) -> Any:
     return torch.tensor([trace_tokens(tokenizer, text, arguments.kind, **sizes, seed=arguments.seed)])
 
 
+def _first_heads(trace: traces.Trace, n_kv_heads: int | None) -> traces.Trace:
+    """The first KV heads and their query heads; None: all."""
+    n = checks.check_integer("trace", "n_kv_heads", n_kv_heads or trace.n_kv_heads, 1, trace.n_kv_heads)
+    n_heads = n * (trace.n_heads // trace.n_kv_heads)
+    layers = trace.layers.items()
+    cut = {i: traces.TraceLayer(of.query[:, :n_heads], of.key[:n], of.value[:n]) for i, of in layers}
+    return dataclasses.replace(trace, layers=cut)
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     source = parser.add_mutually_exclusive_group(required=True)
@@ -255,7 +266,7 @@ def main(argv: list[str] | None = None) -> int:
             about = {"text": name, "kind": arguments.kind, "model_name": _model_name(arguments.model)}
             bits = arguments.prefill_bits
             trace = capture_trace(model, tokens, layers, arguments.steps, **about, prefill_bits=bits)
-            trace.cut(n_kv_heads=arguments.kv_heads).save(arguments.output)
+            _first_heads(trace, arguments.kv_heads).save(arguments.output)
     except ValueError as error:
         progress.step(None)
         parser.error(str(error))

@@ -161,14 +161,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     add("--weights", choices=("int4", "int8"), default="int4", help="bits of the weights [int4]")
     add("--tasks", nargs="+", choices=METRICS, default=list(METRICS), help="[all]")
-    add(
-        "--lengths",
-        nargs="+",
-        type=int,
-        default=[4000, 7600],
-        metavar="N",
-        help="of contexts [4000 7600]",
-    )
+    add("--lengths", nargs="+", type=int, default=[4000, 7600], metavar="N", help="of contexts [4000 7600]")
     add("--shares", nargs="+", type=float, default=SHARES, metavar="X", help=f"of `prompt_blocks` {SHARES}")
     add("--items", type=int, default=12, metavar="N", help="contexts [12]")
     add("--rounds", type=int, default=0, metavar="N", help="time N rounds, measure nothing else")

@@ -75,10 +75,7 @@ SHAPE_FLAGS = (
 SETTINGS_FLAGS = (
     _setting("rank", "components of each key that are read to score positions [32, or half of --head-dim]"),
     _setting("top_k", f"positions whose keys and values are read [{RECOMMENDED['top_k']}]"),
-    _setting(
-        "n_local",
-        "of these, the most recent positions [a quarter of --top-k]",
-    ),
+    _setting("n_local", "of these, the most recent positions [a quarter of --top-k]"),
     Flag(
         "--no-mean-value",
         "mean_value",
@@ -191,10 +188,7 @@ class Workload:
 
 
 def kernel_label(
-    kernel: str,
-    index_bits: int | None = 16,
-    row_bits: int | None = 16,
-    index_components: int | None = 0,
+    kernel: str, index_bits: int | None = 16, row_bits: int | None = 16, index_components: int | None = 0
 ) -> str:
     """A kernel as tables call it: with the bits of its cache's key index and of its rows, where these are not
     16, and with the number of components in the index, where these are not all."""
@@ -322,12 +316,7 @@ class CommandLine:
         tiers("--hot-rows", type=int, default=0, metavar="N", help=text)
 
     def add_run(
-        self,
-        seed_of: str | None,
-        *,
-        reps: int | None = None,
-        warmup: int | None = None,
-        where: str = "",
+        self, seed_of: str | None, *, reps: int | None = None, warmup: int | None = None, where: str = ""
     ) -> None:
         """--json, with `seed_of` --seed (0 without), and with `reps` --reps and --warmup."""
         add = self.run.add_argument
@@ -475,14 +464,7 @@ def speedups_over(dense: Iterable[Row], row: Row) -> Row:
 
 
 def new_row(
-    bench: str,
-    kernel: str,
-    device: str,
-    workload: Workload,
-    *,
-    time_source: str,
-    seed: int,
-    command: str,
+    bench: str, kernel: str, device: str, workload: Workload, *, time_source: str, seed: int, command: str
 ) -> Row:
     """A row with the columns of all benches; what is not known yet is None.
 

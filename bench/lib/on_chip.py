@@ -229,8 +229,7 @@ def report(content: Record) -> str:
             f"Of {len(compiled)} compiled loops, {len(slower(compiled))} are more than {TOLERANCE:.0%} "
             "slower than predicted. Ratios, by kind:",
             markdown_table(
-                ("loops", "number", "measured / predicted"),
-                kind_rows(loops, lambda r: r["kind"]),
+                ("loops", "number", "measured / predicted"), kind_rows(loops, lambda r: r["kind"])
             ),
             "Loops, in tile cycles of a whole call (of a pass for the series):",
             markdown_table(("loop", "kind", "chip", "source", "code", *heads), map(loop_row, loops)),
@@ -249,8 +248,7 @@ def report(content: Record) -> str:
             "average.",
             "Exchanges, by kind:",
             markdown_table(
-                ("exchanges", "number", "measured / predicted"),
-                kind_rows(exchanges, exchange_kind),
+                ("exchanges", "number", "measured / predicted"), kind_rows(exchanges, exchange_kind)
             ),
             "In tile cycles; bytes and pieces of the busiest tile:",
             markdown_table(

@@ -155,11 +155,7 @@ def on_chip_features(kernel: str, batch: int, seq_len: int, top_k: int = 0) -> d
         # Of its two top-k only that over positions: the other, over components, is of 25 to 28 steps whatever
         # the rank, and so part of sparq_query.
         network = sorting_network(N_HEADS * batch, seq_len, top_k)
-        return {
-            "sparq_query": 1,
-            "sparq_sort_step": network.steps,
-            "sparq_comparison": network.comparisons,
-        }
+        return {"sparq_query": 1, "sparq_sort_step": network.steps, "sparq_comparison": network.comparisons}
     return {"sram_query": 1, "sram_per_position": batch * seq_len}
 
 

@@ -48,11 +48,7 @@ def shape_of(trace: Trace, n_steps: int) -> dict[str, int]:
 
 
 def run_steps(
-    row: Row,
-    workload: Workload,
-    trace: Trace,
-    a: argparse.Namespace,
-    step: Callable[[str], None],
+    row: Row, workload: Workload, trace: Trace, a: argparse.Namespace, step: Callable[[str], None]
 ) -> None:
     """Run the first `a.steps` steps of layer `a.layer`; results go into `row`."""
     layer = trace.layers[a.layer]
@@ -116,9 +112,7 @@ def run_steps(
         selected = min(workload.settings.top_k, workload.seq_len) * workload.spec.n_kv_heads
         later = misses[1:] or misses  # at the first step nothing is hot
         row.update(
-            hot_rows=a.hot_rows,
-            misses_per_step=misses,
-            hit_rate=1 - statistics.fmean(later) / selected,
+            hot_rows=a.hot_rows, misses_per_step=misses, hit_rate=1 - statistics.fmean(later) / selected
         )
 
 
@@ -144,11 +138,7 @@ def _of_first(row: Row) -> str:
 
 
 STEP_TABLE = (
-    Column(
-        "kernel",
-        -20,
-        label,
-    ),
+    Column("kernel", -20, label),
     Column("hit rate", 9, lambda r: number(r["hit_rate"], ".1%")),
     Column("us a step", 10, lambda r: number(r["seconds_per_query"], ".1f", 1e6)),
     Column("95th", 8, lambda r: number(r["seconds_p95"], ".1f", 1e6)),

@@ -172,42 +172,6 @@ def headline_table(index_bits_of: Sequence[int]) -> str:
     )
 
 
-def ipus_table(index_bits_of: Sequence[int]) -> str:
-    table = []
-    smaller = ((1, 32, bits) for bits in index_bits_of if bits != 16)
-    for batch, n_kv_heads, index_bits in ((1, 32, 16), *smaller, (16, 32, 16), (16, 8, 16)):
-        for n_ipus in (1, 2, 4, 16):
-            if (batch * n_kv_heads) % n_ipus:
-                continue
-            p = plan(batch, 32, n_kv_heads, n_ipus=n_ipus, index_bits=index_bits, **MAIN)
-            kernel = "" if index_bits == 16 else f"{kernel_label(DEFAULT.name, index_bits)}, "
-            table.append(
-                (
-                    f"{kernel}batch {batch}, {n_kv_heads} KV heads, {n_ipus} IPUs",
-                    ranged(p.seconds_per_query, p.seconds_low, p.seconds_high, 1e6, ".0f"),
-                    f"{p.speedup_vs_best_dense:.3g}x",
-                    ranged(
-                        p.seconds_if_gateway_shared,
-                        p.seconds_if_gateway_shared + p.seconds_low - p.seconds_per_query,
-                        p.seconds_if_gateway_shared + p.seconds_high - p.seconds_per_query,
-                        1e6,
-                        ".0f",
-                    ),
-                    f"{p.speedup_if_gateway_shared:.3g}x",
-                )
-            )
-    return markdown_table(
-        (
-            "modelled, S=16384, r=32, k=128",
-            "full rate each: us",
-            "over the best dense plan",
-            "rate of one IPU per gateway: us",
-            "over the best dense plan",
-        ),
-        table,
-    )
-
-
 def summary(rows: Iterable[Row]) -> str:
     """All tables. `rows`: one of each kernel and workload."""
     values = list(rows)
@@ -234,8 +198,5 @@ def summary(rows: Iterable[Row]) -> str:
             "SparQ points.",
             coverage_table(values),
             *speeds,
-            "Several IPUs, in brackets with work on chip low and high; speed-ups, with on-chip work as is "
-            "likely, are over the best dense plan on as many IPUs under the same assumption:",
-            ipus_table(swept),
         )
     )

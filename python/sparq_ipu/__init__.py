@@ -6,7 +6,8 @@
     output = sparq_ipu.sparq_attention(query, cache, rank=32, top_k=128)
 
 One decode step of attention reads a few bytes of the KV cache instead of all of it. Every device gives the
-same bits: see docs/exactness.md.
+same bits: see docs/exactness.md. An argument that does not fit is refused before anything changes, by a
+ValueError `<op>: <argument> must <rule>, got <value>`, wherever a docstring names no other error.
 """
 
 from __future__ import annotations

@@ -30,22 +30,14 @@ def dense_attention(query: np.ndarray, cache: KVCache) -> np.ndarray:
 
 
 def sparq_attention(
-    query: np.ndarray,
-    cache: KVCache,
-    *,
-    rank: int,
-    top_k: int,
-    n_local: int = 0,
-    mean_value: bool = True,
+    query: np.ndarray, cache: KVCache, *, rank: int, top_k: int, n_local: int = 0, mean_value: bool = True
 ) -> np.ndarray:
     """SparQ attention (arXiv:2312.04985, Algorithm 1) of one query token per batch element.
 
     Reads `rank` components of every key, then the keys and values of `top_k` positions only.
 
     Args:
-        query: (batch, n_heads, head_dim) float16; n_heads a multiple of the cache's n_kv_heads.
-        cache: keys and values; at least one position in every batch element. Positions are scored from its
-            key index, of so many bits a number as its `index_bits` says.
+        query, cache: see `dense_attention`. Positions are scored from the cache's key index.
         rank: components of the query used to score positions, 1 <= rank <= head_dim (paper: r).
         top_k: positions attended to, at least 1; all of them where an element has no more (paper: k).
         n_local: of these, the most recent positions that are always taken, 0 <= n_local <= top_k (paper: l).
@@ -55,19 +47,14 @@ def sparq_attention(
         (batch, n_heads, head_dim) float16, bit for bit `sparq_reference.exact.sparq_attention`.
 
     Raises:
-        ValueError: wrong shape or dtype, NaN or infinity, a setting out of range, an empty batch element.
+        ValueError: as `dense_attention`; a setting out of range.
     """
     op = "sparq_attention"
     return attention(query, cache, SparqSettings(rank, top_k, n_local, mean_value, op=op))
 
 
 def window_attention(
-    query: np.ndarray,
-    cache: KVCache,
-    *,
-    top_k: int,
-    n_local: int | None = None,
-    n_recent: int = 32,
+    query: np.ndarray, cache: KVCache, *, top_k: int, n_local: int | None = None, n_recent: int = 32
 ) -> np.ndarray:
     """Window attention of one query token per batch element: ALISA's sparse window attention
     (arXiv:2403.17312, Algorithm 1), or local or strided attention (docs/alisa.md).
@@ -77,19 +64,14 @@ def window_attention(
     `reset`. After a prompt, `KVCache.observe` puts the prompt's last steps there.
 
     Args:
-        query: (batch, n_heads, head_dim) float16; n_heads a multiple of the cache's n_kv_heads.
-        cache: keys and values; at least one position in every batch element.
-        top_k: positions attended to, at least 1; all of them where an element has no more.
-        n_local: of these, the most recent, 0 <= n_local <= top_k; None: half. top_k: local attention.
-        n_recent: steps whose attention weights are summed, in [0, 32767 // n_heads], the same in all calls.
-            0: no history but every n-th position; with n_local 0 this is strided attention.
+        query, cache: see `dense_attention`; not a cache in SRAM or over several IPUs.
+        top_k, n_local, n_recent: see `sparq_ipu.WindowSettings`; n_recent the same in all calls.
 
     Returns:
         (batch, n_heads, head_dim) float16, bit for bit `sparq_reference.exact.window_attention`.
 
     Raises:
-        ValueError: wrong shape or dtype, NaN or infinity, a setting out of range, an empty batch element, a
-            cache in SRAM or over several IPUs.
+        ValueError: as `dense_attention`; a setting out of range.
     """
     op = "window_attention"
     settings = WindowSettings(top_k, n_local, n_recent, op=op)  # type: ignore[arg-type]  # None: half
@@ -97,21 +79,13 @@ def window_attention(
 
 
 def attention(query: np.ndarray, cache: KVCache, settings: Settings = None) -> np.ndarray:
-    """`sparq_attention` or `window_attention` with these settings; `dense_attention` where they are None.
-
-    Raises:
-        ValueError: as these functions.
-    """
+    """`sparq_attention` or `window_attention` with these settings; `dense_attention` where they are None."""
     op = op_of(settings)
     check_cache(op, cache)
     return cache.one_layer(op).attend(query, settings, cache.check_query)
 
 
 def check_cache(op: str, cache: object) -> None:
-    """Whether it is a `KVCache`.
-
-    Raises:
-        ValueError: it is not; the message begins with `op`.
-    """
+    """Refuse what is no `KVCache`."""
     if not isinstance(cache, KVCache):
         checks.fail(op, "cache", "be a sparq_ipu.KVCache", type(cache).__name__)

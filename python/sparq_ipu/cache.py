@@ -21,36 +21,25 @@ if TYPE_CHECKING:
 
 
 class KVCache(HasSpec):
-    """A KV cache on any device, for one attention layer or for all layers of a model that have one shape.
-
-    On an IPU or the emulator, keys and values live in streaming memory: rows of K and V, and K once more
-    by component for the score step (docs/design_ipu.md). Elements of the batch have lengths of their own.
+    """A KV cache on any device, for one attention layer or for all layers of a model that have one shape. On
+    an IPU or the emulator, keys and values live in streaming memory: rows of K and V, and K once more by
+    component for the score step (docs/design_ipu.md). Elements of the batch have lengths of their own.
 
     Args:
-        batch: batch elements.
-        n_kv_heads: KV heads; query heads h belong to KV head h // (n_heads // n_kv_heads).
-        head_dim: components of a head, a multiple of 8.
-        capacity: most positions of one batch element, at most 2**24.
+        batch, n_kv_heads, head_dim, capacity: see `sparq_reference.CacheSpec`; query heads h belong to KV
+            head h // (n_heads // n_kv_heads).
         n_layers: layers, in [1, 1024]; `layer(i)` is the cache of one of them, to append and attend to. On an
             IPU they share one program and one pair of buffers, so that code does not grow with them.
         device: "auto" (the best one here), "ipu", "cpu", "emulator" or "reference".
         check_finite: refuse NaN and infinity in keys, values and queries. Off is faster; the result is then
             unspecified for such input.
-        options: of the cache, as `sparq_reference.CacheSpec`: `index_bits`, 16 (the default), 8, 4 or 2, bits
-            of a number of the key index that SparQ scores positions from (docs/exactness.md E9); `row_bits`,
-            16 (the default) or 8, of a number of the rows of keys and values (E10), 8 on "ipu" and "emulator"
-            only with `memory="tiered"`; `index_components`, 0 (the default) or the number of components in
-            the key index, the first ones (E13; `component_order`), on "ipu" and "emulator" only with
-            `memory="tiered"`. And of the device's backend:
-            on "cpu" `n_threads` and `isa` (docs/cpu.md);
-            on "ipu" and "emulator" `memory`, "streaming" (the default), "tiered" (with `index_bits` below 16)
-            or "sram"; with "tiered" `hot_rows`; `n_ipus` and `split`; `n_tiles`
-            of an emulated IPU: see `sparq_ipu.device_options.DeviceOptions`.
+        options: of the cache, see `CacheSpec`: `index_bits`; `row_bits` and `index_components`, on "ipu" and
+            "emulator" only with `memory="tiered"`. And of the device: on "cpu" `n_threads` and `isa`
+            (docs/cpu.md); on "ipu" and "emulator" those of `sparq_ipu.device_options.DeviceOptions`.
 
-    With several layers `reset` and `reorder` are for all of them; `append`, `read` and attention want one.
-
-    A copy (`copy.copy`, `copy.deepcopy`) and an unpickled cache hold the same positions on the same device,
-    and share nothing with this one.
+    With several layers `reset` and `reorder` are for all of them; `append`, `read` and attention want one. A
+    copy (`copy.copy`, `copy.deepcopy`) and an unpickled cache hold the same positions on the same device, and
+    share nothing with this one.
 
     Raises:
         ValueError: an argument out of range, an option that the device's backend does not have.
@@ -93,24 +82,14 @@ class KVCache(HasSpec):
         return str(self._options.get("memory", "streaming"))
 
     def layer(self, index: int) -> KVCache:
-        """The cache of layer `index` in [0, n_layers): not a copy, what it is given is in this one too.
-
-        Raises:
-            ValueError: an index out of range.
-        """
+        """The cache of layer `index` in [0, n_layers): not a copy, its tokens are in this one too."""
         index = checks.check_integer("layer", "index", index, 0, self.n_layers - 1)
         return self if self.n_layers == 1 else _Part(self, self.spec, [self._backends[index]])
 
     def rows(self, index: Sequence[int]) -> KVCache:
-        """The batch elements `index`, in that order, as a cache: not a copy, what happens to one happens
-        to the other. So a step can be one of some elements only, and `reorder` copies among these.
-
-        Args:
-            index: different integers in [0, batch).
-
-        Raises:
-            ValueError: none, one out of range or twice; a cache that is not on "cpu".
-        """
+        """The batch elements `index`, different integers in [0, batch), as a cache on "cpu": not a copy, what
+        happens to one happens to the other. So a step can be one of some elements only, and `reorder` copies
+        among these."""
         if self.device != "cpu":
             checks.fail("rows", "device", "be 'cpu'", repr(self.device))
         index = [int(b) for b in index]
@@ -118,11 +97,7 @@ class KVCache(HasSpec):
         return _Part(self, dataclasses.replace(self.spec, batch=len(index)), backends)
 
     def one_layer(self, op: str) -> Backend:
-        """The backend of a cache of one layer.
-
-        Raises:
-            ValueError: it has several; the message begins with `op`.
-        """
+        """The backend of a cache of one layer. One of several is refused; the message begins with `op`."""
         if len(self._backends) != 1:
             rule = "be of one layer, as `layer(i)` of this one is"
             checks.fail(op, "cache", rule, f"n_layers={self.n_layers}")
@@ -136,11 +111,7 @@ class KVCache(HasSpec):
         return np.array([backend.lengths for backend in self._backends], dtype=np.int64)
 
     def check_settings(self, op: str, settings: Settings) -> None:
-        """Whether attention over this cache can have these settings; None: dense attention.
-
-        Raises:
-            ValueError: `<op>: <argument> must <rule>, got <value>`.
-        """
+        """Refuse settings that attention over this cache can not have; None: dense attention."""
         if settings is not None:
             settings.check(op, self.head_dim, self.index_components)
         self._backends[0].check_settings(op, settings)
@@ -163,21 +134,13 @@ class KVCache(HasSpec):
     def check_tokens(
         self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray | None = None, op: str = "append"
     ) -> np.ndarray:
-        """Whether tokens can be appended; returns how many are real in each element, (batch,) int64.
-
-        Raises:
-            ValueError: as `append`; the message begins with `op`.
-        """
+        """Refuse tokens that `append` refuses; returns how many are real in each element, (batch,) int64."""
         held, finite = self.one_layer(op).lengths, self.check_finite
         return checks.check_append(op, key, value, self.spec, held, lengths=lengths, check_finite=finite)
 
     def check_query(self, query: np.ndarray, settings: Settings, n_new: int | np.ndarray = 0) -> None:
-        """Whether a query (batch, n_heads, head_dim) can attend with these settings, once `n_new` more
-        positions (of each element) are held.
-
-        Raises:
-            ValueError: as the attention functions.
-        """
+        """Refuse a query (batch, n_heads, head_dim) that can not attend with these settings, once `n_new`
+        more positions (of each element) are held."""
         op = op_of(settings)
         checks.check_query(op, query, self.spec, check_finite=self.check_finite)
         checks.check_not_empty(op, self.one_layer(op).lengths + n_new)
@@ -190,9 +153,6 @@ class KVCache(HasSpec):
         Returns:
             key, value: (batch, n_kv_heads, stop - start, head_dim) float16, copies; 0 at positions that an
             element of the batch does not hold.
-
-        Raises:
-            ValueError: not 0 <= start <= stop <= the longest length.
         """
         backend = self.one_layer("read")
         longest = int(self.lengths.max())
@@ -201,15 +161,9 @@ class KVCache(HasSpec):
         return backend.read(start, stop)
 
     def truncate(self, lengths: np.ndarray) -> None:
-        """Forget the last positions. What is left is, to the bit, the cache that never had them; but steps of
-        window attention that its history had dropped by then do not come back (docs/exactness.md E11).
-
-        Args:
-            lengths: (batch,) integers, how many positions each element keeps.
-
-        Raises:
-            ValueError: wrong shape, or more positions than are held; the cache is then unchanged.
-        """
+        """Keep the first lengths[b] positions of each element, (batch,) integers. What is left is, to the
+        bit, the cache that never had the others; but steps of window attention that its history had dropped
+        by then do not come back (docs/exactness.md E11)."""
         backend = self.one_layer("truncate")
         backend.truncate(checks.check_truncate("truncate", lengths, self.lengths))
 
@@ -218,16 +172,10 @@ class KVCache(HasSpec):
     ) -> None:
         """Put the dense attention of the last tokens held into the history that window attention selects by.
 
-        Call it after a prompt, with the queries of its last n_recent tokens (of more, the last count), before
-        the first `window_attention` of these settings. Settings without a history: nothing happens. For a
-        cache on an IPU or the emulator the host computes it, from the rows of the prompt.
-
-        Args:
-            query: (batch, n_heads, n_tokens, head_dim) float16, of the last n_tokens positions held.
-            top_k, n_local, n_recent: as of `window_attention`.
-
-        Raises:
-            ValueError: as `window_attention`; an element that holds fewer positions.
+        Call it after a prompt, with the queries (batch, n_heads, n_tokens, head_dim) float16 of its last
+        n_recent tokens (of more, the last count), before the first `window_attention` of these settings.
+        Settings without a history: nothing happens. For a cache on an IPU or the emulator the host computes
+        it, from the rows of the prompt.
         """
         op = "observe"
         settings = WindowSettings(top_k, n_local, n_recent, op=op)  # type: ignore[arg-type]  # None: half
@@ -243,14 +191,7 @@ class KVCache(HasSpec):
             backend.reset()
 
     def reorder(self, index: np.ndarray) -> None:
-        """Batch element b becomes a copy of what element index[b] was, in every layer: beam search.
-
-        Args:
-            index: (batch,) integers in [0, batch).
-
-        Raises:
-            ValueError: wrong shape or an index out of range; the cache is then unchanged.
-        """
+        """Batch element b becomes a copy of what element index[b] was, in every layer: beam search."""
         checked = checks.check_reorder("reorder", index, self.batch)
         for backend in self._backends:
             backend.reorder(checked)

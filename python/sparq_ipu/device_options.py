@@ -70,23 +70,14 @@ class DeviceOptions:
             checks.fail(op, "n_ipus", f"be a power of two up to {MAX_IPUS}", self.n_ipus)
 
     def check(self, op: str, spec: CacheSpec, n_layers: int = 1, settings: Sequence[Settings] = ()) -> None:
-        """Whether so many layers of such a cache can have these options, and attention each of these
-        settings; None: dense attention. Memory of the device is not asked for.
-
-        Raises:
-            ValueError: `<op>: <argument> must <rule>, got <value>`.
-        """
+        """As `sparq_ipu.backends.Options.check`."""
         self.check_memory(op, spec)
         self.shares(op, spec, n_layers)
         for of_attention in settings:
             self.check_attention(op, spec, of_attention)
 
     def check_memory(self, op: str, spec: CacheSpec) -> None:
-        """Whether such a cache can be in that memory, with this buffer of hot rows.
-
-        Raises:
-            ValueError: `<op>: <argument> must <rule>, got <value>`.
-        """
+        """Whether such a cache can be in that memory, with this buffer of hot rows."""
         if spec.index_components and self.memory != "tiered":
             checks.fail(op, "index_components", "be 0 unless memory is 'tiered'", spec.index_components)
         if self.memory == "tiered":
@@ -99,11 +90,7 @@ class DeviceOptions:
             checks.fail(op, "memory", "be 'tiered' where hot rows are asked for", repr(self.memory))
 
     def check_attention(self, op: str, spec: CacheSpec, settings: Settings) -> None:
-        """Whether attention over such a cache can have these settings; None: dense attention.
-
-        Raises:
-            ValueError: `<op>: <argument> must <rule>, got <value>`.
-        """
+        """Whether attention over such a cache can have these settings; None: dense attention."""
         attention_over(self.memory, settings, op)
         self._check_window(op, spec, settings)
         if settings is None or self.memory != "tiered":
@@ -122,11 +109,7 @@ class DeviceOptions:
             checks.fail(op, "split", rule, repr(self.split))
 
     def shares(self, op: str, spec: CacheSpec, n_layers: int) -> list[Share]:
-        """The share of each IPU, of so many layers of such a cache.
-
-        Raises:
-            ValueError: they do not split evenly.
-        """
+        """The share of each IPU, of so many layers of such a cache."""
         n_ipus = self.n_ipus
         if self.split == "layers":
             if n_layers < n_ipus:
@@ -144,10 +127,6 @@ class DeviceOptions:
 
 
 def check_choice(op: str, name: str, value: object, values: Sequence[str]) -> None:
-    """Whether an option is one of these texts.
-
-    Raises:
-        ValueError: it is not.
-    """
+    """Whether an option is one of these texts."""
     if value not in values:
         checks.fail(op, name, f"be {' or '.join(map(repr, values))}", repr(value))

@@ -40,14 +40,8 @@ def options_of(device: str) -> list[str]:
 
 
 def check_option_names(op: str, device: str, options: Mapping[str, Any], more: Sequence[str]) -> None:
-    """Whether a cache on this device, an available one, has options of these names.
-
-    Args:
-        more: what else the caller takes by name, for messages.
-
-    Raises:
-        ValueError: one has not; the message says which devices do, here or not, or what names there are.
-    """
+    """Refuse an option that a cache on this available device does not have; the message says which devices
+    do, or what names there are, `more` among them."""
     known = options_of(device)
     for name, value in options.items():
         if name not in known:
@@ -67,8 +61,7 @@ def resolve_device(op: str, device: str) -> str:
     """The device that `device` means here.
 
     Raises:
-        ValueError: an unknown name.
-        RuntimeError: a device that this machine or installation lacks, with the reason.
+        RuntimeError: this machine or installation lacks it, with the reason.
     """
     if device == "auto":
         return available_devices()[0]

@@ -51,12 +51,7 @@ class Pace:
 
 
 class Drafts:
-    """Drafts of one text.
-
-    Args:
-        tokens: the text so far.
-        pace: of the model's passes.
-    """
+    """Drafts of one text, `tokens` so far; `pace` is that of the model's passes."""
 
     def __init__(self, tokens: Sequence[int], pace: Pace):
         self._pace = pace
@@ -73,12 +68,8 @@ class Drafts:
         self._text.append(token)
 
     def draft(self, most: int, n_rows: int = 1) -> list[int]:
-        """Tokens that may come next; none where a pass without them is expected to be faster.
-
-        Args:
-            most: of them.
-            n_rows: of that pass.
-        """
+        """At most `most` tokens that may come next; none where a pass of n_rows, without them, is expected to
+        be faster."""
         if not self._pace:  # the first token of a long prompt does not wait for the index
             return []
         text, end = self._text[self._indexed - _NGRAM :], len(self._text)

@@ -49,11 +49,7 @@ from sparq_ipu.transformers.generation.runs import (
     seconds_per_token,
     stop_tokens,
 )
-from sparq_ipu.transformers.loading.checkpoints import (
-    Checkpoint,
-    check_types,
-    import_torch,
-)
+from sparq_ipu.transformers.loading.checkpoints import Checkpoint, check_types, import_torch
 from sparq_ipu.transformers.settings.command import (
     SaidSettings,
     add_attention,
@@ -375,10 +371,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.generat
             blocks = arguments.prompt_blocks
             if arguments.dense:
                 enable_dense(
-                    model,
-                    device=arguments.device,
-                    tokens_per_step=tokens_per_step,
-                    prompt_blocks=blocks,
+                    model, device=arguments.device, tokens_per_step=tokens_per_step, prompt_blocks=blocks
                 )
             else:
                 settings.enable(model, arguments.device, tokens_per_step, blocks)
@@ -448,9 +441,8 @@ def _asked(
     return {
         "model": arguments.model,
         "attention": "dense" if arguments.dense else "sparq",
-        **columns(layers or []),
+        **(columns(layers) if layers else {}),
         "published": arguments.published,
-        "settings": None if arguments.settings is None else str(arguments.settings),
         "temperature": arguments.temperature,
         "top_p": arguments.top_p,
         "seed": (arguments.seed or 0) if sampled else None,

@@ -46,11 +46,7 @@ _log = logging.getLogger("sparq_ipu.kept_prefixes")
 
 
 def check_folder(op: str, folder: Path) -> None:
-    """Make a folder for prefixes, if it does not exist.
-
-    Raises:
-        ValueError: `<op>: --cache-dir must <rule>, got <value>`: it cannot be written.
-    """
+    """Make a folder for prefixes, if it does not exist, or refuse one that cannot be written."""
     try:
         folder.mkdir(0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -64,9 +60,9 @@ class KeptPrefixes:
     """The prefixes in a folder. All work on files is done in two threads, one that reads and one that writes.
 
     Args:
-        folder: made if it does not exist; `check_folder` before says whether it can be written.
-        version: of the model and of how prompts are read, `version_of` a model. Files of other versions
-            are left alone.
+        folder: made if it does not exist.
+        version: of the model and of how prompts are read, `version_of` a model. Files of other versions are
+            left alone.
         limit: bytes of all files in the folder. The least recently used are deleted first.
     """
 
@@ -87,11 +83,8 @@ class KeptPrefixes:
         return self._reader.submit(self.read, tokens, start)
 
     def read(self, tokens: np.ndarray, start: int) -> Rows:
-        """Rows of the next tokens after the first `start`, a multiple of BLOCK: of up to GROUP blocks.
-
-        Returns:
-            Rows of the blocks that were found whole; an empty list if there is none.
-        """
+        """Rows of the next tokens after the first `start`, a multiple of BLOCK: of up to GROUP blocks, as far
+        as they are found whole; else an empty list."""
         blocks = []
         for index, name in list(enumerate(self._names(tokens)))[start // BLOCK :][:GROUP]:
             try:
@@ -114,11 +107,7 @@ class KeptPrefixes:
 
     def keep(self, tokens: np.ndarray, rows: Callable[[int, int], Rows], begin: int = 0) -> None:
         """Write the blocks of these tokens that are not in the folder, later, and note that all were used.
-
-        Args:
-            rows: called here for a range of positions; returns copies.
-            begin: first position that it has.
-        """
+        rows: called here for a range of positions; returns copies. begin: first position that it has."""
         names = self._names(tokens)
         first = -(-begin // BLOCK)
         new = [index for index, name in enumerate(names) if name not in self._known and index >= first]
@@ -217,7 +206,7 @@ class KeptPrefixes:
         return b"".join((data[:at], b"%08x" % zlib.crc32(data), data[at + 8 :]))
 
     def _parsed(self, name: str, data: bytes, tokens: np.ndarray) -> Rows:
-        """Raises: ValueError, LookupError, TypeError: not a file that `_serialised` returned."""
+        """Raises ValueError, LookupError or TypeError for what `_serialised` did not return."""
         at = _place_of_checksum(data)
         sum_before = zlib.crc32(b"0" * 8, zlib.crc32(data[:at]))
         if data[at : at + 8] != b"%08x" % zlib.crc32(memoryview(data)[at + 8 :], sum_before):

@@ -75,11 +75,8 @@ class Kernel:
 
     def transfer_elements(self, cache: CacheSpec, settings: Settings) -> int:
         """Elements that one query moves for one KV head of a full cache, by the paper's formulas. Of a cache
-        in three tiers the selected rows alone, as if none were hot.
-
-        Window attention as the paper counts H2O where a history of S sums is read and written, 2 k d + 2 d +
-        2 S, else as LM-Infinite, 2 k d + 2 d.
-        """
+        in three tiers the selected rows alone, as if none were hot. Window attention as the paper counts H2O
+        where a history of S sums is read and written, 2 k d + 2 d + 2 S, else as LM-Infinite, 2 k d + 2 d."""
         seq_len, head_dim = cache.capacity, cache.head_dim
         if settings is None:
             return transfers.dense_elements(seq_len, head_dim)
@@ -92,8 +89,7 @@ class Kernel:
         return transfers.lm_infinite_elements(head_dim, top_k)
 
     def transfer_bytes(self, cache: CacheSpec, settings: Settings) -> int:
-        """Bytes that one query moves for one KV head of a full cache: that formula, with the key index and
-        (of a cache in three tiers) the rows in the bits of the cache."""
+        """That formula in bytes, with key index and (in three tiers) rows in the bits of the cache."""
         n_bytes = transfers.ELEMENT_BYTES * self.transfer_elements(cache, settings)
         if settings is None:
             return n_bytes
@@ -154,22 +150,14 @@ class Attention:
 
 
 def kernel_named(op: str, name: object) -> Kernel:
-    """The kernel of this name.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """The kernel of this name."""
     if not isinstance(name, str) or name not in KERNELS:
         raise ValueError(f"{op}: kernel must be one of {', '.join(KERNELS)}, got {name!r}")
     return KERNELS[name]
 
 
 def attention_over(memory: str, settings: Settings, op: str | None = None) -> Attention:
-    """The program for a cache in that memory. `op` is what messages begin with; None: the attention.
-
-    Raises:
-        ValueError: no kernel reads that memory with such settings.
-    """
+    """The program for a cache in that memory. `op` is what messages begin with; None: the attention."""
     those = [kernel for kernel in KERNELS.values() if kernel.takes == kind_of(settings)]
     for kernel in those:
         if kernel.memory == memory:

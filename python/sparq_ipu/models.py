@@ -10,11 +10,4 @@ from sparq_ipu.transformers.loading.checkpoints import (
 )
 from sparq_ipu.transformers.settings.layers import RECOMMENDED
 
-__all__ = [
-    "RECOMMENDED",
-    "SMOLLM2_GGUF",
-    "check_path",
-    "import_torch",
-    "load_model",
-    "smollm2_path",
-]
+__all__ = ["RECOMMENDED", "SMOLLM2_GGUF", "check_path", "import_torch", "load_model", "smollm2_path"]

@@ -24,28 +24,15 @@ def prompt_attention(
     n_threads: int = 0,
     isa: str = "auto",
 ) -> np.ndarray:
-    """Attention of the last n tokens of a text, each to all positions up to its own.
+    """Attention of the last n tokens of a text, each to all positions up to its own, by the CPU kernels: bit
+    for bit `sparq_reference.prompt.prompt_attention`, which lists the other arguments and the result.
 
     A row has the same bits however the text is cut into calls, on any number of threads and any instruction
     set (docs/exactness.md, E14).
 
     Args:
-        query: (batch, n_heads, n, head_dim) float32 or float16: of the last n positions.
-        key, value: (batch, n_kv_heads, seq_len, head_dim) of the same dtype, seq_len >= n; magnitudes up to
-            65504. head_dim is a multiple of 8 of at most 256.
-        scale: factor of the scores; None: 1 / sqrt(head_dim).
-        integers: round queries to integers of 14 bits, keys and values to 13, which is as accurate as
-            bfloat16 and about twice as fast; else compute in float32.
-        window: most recent positions that a token sees, itself included; 0: all.
-        blocks: a row leaves out a block of 64 positions none of which has this share of the sum of its
-            weights (E16), e.g. 0.0003: faster, and other bits. 0: no block is left out.
-        starts: (batch,) tokens of padding before the text of each batch element; None: none.
         n_threads: 0: OMP_NUM_THREADS, else all processors.
         isa: instruction set, as of `KVCache`.
-
-    Returns:
-        (batch, n, n_heads, head_dim) of the same dtype, bit for bit that of `sparq_reference.prompt`; 0 where
-        padding is.
 
     Raises:
         ValueError: shapes, dtypes or settings that do not fit, NaN or infinity.

@@ -20,23 +20,18 @@ DEVICES = ("cpu", "reference")
 
 
 def append_and_attend(
-    query: np.ndarray,
-    key: np.ndarray,
-    value: np.ndarray,
-    cache: KVCache,
-    settings: Settings = None,
+    query: np.ndarray, key: np.ndarray, value: np.ndarray, cache: KVCache, settings: Settings = None
 ) -> np.ndarray:
-    """Append tokens to every batch element, and attend from each of them to all positions up to its own.
-
-    The result and the cache are, bit for bit, those of `cache.append` and `attention` for one token after
+    """Append tokens to every batch element, and attend from each of them to all positions up to its own. The
+    result and the cache are, bit for bit, those of `cache.append` and `attention` for one token after
     another: with settings, each token selects positions for itself.
 
     Args:
         query: (batch, n_heads, n_tokens, head_dim) float16, n_tokens in [1, 32].
         key, value: (batch, n_kv_heads, n_tokens, head_dim) float16.
         cache: on "cpu" or "reference" if there is more than one token.
-        settings: `sparq_ipu.SparqSettings` or `sparq_ipu.WindowSettings`; None: dense attention. This
-            and, on a CPU, a window without selection (n_local = top_k) are one call for all tokens.
+        settings: `sparq_ipu.SparqSettings` or `sparq_ipu.WindowSettings`; None: dense attention. This and, on
+            a CPU, a window without selection (n_local = top_k) are one call for all tokens.
 
     Returns:
         (batch, n_heads, n_tokens, head_dim) float16.
@@ -69,14 +64,9 @@ def one_by_one(query: np.ndarray, key: np.ndarray, value: np.ndarray, cache: KVC
 
 
 def _check(
-    op: str,
-    query: np.ndarray,
-    key: np.ndarray,
-    value: np.ndarray,
-    cache: KVCache,
-    settings: Settings,
+    op: str, query: np.ndarray, key: np.ndarray, value: np.ndarray, cache: KVCache, settings: Settings
 ) -> None:
-    """Raises as `append_and_attend`."""
+    """As `append_and_attend` refuses arguments."""
     if not isinstance(query, np.ndarray) or query.ndim != 4:
         got = getattr(query, "shape", type(query).__name__)
         checks.fail(op, "query", "have shape (batch, n_heads, n_tokens, head_dim)", got)

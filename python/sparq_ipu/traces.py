@@ -47,7 +47,7 @@ class TraceLayer:
 
     def steps(self, start: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """For each step: query (n_heads, head_dim), key and value (n_kv_heads, 1, head_dim) to append before
-        it. start: of the trace."""
+        it."""
         for i, query in enumerate(self.query):
             at = slice(start + i, start + i + 1)
             yield query, self.key[:, at], self.value[:, at]
@@ -57,10 +57,8 @@ class TraceLayer:
 class Trace:
     """Decode steps of one sequence.
 
-    layers: layer number -> its arrays, ascending. start: positions before the first step, at least 1.
-    text, kind, model: what was decoded, one of KINDS, by which model.
-
-    Raises: ValueError `trace: <argument> must <rule>, got <value>`.
+    layers: layer number -> its arrays, ascending. start: positions before the first step, at least 1. text,
+    kind, model: what was decoded, one of KINDS, by which model.
     """
 
     layers: dict[int, TraceLayer]
@@ -95,9 +93,9 @@ class Trace:
             _fail("queries", f"have head_dim={head_dim} components", first.query.shape)
         if first.query.shape[1] % n_kv_heads:
             _fail("queries", f"have a multiple of n_kv_heads={n_kv_heads} heads", first.query.shape)
-        rule = "be the positions less the steps, and 1 or more"
         if self.start != n_positions - self.n_steps or self.start < 1:
-            _fail("start", rule, f"{self.start} of {n_positions} positions and {self.n_steps} steps")
+            got = f"{self.start} of {n_positions} positions and {self.n_steps} steps"
+            _fail("start", "be the positions less the steps, and 1 or more", got)
 
     @property
     def layer_numbers(self) -> list[int]:
@@ -129,34 +127,6 @@ class Trace:
     def _any(self) -> TraceLayer:
         return next(iter(self.layers.values()))
 
-    def cut(
-        self,
-        layers: list[int] | None = None,
-        n_kv_heads: int | None = None,
-        n_steps: int | None = None,
-    ) -> Trace:
-        """The same with these layers, the first KV heads and their query heads, the first steps; None: all.
-
-        Raises: ValueError for what the trace has not.
-        """
-        wanted = self.layer_numbers if layers is None else list(layers)
-        for number in wanted:
-            if number not in self.layers:
-                _fail("layers", f"be among {self.layer_numbers}", number)
-        heads = self.n_kv_heads if n_kv_heads is None else n_kv_heads
-        steps = self.n_steps if n_steps is None else n_steps
-        checks.check_integer(_OP, "n_kv_heads", heads, 1, self.n_kv_heads)
-        checks.check_integer(_OP, "n_steps", steps, 1, self.n_steps)
-        group_size, end = self.n_heads // self.n_kv_heads, self.start + steps
-        cut = {
-            number: TraceLayer(
-                layer.query[:steps, : heads * group_size], layer.key[:heads, :end], layer.value[:heads, :end]
-            )
-            for number, layer in self.layers.items()
-            if number in wanted
-        }
-        return dataclasses.replace(self, layers=cut)
-
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the file, compressed; one that is there is replaced. `path` is taken as it is."""
         arrays: dict[str, Any] = {
@@ -172,13 +142,7 @@ class Trace:
 
 
 def load(path: str | os.PathLike[str]) -> Trace:
-    """The trace in a file.
-
-    Raises:
-        ValueError: `trace: <argument> must <rule>, got <value>`: no .npz file, one without a trace, or arrays
-            that do not fit together.
-        OSError: the file can not be read.
-    """
+    """The trace in a file, or ValueError where it is no .npz file with the arrays of a trace."""
     with open(path, "rb") as file:
         if not zipfile.is_zipfile(file):  # NumPy would speak of pickle
             _fail("file", "be an .npz file", path)

@@ -13,15 +13,9 @@ from sparq_reference.settings import CacheSpec, HasSpec, Settings, SparqSettings
 
 
 class KVCache(HasSpec):
-    """Keys, values and their running sum, with a length per batch element.
+    """Keys, values and their running sum, with a length per batch element. Arguments: see `CacheSpec`.
 
     Positions at or beyond a length hold NaN: whatever looks at them shows.
-
-    Args:
-        batch, n_kv_heads, head_dim, capacity, options: see `CacheSpec`.
-
-    Raises:
-        ValueError: `KVCache: <argument> must <rule>, got <value>`.
     """
 
     def __init__(self, batch: int, n_kv_heads: int, head_dim: int, capacity: int, **options: Any) -> None:
@@ -80,19 +74,9 @@ class KVCache(HasSpec):
         Args:
             key, value: (batch, n_kv_heads, n_tokens, head_dim) float16.
             lengths: (batch,) integers in [0, n_tokens]: the number of tokens to add; None means all.
-            check_finite: refuse NaN and infinity among the real tokens.
-
-        Raises:
-            ValueError: `append: <argument> must <rule>, got <value>`, the cache unchanged.
         """
         n_new = checks.check_append(
-            "append",
-            key,
-            value,
-            self.spec,
-            self._lengths,
-            lengths=lengths,
-            check_finite=check_finite,
+            "append", key, value, self.spec, self._lengths, lengths=lengths, check_finite=check_finite
         )
         key, value = (row_codes.round_rows(rows, self.spec.row_bits) for rows in (key, value))
         for b in range(self.spec.batch):
@@ -103,14 +87,7 @@ class KVCache(HasSpec):
         self._lengths = self._lengths + n_new
 
     def truncate(self, lengths: np.ndarray) -> None:
-        """Forget the last positions: element b keeps the first lengths[b], as if no others had been added.
-
-        Args:
-            lengths: (batch,) integers in [0, positions held].
-
-        Raises:
-            ValueError: `truncate: lengths must <rule>, got <value>`; the cache is then unchanged.
-        """
+        """Forget the last positions: element b keeps the first lengths[b], as if no others had been added."""
         kept = checks.check_truncate("truncate", lengths, self._lengths)
         for b in range(self.spec.batch):
             self._key[b, :, kept[b] :] = np.nan
@@ -121,11 +98,7 @@ class KVCache(HasSpec):
         self._value_sum = exact.sum_values(self.value, lengths=kept)
 
     def reorder(self, index: np.ndarray) -> None:
-        """Batch element i becomes what element index[i] was, for beam search; elements may repeat.
-
-        Raises:
-            ValueError: `reorder: index must <rule>, got <value>`; the cache is then unchanged.
-        """
+        """Batch element i becomes what element index[i] was, for beam search; elements may repeat."""
         index = checks.check_reorder("reorder", index, self.spec.batch)
         self._key = self._key[index]
         self._value = self._value[index]
@@ -135,25 +108,10 @@ class KVCache(HasSpec):
             self.history.reorder(index)
 
     def attention(
-        self,
-        query: np.ndarray,
-        settings: Settings = None,
-        *,
-        check_finite: bool = True,
+        self, query: np.ndarray, settings: Settings = None, *, check_finite: bool = True
     ) -> np.ndarray:
-        """SparQ or window attention over the positions held, or dense attention where settings is None.
-
-        Args:
-            query: (batch, n_heads, head_dim) float16; n_heads a multiple of n_kv_heads.
-            check_finite: refuse NaN and infinity in the query. Keys and values were checked when they came.
-
-        Returns:
-            (batch, n_heads, head_dim) float16, as `exact.sparq_attention`, `exact.window_attention` and
-            `exact.dense_attention`.
-
-        Raises:
-            ValueError: of the query; an element of the batch that holds nothing.
-        """
+        """SparQ or window attention over the positions held, or dense attention where settings is None: query
+        (batch, n_heads, head_dim) float16 -> the same, as `exact`."""
         op = op_of(settings)
         checks.check_query(op, query, self.spec, check_finite=check_finite)
         checks.check_not_empty(op, self._lengths)
@@ -192,14 +150,7 @@ class KVCache(HasSpec):
 
     def observe(self, query: np.ndarray, settings: WindowSettings, *, check_finite: bool = True) -> None:
         """Put the dense attention of the last tokens held into the history, each to the positions up to its
-        own. Window attention after a prompt selects by it. Settings without a history change nothing.
-
-        Args:
-            query: (batch, n_heads, n_tokens, head_dim) float16, of the last n_tokens positions.
-
-        Raises:
-            ValueError: of the query; an element of the batch that holds fewer positions.
-        """
+        own: query (batch, n_heads, n_tokens, head_dim) float16. Settings without a history change nothing."""
         op = "observe"
         n_tokens = checks.check_tokens(op, query, self.spec, self._lengths, check_finite=check_finite)
         window.check_history(op, self.history, settings, query.shape[1])

@@ -125,11 +125,8 @@ def check_bool(op: str, argument: str, value: object) -> bool:
 def check_integers(
     op: str, argument: str, values: object, batch: int, low: int, high: np.ndarray, interval: str
 ) -> np.ndarray:
-    """`values` as int64 (batch,), each in [low, high[b]].
-
-    `interval` is the text of the interval: {b} stands for the first element that is not in it, {high} for its
-    end.
-    """
+    """`values` as int64 (batch,), each in [low, high[b]]. `interval` is the text of the interval: {b} stands
+    for the first element that is not in it, {high} for its end."""
     if isinstance(values, np.ma.MaskedArray):  # masked elements would be read
         fail(op, argument, "be integers without a mask", type(values).__name__)
     try:
@@ -155,10 +152,7 @@ def _all_finite(array: np.ndarray) -> bool:
 
 
 def check_finite(op: str, argument: str, array: np.ndarray, lengths: np.ndarray | None = None) -> None:
-    """No NaN, no infinity; of (batch, heads, n, head_dim) with `lengths`, in the positions that exist.
-
-    Raises: NotFinite.
-    """
+    """No NaN, no infinity; of (batch, heads, n, head_dim) with `lengths`, in the positions that exist."""
     # The common case, without a loop. Numbers beyond a length need not be finite, so the loop decides.
     if array.size <= _AT_ONCE and _all_finite(array):
         return
@@ -194,19 +188,9 @@ def check_attention(
     check_finite: bool,
     exact: bool,
 ) -> np.ndarray:
-    """Validate the tensors of one attention call; return `lengths` as int64 (batch,).
-
-    Args:
-        query: (batch, n_heads, head_dim); n_heads a multiple of n_kv_heads.
-        key, value: (batch, n_kv_heads, seq_len, head_dim).
-        lengths: integers (batch,) in [1, seq_len], or None for seq_len.
-        value_sum: (batch, n_kv_heads, head_dim), or None.
-        check_finite: refuse NaN and infinity (positions at or beyond a length are not looked at).
-        exact: require float16 (value_sum float32) and head_dim a multiple of 8; else any floating dtype.
-
-    Raises:
-        ValueError: for the first rule that is broken.
-    """
+    """Validate the tensors of one attention call, see `Twin.dense_attention`; return `lengths` as int64
+    (batch,). exact: require float16 (value_sum float32) and head_dim a multiple of 8; else any floating
+    dtype."""
     half = _HALF if exact else None
     for name, array, axes in (
         ("query", query, "(batch, n_heads, head_dim)"),
@@ -297,17 +281,8 @@ def check_append(
     lengths: object = None,
     check_finite: bool = True,
 ) -> np.ndarray:
-    """Validate tokens to append; return how many are real, int64 (batch,).
-
-    Args:
-        key, value: (batch, n_kv_heads, n_tokens, head_dim) float16, n_tokens >= 1.
-        cache: the cache that takes them.
-        cache_lengths: (batch,) tokens held already.
-        lengths: integers (batch,) in [0, n_tokens], or None for n_tokens.
-
-    Raises:
-        ValueError: for the first rule that is broken, also when a batch element would pass `capacity`.
-    """
+    """Validate tokens (batch, n_kv_heads, n_tokens, head_dim) float16 for a cache that holds `cache_lengths`;
+    return how many are real, int64 (batch,): `lengths`, or n_tokens where it is None."""
     batch, n_kv_heads, head_dim = cache.batch, cache.n_kv_heads, cache.head_dim
     for name, array in (("key", key), ("value", value)):
         _check_dtype(op, name, array, _HALF)

@@ -11,18 +11,17 @@ import numpy as np
 
 
 def by_prompt(query: np.ndarray, key: np.ndarray) -> np.ndarray:
-    """The components that matter most to the queries of a prompt come first.
-
-    That is by the mean of |q|, summed over the heads of a group, times the standard deviation of the keys:
-    what a component adds to the differences between scores.
+    """The components that matter most to the queries of a prompt come first: by the mean of |q|, summed over
+    the heads of a group, times the standard deviation of the keys, which is what a component adds to the
+    differences between scores.
 
     Args:
         query: (batch, n_heads, n_tokens, head_dim), of any tokens of the prompt; the last few hundred do.
         key: (batch, n_kv_heads, seq_len, head_dim), of all positions.
 
     Returns:
-        (batch, n_kv_heads, head_dim) int64, of each head its components in the new order; equal ones by
-        lower index.
+        (batch, n_kv_heads, head_dim) int64, each head's components in the new order; equal ones by lower
+        index.
     """
     batch, n_kv_heads, _, head_dim = key.shape
     magnitude = np.abs(query.astype(np.float64)).mean(axis=2)
@@ -32,12 +31,7 @@ def by_prompt(query: np.ndarray, key: np.ndarray) -> np.ndarray:
 
 
 def reorder(rows: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Keys or queries with their components in that order.
-
-    Args:
-        rows: (batch, heads, ..., head_dim); heads a multiple of n_kv_heads.
-        order: (batch, n_kv_heads, head_dim), as `by_prompt`.
-    """
+    """Keys or queries (batch, heads, ..., head_dim) with their components in the order of `by_prompt`."""
     order = np.repeat(order, rows.shape[1] // order.shape[1], axis=1)
     shape = (*order.shape[:2], *(1,) * (rows.ndim - 3), order.shape[2])
     return np.take_along_axis(rows, order.reshape(shape), axis=-1)

@@ -9,8 +9,7 @@ class DoesNotFit(ValueError):
 
     Attributes:
         resource: what there is too little of: "tile memory", "streaming memory", "rows of streaming memory".
-        need, room: how much of it is needed, and how much there is; bytes, or rows. 0 where the device does
-            not say.
+        need, room: in bytes, or rows; 0 where the device does not say.
     """
 
     def __init__(self, message: str, resource: str, need: int = 0, room: int = 0) -> None:

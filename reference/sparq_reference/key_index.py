@@ -36,12 +36,8 @@ class KeyIndex(NamedTuple):
 
 
 def quantise(columns: np.ndarray, index_bits: int) -> KeyIndex:
-    """Quantise components of the keys of one KV head.
-
-    Args:
-        columns: (n_components, n_positions) float16; n_positions is a multiple of 64.
-        index_bits: 8, 4 or 2.
-    """
+    """Quantise components of the keys of one KV head: columns (n_components, n_positions) float16, of which
+    n_positions is a multiple of 64."""
     most = np.float32(2**index_bits - 1)
     blocks = widen(columns).reshape(columns.shape[0], -1, BLOCK)
     low, high = blocks.min(axis=-1), blocks.max(axis=-1)

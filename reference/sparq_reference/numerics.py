@@ -50,11 +50,7 @@ _SQRT_GUESS = np.uint32(0x1FBB4F2E)
 
 
 def widen(x: np.ndarray) -> np.ndarray:
-    """float16 or float32 of any shape -> float32, exactly.
-
-    Raises:
-        ValueError: for any other dtype, which would be rounded or changed without a word.
-    """
+    """float16 or float32 of any shape -> float32, exactly."""
     x = np.asarray(x)
     if x.dtype not in (np.float16, np.float32):
         raise ValueError(f"numerics: input must be float16 or float32, got {x.dtype}")

@@ -29,15 +29,8 @@ _ZERO = np.float32(0.0)
 
 
 def round_to_integers(x: np.ndarray, limit: np.float32) -> tuple[np.ndarray, np.ndarray]:
-    """Integers of at most `limit`, and the step between them, for each row of the last axis.
-
-    Args:
-        x: (..., n) float32.
-        limit: the integer of the row's largest magnitude.
-
-    Returns:
-        (..., n) float64 integers, and (...) float32 steps; zeros where no magnitude reaches 2**-48.
-    """
+    """(..., n) float32 -> (..., n) float64 integers, of which `limit` is the row's largest magnitude, and
+    (...) float32 steps between them; zeros where no magnitude reaches 2**-48."""
     largest = np.abs(x).max(axis=-1)
     counts = largest >= numerics.FLUSH_BELOW
     safe = np.where(counts, largest, np.float32(1.0))
@@ -170,19 +163,18 @@ def prompt_attention(
 
     Args:
         query: (batch, n_heads, n, head_dim) float32 or float16; the queries of the last n positions.
-        key, value: (batch, n_kv_heads, seq_len, head_dim) of the same dtype, seq_len >= n.
+        key, value: (batch, n_kv_heads, seq_len, head_dim) of the same dtype, seq_len >= n; magnitudes up to
+            65504. head_dim is a multiple of 8 of at most 256.
         scale: factor of the scores; None: 1 / sqrt(head_dim).
-        integers: products are those of integers: as accurate as bfloat16; else of float32.
+        integers: round queries to integers of 14 bits, keys and values to 13: as accurate as bfloat16; else
+            compute in float32.
         window: most recent positions that a token sees, itself included; 0: all.
         blocks: a row leaves out a block of 64 positions none of which has this share of the sum of its
-            weights (E16). 0: no block is left out.
+            weights (E16), e.g. 0.0003. 0: no block is left out.
         starts: (batch,) tokens of padding before the text of each batch element; None: none.
 
     Returns:
         (batch, n, n_heads, head_dim) of the same dtype; 0 where padding is.
-
-    Raises:
-        ValueError: shapes, dtypes or settings that do not fit.
     """
     factor = check(query, key, value, scale, window, blocks, starts)
     output = np.zeros((query.shape[0], query.shape[2], query.shape[1], query.shape[3]), np.float32)
@@ -244,14 +236,7 @@ def check(
     blocks: float,
     starts: Sequence[int] | None,
 ) -> np.float32:
-    """Refuse arguments that do not fit one another.
-
-    Returns:
-        The scale.
-
-    Raises:
-        ValueError: names the argument, the rule and the value.
-    """
+    """Refuse arguments of `prompt_attention` that do not fit one another; returns the scale."""
     if query.ndim != 4:
         checks.fail(OP, "query", "have shape (batch, n_heads, n, head_dim)", query.shape)
     if query.dtype not in (np.float32, np.float16):

@@ -43,11 +43,7 @@ def to_bfloat16(x: np.ndarray) -> np.ndarray:
 
 
 def encode(rows: np.ndarray) -> RowCodes:
-    """Codes of rows.
-
-    Args:
-        rows: (..., head_dim) float16, finite; head_dim a multiple of 8.
-    """
+    """Codes of rows (..., head_dim) float16, finite; head_dim a multiple of 8."""
     x = widen(rows)
     head_dim = x.shape[-1]
     n_groups = -(-head_dim // GROUP)
@@ -68,15 +64,8 @@ def decode(codes: RowCodes) -> np.ndarray:
 
 
 def round_rows(rows: np.ndarray, row_bits: int) -> np.ndarray:
-    """Rows as a cache of so many bits holds them: of 16 themselves, of 8 decode(encode(rows)).
-
-    Args:
-        rows: (..., head_dim) float16, finite.
-        row_bits: 16 or 8.
-
-    Returns:
-        (..., head_dim) float16.
-    """
+    """Rows (..., head_dim) float16 as a cache of so many bits holds them: of 16 themselves, of 8
+    decode(encode(rows))."""
     if row_bits == 16:
         return rows
     with np.errstate(invalid="ignore"):  # behind the real tokens of a ragged append there may be anything

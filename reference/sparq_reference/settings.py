@@ -50,11 +50,10 @@ class _AttentionSettings:
         return self.n_remembered > 0
 
     def check(self, op: str, head_dim: int, index_components: int = 0) -> None:
-        """Raise ValueError unless these settings fit heads of head_dim components, with index_components of
-        them in the key index (0: all)."""
+        """Refuse heads of head_dim components, index_components of them in the key index (0: all)."""
 
     def check_heads(self, op: str, n_heads: int) -> None:
-        """Raise ValueError unless these settings fit n_heads query heads."""
+        """Refuse n_heads query heads."""
 
     @classmethod
     def take(cls, options: dict[str, Any]) -> dict[str, Any]:
@@ -78,9 +77,6 @@ class SparqSettings(_AttentionSettings):
         mean_value: give the weight of the other positions to the mean of all values (paper: v-bar, alpha).
         op: the beginning of messages.
         head_dim: the limit of rank, where it is known.
-
-    Raises:
-        ValueError: `<op>: <argument> must <rule>, got <value>`.
     """
 
     kind: ClassVar[Literal["sparq"]] = "sparq"
@@ -109,12 +105,7 @@ class SparqSettings(_AttentionSettings):
 
     @classmethod
     def of(cls: type[_Settings], op: str, head_dim: int | None, arguments: Mapping[str, Any]) -> _Settings:
-        """Settings from keyword arguments of another call.
-
-        Raises:
-            ValueError: as the constructor; also for a name that is unknown, or one without a default that is
-                missing.
-        """
+        """Settings from keyword arguments of another call."""
         names = [field.name for field in dataclasses.fields(cls)]
         for name in arguments:
             if name not in names:
@@ -144,10 +135,6 @@ class WindowSettings(_AttentionSettings):
         n_recent: the others are those with the largest sums of attention weights over the last n_recent steps
             (paper: k, which is top_k // 2); at most 32767 // n_heads. 0: every n-th of the others instead,
             which is strided attention where n_local is 0 too.
-        op: the beginning of messages.
-
-    Raises:
-        ValueError: `<op>: <argument> must <rule>, got <value>`.
     """
 
     kind: ClassVar[Literal["window"]] = "window"
@@ -167,11 +154,7 @@ class WindowSettings(_AttentionSettings):
 
     @classmethod
     def of(cls, op: str, arguments: Mapping[str, Any]) -> WindowSettings:
-        """Settings from keyword arguments of another call.
-
-        Raises:
-            ValueError: as the constructor; also for a top_k that is missing.
-        """
+        """Settings from keyword arguments of another call."""
         if "top_k" not in arguments:
             fail(op, "top_k", "be given", "nothing")
         return cls(**arguments, op=op)
@@ -226,10 +209,6 @@ class CacheSpec:
             they are appended (docs/exactness.md E10).
         index_components: number of components in the key index, the first ones: a multiple of 8, at least the
             rank (docs/exactness.md E13). 0: all.
-        op: the beginning of messages.
-
-    Raises:
-        ValueError: `<op>: <argument> must <rule>, got <value>`.
     """
 
     batch: int

@@ -38,11 +38,8 @@ def dense_bytes(seq_len: int, head_dim: int) -> int:
 
 
 def index_bytes(seq_len: int, n_components: int, index_bits: int = 16) -> int:
-    """n_components of the key index, n below, of all positions.
-
-    16 bits: 2 S n. b = 8, 4 or 2 bits, F = floor(S / 64) full blocks: F n (64 b / 8 + 4) + 2 (S - 64 F) n.
-    The 4 are `low` and `step`; positions behind the last full block are fp16.
-    """
+    """n_components of the key index, n below, of all positions. 16 bits: 2 S n. b = 8, 4 or 2 bits, F =
+    floor(S / 64) full blocks: F n (64 b / 8 + 4) + 2 (S - 64 F) n, of which the 4 are `low` and `step`."""
     bits = check_index_bits("index_bytes", index_bits, n_components)
     n_blocks = 0 if bits == 16 else seq_len // BLOCK
     of_component = n_blocks * (BLOCK // 8 * bits + SCALE_BYTES) + ELEMENT_BYTES * (seq_len - n_blocks * BLOCK)
@@ -50,11 +47,8 @@ def index_bytes(seq_len: int, n_components: int, index_bits: int = 16) -> int:
 
 
 def sparq_bytes(seq_len: int, head_dim: int, rank: int, top_k: int, index_bits: int = 16) -> int:
-    """SparQ attention in bytes: `index_bytes` of `rank` components + 2 (2 k d + 4 d).
-
-    At 16 bits twice `sparq_elements`. The new key enters the index too; as in equation 11, where keys are
-    kept in two layouts, that is not counted.
-    """
+    """SparQ attention in bytes: `index_bytes` of `rank` components + 2 (2 k d + 4 d). That the new key enters
+    the index too is not counted, as in equation 11, where keys are kept in two layouts."""
     index = index_bytes(seq_len, rank, index_bits)
     return index + ELEMENT_BYTES * sparq_elements(0, head_dim, 0, top_k)
 
@@ -84,13 +78,9 @@ def flexgen_elements(seq_len: int, head_dim: int, top_k: int) -> int:
 def theoretical_speedup(seq_len: int, head_dim: int, rank: int, top_k: int, index_bits: int = 16) -> float:
     """Speedup if time went into reading the cache alone: 2 S d / (S r + 2 k d), both in bytes.
 
-    These are the numbers that the paper calls theoretical speedups: at d = 128, r = 32, k = 128, section
-    6.1 has 7.53 for S = 16384 and table 4 has 6.4 for S = 4096. The few rows that do not grow with S or k
-    are left out: an attention kernel does not write the new key and value, and the mean value stays
-    beside it. With them, `dense_elements` over `sparq_elements` is 7.52 and 6.38.
-
-    With a key index of b = 8, 4 or 2 bits, `index_bytes` stand for the 2 S r bytes of the keys' components:
-    4 S d / (S r (b / 8 + 4 / 64) + 4 k d) where S is a multiple of 64. At S = 16384: 13.47 and 23.27.
+    These are the numbers that the paper calls theoretical speedups: 7.53 for S = 16384, r = 32, k = 128
+    (section 6.1). Rows that do not grow with S or k are left out; with them, `dense_elements` over
+    `sparq_elements` is 7.52. A key index of 8 and 4 bits gives 13.47 and 23.27.
     """
     dense = 2 * seq_len * head_dim * ELEMENT_BYTES
     index = index_bytes(seq_len, rank, index_bits)

@@ -46,22 +46,18 @@ class Twin(ABC):
     def query_components(
         self, query: np.ndarray, *, rank: int, n_kv_heads: int, index_components: int = 0
     ) -> np.ndarray:
-        """i1 of Algorithm 1: the `rank` components largest in |q|, equal values by lower index.
-
-        For grouped queries, |q| is summed over the group first (section 4 of the paper). A number of
-        index_components above 0 limits the candidates to the first of them (E13).
-        query (batch, n_heads, head_dim) -> (batch, n_kv_heads, rank) int64, ascending.
-        """
+        """i1 of Algorithm 1: the `rank` components largest in |q|, equal values by lower index; of
+        index_components above 0, among the first of them (E13). For grouped queries, |q| is summed over the
+        group first (section 4). query (batch, n_heads, head_dim) -> (batch, n_kv_heads, rank) int64,
+        ascending."""
         magnitude = self._group_sum(np.abs(self._widen(query)), n_kv_heads)[..., : index_components or None]
         largest = np.argsort(-magnitude, axis=-1, kind="stable")[..., :rank]
         return np.sort(largest, axis=-1).astype(np.int64)
 
     @abstractmethod
     def inverse_temperature(self, query: np.ndarray, components: np.ndarray) -> np.ndarray:
-        """1 / tau of equation 9: sqrt(|q|_1 / (head_dim * |q[components]|_1)) -> (batch, n_heads).
-
-        1 / sqrt(head_dim) where the selected components are all 0: the approximate scores are 0 then, too.
-        """
+        """1 / tau of equation 9: sqrt(|q|_1 / (head_dim * |q[components]|_1)) -> (batch, n_heads); 1 /
+        sqrt(head_dim) where the selected components are all 0."""
 
     def approx_scores(
         self,
@@ -73,11 +69,9 @@ class Twin(ABC):
         index_bits: int = 16,
         lengths: np.ndarray | None = None,
     ) -> np.ndarray:
-        """The argument of the softmax of equation 7: q[components] . K[:, components] / tau.
-
-        With index_bits below 16, full blocks of K are those of the key index (E9; key must be float16).
-        -> (batch, n_heads, seq_len), -inf beyond a length.
-        """
+        """The argument of the softmax of equation 7: q[components] . K[:, components] / tau -> (batch,
+        n_heads, seq_len), -inf beyond a length. With index_bits below 16, full blocks of K are those of the
+        key index (E9)."""
         lengths = all_lengths(key, lengths)
         scores = np.full((*query.shape[:2], key.shape[2]), -np.inf, self.dtype)
         for b, kv, heads in each_kv_head(query, key):
@@ -105,13 +99,12 @@ class Twin(ABC):
         n_local: int = 0,
         lengths: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """i2 of Algorithm 1: the last n_local positions and the best others, equal values by lower index.
-
-        Best by the softmax of equation 7, summed over the group (section 4 of the paper).
+        """i2 of Algorithm 1: the last n_local positions, and the best others by the softmax of equation 7
+        summed over the group (section 4 of the paper), equal values by lower index.
 
         Returns:
-            positions (batch, n_kv_heads, min(top_k, seq_len)) int64, ascending, padded with -1;
-            counts (batch,) int64, how many are not padding: min(top_k, length).
+            positions (batch, n_kv_heads, min(top_k, seq_len)) int64, ascending, padded with -1; and counts
+            (batch,) int64, how many are not padding.
         """
         batch, _, seq_len = weights.shape
         lengths = np.full(batch, seq_len, np.int64) if lengths is None else np.asarray(lengths, np.int64)
@@ -130,20 +123,11 @@ class Twin(ABC):
     def _attend(
         self, query: np.ndarray, key: np.ndarray, value: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Equation 2: queries (group_size, head_dim) over the rows of key, value (n, head_dim).
-
-        Returns:
-            the result (group_size, head_dim); the softmax before division, its weights (group_size, n) and
-            their sums (group_size,).
-        """
+        """Equation 2: queries (group_size, head_dim) over the rows of key, value (n, head_dim) -> the result
+        (group_size, head_dim), the weights before division (group_size, n) and their sums (group_size,)."""
 
     def gathered_attention(
-        self,
-        query: np.ndarray,
-        key: np.ndarray,
-        value: np.ndarray,
-        positions: np.ndarray,
-        counts: np.ndarray,
+        self, query: np.ndarray, key: np.ndarray, value: np.ndarray, positions: np.ndarray, counts: np.ndarray
     ) -> np.ndarray:
         """y3 of equation 8: attention over the selected positions -> (batch, n_heads, head_dim)."""
         attended = np.empty(query.shape, self.dtype)
@@ -156,20 +140,16 @@ class Twin(ABC):
     def selected_share(
         self, weights: np.ndarray, weight_sum: np.ndarray, positions: np.ndarray
     ) -> np.ndarray:
-        """alpha of equation 10: the softmax of equation 7 summed over the selected positions.
-
-        -> (batch, n_heads) in [0, 1].
-        """
+        """alpha of equation 10: the softmax of equation 7 summed over the selected positions -> (batch,
+        n_heads)."""
 
     @abstractmethod
     def sum_values(
         self, value: np.ndarray, *, lengths: np.ndarray | None = None, initial: np.ndarray | None = None
     ) -> np.ndarray:
-        """Running sum of value rows, one addition per position, ascending, from `initial` (default +0).
-
-        value (batch, n_kv_heads, n, head_dim), of which the first lengths (batch,) are added
-        -> (batch, n_kv_heads, head_dim).
-        """
+        """Running sum of value rows, one addition per position, ascending, from `initial` (default +0). value
+        (batch, n_kv_heads, n, head_dim), of which the first lengths are added -> (batch, n_kv_heads,
+        head_dim)."""
 
     def mean_value(self, value_sum: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         """The mean value row of equation 6, value_sum / length -> (batch, n_kv_heads, head_dim)."""
@@ -185,10 +165,8 @@ class Twin(ABC):
 
     @abstractmethod
     def shares_of(self, weights: np.ndarray, weight_sum: np.ndarray) -> np.ndarray:
-        """Shares of attention summed over heads: (n_heads, n), (n_heads,) -> (n,) of `share_dtype`.
-
-        All of one head's attention is 2**16 in the exact twin (E11), 1 in the ideal one.
-        """
+        """Shares of attention summed over heads: (n_heads, n), (n_heads,) -> (n,) of `share_dtype`. All of
+        one head's attention is 2**16 in the exact twin (E11), 1 in the ideal one."""
 
     def dense_shares(
         self, query: np.ndarray, key: np.ndarray, value: np.ndarray, lengths: np.ndarray
@@ -210,17 +188,14 @@ class Twin(ABC):
         """Attention of one decode step over all positions, equation 2: softmax(q . K^T / sqrt(head_dim)) . V.
 
         Args:
-            query: (batch, n_heads, head_dim). All tensors are float16 for the exact twin, any floating point
-                for the ideal one.
-            key, value: (batch, n_kv_heads, seq_len, head_dim); n_heads is a multiple of n_kv_heads.
+            query: (batch, n_heads, head_dim), n_heads a multiple of n_kv_heads. All tensors are float16 for
+                the exact twin, any floating point for the ideal one.
+            key, value: (batch, n_kv_heads, seq_len, head_dim).
             lengths: (batch,) integers in [1, seq_len]; None means seq_len. Positions beyond are not read.
-            check_finite: refuse NaN and infinity; if False, what they do is unspecified.
+            check_finite: refuse NaN and infinity; if False, the result is unspecified for them.
 
         Returns:
             (batch, n_heads, head_dim): float16 that saturates at 65504 (exact), or float64 (ideal).
-
-        Raises:
-            ValueError: `dense_attention: <argument> must <rule>, got <value>`.
         """
         op = "dense_attention"
         lengths = checks.check_attention(
@@ -268,22 +243,14 @@ class Twin(ABC):
         check_finite: bool = True,
         **settings: Any,
     ) -> np.ndarray:
-        """SparQ attention of one decode step, Algorithm 1.
+        """SparQ attention of one decode step, Algorithm 1: as `dense_attention`.
 
         Args:
-            query, key, value, lengths, check_finite: see `dense_attention`.
             settings: see `SparqSettings`. With a top_k of the length or more, the result is that of dense
-                attention, bit for bit.
+                attention.
             index_bits, index_components: see `CacheSpec`. With fewer than 16 bits, keys must be float16.
-                `component_order.by_prompt` tells which components should come first.
-            value_sum: (batch, n_kv_heads, head_dim) float32, the running sum of value rows (`sum_values`), if
-                the caller keeps it.
-
-        Returns:
-            See `dense_attention`.
-
-        Raises:
-            ValueError: `sparq_attention: <argument> must <rule>, got <value>`.
+            value_sum: (batch, n_kv_heads, head_dim) float32, `sum_values` of the values, if the caller keeps
+                it.
         """
         op = "sparq_attention"
         lengths = checks.check_attention(
@@ -380,18 +347,11 @@ class Twin(ABC):
         check_finite: bool = True,
     ) -> np.ndarray:
         """Window attention of one decode step: Algorithm 1 of ALISA (arXiv:2403.17312), or local or strided.
+        As `dense_attention`; top_k, n_local, n_recent: see `WindowSettings`.
 
         Args:
-            query, key, value, lengths, check_finite: see `dense_attention`.
             history: of the steps before, `WindowHistory(..., exact=False)` for the ideal twin; this step is
                 added to it, where the settings ask for a history.
-            top_k, n_local, n_recent: see `WindowSettings`.
-
-        Returns:
-            See `dense_attention`.
-
-        Raises:
-            ValueError: `window_attention: <argument> must <rule>, got <value>`, the history unchanged.
         """
         op = "window_attention"
         lengths = checks.check_attention(

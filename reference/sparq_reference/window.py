@@ -28,13 +28,8 @@ class WindowSteps(NamedTuple):
 
 
 class WindowHistory:
-    """Shares of attention that positions got in the last `n_recent` steps, of one layer.
-
-    Args:
-        batch: batch elements.
-        n_recent: steps remembered, at least 1.
-        exact: integers, else float64.
-    """
+    """Shares of attention that positions got in the last `n_recent` steps (at least 1) of one layer. exact:
+    integers, else float64."""
 
     def __init__(self, batch: int, n_recent: int, *, exact: bool = True) -> None:
         self.n_recent = n_recent
@@ -77,13 +72,11 @@ class WindowHistory:
 def select_positions(
     sums: np.ndarray, settings: WindowSettings, lengths: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The last n_local positions and, of the others, those with the largest sums, equal sums by lower index;
-    with n_recent 0, every n-th of the others, back from the last of them.
-
-    sums (batch, seq_len), see `WindowHistory`.
+    """The last n_local positions and, of the others, those with the largest sums (batch, seq_len), equal sums
+    by lower index; with n_recent 0, every n-th of the others, back from the last of them.
 
     Returns:
-        positions (batch, min(top_k, seq_len)) int64, ascending, padded with -1; one set for all heads;
+        positions (batch, min(top_k, seq_len)) int64, ascending, padded with -1, one set for all heads; and
         counts (batch,) int64, how many are not padding.
     """
     batch, seq_len = sums.shape

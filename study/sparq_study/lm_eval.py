@@ -18,7 +18,6 @@ Needs `pip install . './study[lm-eval]'` in a checkout (Python 3.10).
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 from typing import Any, List, Sequence, Tuple
 
 import torch
@@ -59,7 +58,6 @@ class SparqLM(HFLM):  # type: ignore[misc]
     Args:
         pretrained: a model, a name or path as lm_eval takes it, or "smollm2".
         attention: "sparq", "dense" (`enable_dense`, the control), or "own": lm_eval's own way.
-        settings: a file that `python -m sparq_study.tune` wrote.
         layers: what differs by layer, as `enable` takes it, or as text: "0:dense 1:no-mean-value".
         decoded_context: how many more tokens at the end of each context are decode steps too.
         tokens_per_step: of decode steps that are taken together, with the same result; 1 on an IPU.
@@ -78,7 +76,6 @@ class SparqLM(HFLM):  # type: ignore[misc]
         pretrained: Any,
         *,
         attention: str = "sparq",
-        settings: str | Path | None = None,
         layers: Any = None,
         published: bool = False,
         decoded_context: int = 0,
@@ -96,7 +93,7 @@ class SparqLM(HFLM):  # type: ignore[misc]
         given = LayerSettings.take(options)
         if isinstance(layers, str):
             layers = _layers(layers)
-        if attention != "sparq" and (given or settings or layers or published):
+        if attention != "sparq" and (given or layers or published):
             checks.fail("SparqLM", "attention", "be sparq where it has settings", repr(attention))
         if weights is not None:
             check_weights("SparqLM", weights)
@@ -108,7 +105,7 @@ class SparqLM(HFLM):  # type: ignore[misc]
             quantise_weights(self.model, weights, op="SparqLM")
         common: dict[str, Any] = dict(device=attention_device, tokens_per_step=tokens_per_step)
         if attention == "sparq":
-            enable(self.model, settings=settings, layers=layers, published=published, **given, **common)
+            enable(self.model, layers=layers, published=published, **given, **common)
         elif attention == "dense":
             enable_dense(self.model, **common)
 

@@ -50,8 +50,7 @@ def test_fit_finds_the_parameters_of_made_up_measurements(fitted):
     half = {name: value / 2 for name, value in constants.items()}
     made = [
         dataclasses.replace(
-            m,
-            seconds=published.modelled_seconds(other, half, m.kernel, m.batch, m.seq_len, m.rank, m.top_k),
+            m, seconds=published.modelled_seconds(other, half, m.kernel, m.batch, m.seq_len, m.rank, m.top_k)
         )
         for m in rows
     ]

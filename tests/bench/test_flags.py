@@ -39,7 +39,7 @@ CALLS = {
     "cpu_sparq": f"{SPARQ} --index-bits 16 --threads 1 {ONCE}",
     "reference": f"{SPARQ} {ONCE}",
     "reference dense": f"{SHAPE} --kernel dense {ONCE}",
-    "lib.plans.layers": f"{SPARQ} --kv-heads 2 --layers 1 --ipus 1 --index-bits 16",
+    "lib.plans.layers": f"{SPARQ} --kv-heads 2 --layers 1 --index-bits 16",
     "lib.plans.tiers": "--S 2048 --ipus 32 --model Llama-3-8B",
     "lib.plans.scaling": f"{SPARQ} --kv-heads 2 --B 1 --ipus 2",
     "sweep": f"{TIERS} --B 1 --kv-heads 2 --local 0",
@@ -55,14 +55,14 @@ EFFECTS = {
     "ipu_sparq": WORKLOAD
     + "--row-bits 8; --kernel all; --seed 1; --tiles 9; --no-check; --stages; --hot-rows 60; --device ipu; "
     "--trace {tmp}/y; --heat-map {tmp}/z; --no-check --check; --hit-rate 0.5; --index-components 8",
-    "ipu_sparq plans": "--S 65; --ipus 2; --tiles 9; --hit-rate 0.5; --hot-rows 60; "
+    "ipu_sparq plans": "--S 65; --tiles 9; --hit-rate 0.5; --hot-rows 60; "
     "--row-bits 8; --local 3; --layers 2; --index-components 8",
     "ipu_sparq stack": "--ipus 2; --split heads; --tiles 9; --hit-rate 0.5; --hot-rows 60; "
     "--row-bits 8; --layers 5",
     "ipu_sparq input": "--layer 9; --S 90; --stages; --tiles 17",
     "cpu_sparq": WORKLOAD + "--kernels ours; --threads 2; --reps 2; --warmup 1; --seed 1; --no-check",
     "reference": WORKLOAD + "--kernel sparq; --reps 2; --warmup 1; --seed 1; --no-check",
-    "lib.plans.layers": WORKLOAD + "--layers 2; --ipus 2; --write",
+    "lib.plans.layers": WORKLOAD + "--layers 2; --write",
     "lib.plans.tiers": "--S 4096; --B 2; --r 5; --k 9; --local 3; --no-mean-value; --index-bits 8; "
     "--row-bits 8; "
     "--ipus 16; --model Llama-2-7B; --write; --json {tmp}/x; --hot-rows 60; "
@@ -74,7 +74,7 @@ EFFECTS = {
 #: what is added to a call, one by one: it is refused, in a message that has its first word
 REFUSED = {
     "ipu_sparq": "--split heads; --ipus 2; --reps 3; --warmup 1; --layer 2; --steps 3",
-    "ipu_sparq plans": "--reps 3; --warmup 1; --seed 1; --stages; --no-check; --split heads; "
+    "ipu_sparq plans": "--reps 3; --warmup 1; --seed 1; --stages; --no-check; --split heads; --ipus 2; "
     f"--trace t; --heat-map t; --device ipu; --input {REAL}",
     "ipu_sparq stack": "--ipus 3; --layers 0",
     "ipu_sparq input": "--B 2; --heads 4; --kv-heads 1; --head-dim 16; --seed 1; --top-k 9; --row-bits 8",
@@ -84,7 +84,7 @@ REFUSED = {
     "cpu_sparq": "--row-bits 8; --plot {tmp}",
     "reference": "--row-bits 8",
     "reference dense": "--rank 5; --top-k 9; --n-local 3; --no-mean-value; --index-bits 4",
-    "lib.plans.layers": "--row-bits 8; --seed 1; --ipus 3; --ipus 0; --layers 2000",
+    "lib.plans.layers": "--row-bits 8; --seed 1; --layers 0; --layers 2000",
     "lib.plans.tiers": "--heads 64; --kv-heads 8; --head-dim 64; --seed 1; --ipus 1000",
     "lib.plans.scaling": "--row-bits 8; --seed 1; --ipus 5; --layers 0; --tiles 2000; --read {tmp}/none",
     "sweep": "--seed 1; --jobs 0; --emulate -1",

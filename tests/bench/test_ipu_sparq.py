@@ -236,7 +236,7 @@ def test_a_call_that_gives_other_bits_is_no_measurement(
     ("arguments", "text"),
     [
         ("--tiles -1", "--tiles must be in [0, 1472], got -1"),
-        ("--plan-only --ipus 0", "--ipus must be at least 1, got 0"),
+        ("--layers 2 --ipus 0", "--ipus must be at least 1, got 0"),
         ("--input x.npz --head-dim=64", "--head-dim must be left out with --input, got 64"),
         ("--input x.npz --plan-only", "--input must not be given with --plan-only, got x.npz"),
         ("--input x.npz", "--input must be a file that can be read, got x.npz (No such file or directory)"),
@@ -246,7 +246,7 @@ def test_a_call_that_gives_other_bits_is_no_measurement(
         (f"--input {REAL} --r 65", "--rank must be in [1, --head-dim=64], got 65"),
         (f"--input {REAL} --index-bits 3", "--index-bits must be one of 16, 8, 4, 2, got 3"),
         ("--tiles 1473", "--tiles must be in [0, 1472], got 1473"),
-        ("--ipus 2", "--ipus must be 1 without --plan-only, got 2"),
+        ("--ipus 2", "--ipus must be left out without --layers, got 2"),
     ],
 )
 def test_usage_errors(arguments: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:

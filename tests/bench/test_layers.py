@@ -25,38 +25,25 @@ def rows_of(capsys: pytest.CaptureFixture, path: Path, *words: str) -> list[dict
 
 
 def test_rows_and_table(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    words = [*TINY, "--layers", "1", "3", "--ipus", "2", "--index-bits", "4"]
+    words = [*TINY, "--layers", "1", "3", "--index-bits", "4"]
     one, three = rows_of(capsys, tmp_path / "rows.jsonl", *words)
-    assert (one["n_layers"], three["n_layers"], three["n_ipus"]) == (1, 3, 2)
+    assert (one["n_layers"], three["n_layers"]) == (1, 3)
     assert three["seconds_per_token"] == pytest.approx(3 * three["seconds_per_query"])
     assert one["streaming_memory_bytes"] < three["streaming_memory_bytes"]
     assert f"{three['vertices']:,}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("flag", ["--layers", "--ipus"])
-def test_refused_numbers(flag: str, capsys: pytest.CaptureFixture) -> None:
+@pytest.mark.parametrize("number", [0, 2000])
+def test_refused_numbers(number: int, capsys: pytest.CaptureFixture) -> None:
     with pytest.raises(SystemExit) as stop:
-        layers.main([*TINY, flag, "0"])
+        layers.main([*TINY, "--layers", str(number)])
     assert stop.value.code == 2
-    assert f"{flag} must be in [1, " in capsys.readouterr().err
-
-
-def test_what_does_not_split_is_refused(capsys: pytest.CaptureFixture) -> None:
-    for words, message in (
-        (
-            ["--ipus", "3"],
-            "--ipus must split n_kv_heads, then batch, evenly, got --ipus=3, --kv-heads=2, --B=1",
-        ),
-        (["--layers", "2000"], "--layers must be in [1, 1024], got 2000"),
-    ):
-        with pytest.raises(SystemExit) as stop:
-            layers.main([*TINY, *words])
-        assert stop.value.code == 2 and message in capsys.readouterr().err
+    assert f"--layers must be in [1, 1024], got {number}" in capsys.readouterr().err
 
 
 def test_what_does_not_fit_is_a_row(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    words = ["--S", "1048576", "--B", "16", "--layers", "64", "--ipus", "1", "--index-bits", "4"]
+    words = ["--S", "1048576", "--B", "16", "--layers", "64", "--index-bits", "4"]
     assert layers.main([*words, "--json", str(path)]) == 0
     (row,) = map(json.loads, path.read_text().splitlines())
     assert "streaming memory of an IPU must be at most" in row["error"]
@@ -72,9 +59,9 @@ def test_the_documents_table_and_what_grows(tmp_path: Path, capsys: pytest.Captu
         markdown(rows, layers.COLUMNS) + "\n"
         == text.partition("<!-- begin layers")[2].partition("-->\n")[2].partition("<!-- end")[0]
     )
-    stacks = {(row["index_bits"], row["n_ipus"], row["n_layers"]): row for row in rows}
-    for (index_bits, n_ipus, n_layers), row in stacks.items():
+    stacks = {(row["index_bits"], row["n_layers"]): row for row in rows}
+    for (index_bits, n_layers), row in stacks.items():
         for what in ("vertices", "code_bytes"):
-            assert row[what] < 1.05 * stacks[index_bits, n_ipus, 1][what]
+            assert row[what] < 1.05 * stacks[index_bits, 1][what]
         if n_layers > 1:  # control: one layer has no vertices that load and store
-            assert row["vertices"] > stacks[index_bits, n_ipus, 1]["vertices"]
+            assert row["vertices"] > stacks[index_bits, 1]["vertices"]

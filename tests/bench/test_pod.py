@@ -85,7 +85,7 @@ def test_a_stack_that_does_not_fit_says_where(capsys: pytest.CaptureFixture) -> 
     [
         (["--layers", "0"], "--layers must be at least 1, got 0"),
         (["--layers", "2", "--stages"], "--layers must be 1 with --input or --stages, got 2"),
-        (["--ipus", "2"], "--ipus must be 1 without --plan-only, got 2"),
+        (["--ipus", "2"], "--ipus must be left out without --layers, got 2"),
     ],
 )
 def test_refused_flags(words: list[str], message: str, capsys: pytest.CaptureFixture) -> None:

@@ -51,22 +51,6 @@ def test_steps_append_one_position_each(trace: traces.Trace) -> None:
         np.testing.assert_array_equal(value[:, 0], layer.value[:, 6 + i])
 
 
-def test_a_part_of_a_trace(trace: traces.Trace) -> None:
-    part = trace.cut(layers=[5], n_kv_heads=1, n_steps=2)
-    assert part.layer_numbers == [5] and (part.start, part.n_steps, part.n_positions) == (6, 2, 8)
-    np.testing.assert_array_equal(part.layers[5].query, trace.layers[5].query[:2, :2])
-    np.testing.assert_array_equal(part.layers[5].key, trace.layers[5].key[:1, :8])
-    assert trace.cut().layer_numbers == [1, 5]
-    for options, text in (
-        (dict(layers=[2]), "trace: layers must be among [1, 5], got 2"),
-        (dict(layers=[]), "trace: layers must hold one layer or more, got none"),
-        (dict(n_kv_heads=3), "trace: n_kv_heads must be in [1, 2], got 3"),
-        (dict(n_steps=0), "trace: n_steps must be in [1, 3], got 0"),
-    ):
-        with pytest.raises(ValueError, match="^" + re.escape(text)):
-            trace.cut(**options)
-
-
 def with_array(trace: traces.Trace, name: str, array: np.ndarray) -> dict[int, traces.TraceLayer]:
     return {**trace.layers, 5: dataclasses.replace(trace.layers[5], **{name: array})}
 

@@ -34,7 +34,7 @@ STEPS = {
         "take_keys": tile(42 + 20),
     },
     "sparq-tiered": {  # with codes of 8 bits: 64 words, 11 to a worker, an address and a load more
-        "approx_scores": tile(11 * (10 + 2 * (16 * (4 + 14) + 4 * 5))),
+        "approx_scores": tile(11 * (10 + 2 * (16 * (4 + 14) + 4 * 5)))
     },
     "dense-streaming": {
         "dense_scores": tile(43 * 2 * (8 * (20 + 3 + 8) + 12)),

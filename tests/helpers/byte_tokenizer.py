@@ -23,10 +23,7 @@ def byte_tokenizer(template: str, special: Sequence[str], adds_bos: bool = True)
         begin = ("<s>", made.token_to_id("<s>"))
         made.post_processor = tokenizers.processors.TemplateProcessing("<s> $A", special_tokens=[begin])
     tokenizer = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=made,
-        bos_token="<s>",
-        eos_token="</s>",
-        additional_special_tokens=list(special[2:]),
+        tokenizer_object=made, bos_token="<s>", eos_token="</s>", additional_special_tokens=list(special[2:])
     )
     tokenizer.chat_template = template
     return tokenizer

@@ -77,8 +77,7 @@ FAMILIES = {
     "Pythia, GPT-NeoX": Family("GPTNeoX", {}),
     "OPT": Family("OPT", _OPT),
     "GPT-2": Family(
-        "GPT2",
-        dict(n_layer=3, n_head=6, n_embd=96, n_positions=1024, scale_attn_by_inverse_layer_idx=True),
+        "GPT2", dict(n_layer=3, n_head=6, n_embd=96, n_positions=1024, scale_attn_by_inverse_layer_idx=True)
     ),
     "Phi": Family("Phi", {}),
     "Phi-3": Family("Phi3", dict(sliding_window=None, partial_rotary_factor=0.5), is_fast=True, gguf="phi3"),

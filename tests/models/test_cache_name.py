@@ -105,13 +105,7 @@ def places(model: Any) -> None:
         model(tokens_of(20), **with_cache(piece), position_ids=torch.arange(20)[None])
 
 
-CALLS = [
-    generate_with_ours,
-    generate_with_theirs,
-    steps,
-    a_cache_that_the_model_makes,
-    places,
-]
+CALLS = [generate_with_ours, generate_with_theirs, steps, a_cache_that_the_model_makes, places]
 
 
 @pytest.mark.parametrize("call", CALLS)

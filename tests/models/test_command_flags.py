@@ -18,8 +18,6 @@ from flag_tables import cases, untried  # noqa: E402
 from tiny_models import save_checkpoint  # noqa: E402
 
 from sparq_ipu import generate  # noqa: E402
-from sparq_ipu.transformers.settings.file import settings_text  # noqa: E402
-from sparq_ipu.transformers.settings.layers import LayerSettings  # noqa: E402
 
 PARSERS = {"generate": generate._parser("generate")}
 #: calls that are good, by name: a command and, if it has several, which
@@ -27,7 +25,6 @@ CALLS = {
     "generate": "--model {folder} --prompt-file {folder}/prompt.txt --new-tokens 6 --json {folder}/rows "
     "--min-seq-len 0 --rank 3 --top-k 9",
     "generate sampled": "--model {folder} --prompt-file {folder}/prompt.txt --new-tokens 6 --temperature 3",
-    "generate from file": "--model {folder} --prompt-file {folder}/prompt.txt --settings {folder}/tuned.json",
 }
 #: what is added to a call, one by one: it changes something
 EFFECTS = {
@@ -40,13 +37,7 @@ EFFECTS = {
     "generate sampled": "--top-p 0.1; --seed 3; --dense",
 }
 #: what is added to a call, one by one: it is refused, in a message that has its first word
-REFUSED = {
-    "generate": "--dtype float32 --weights int4; "
-    "--prompt w1; --top-p 0.5; --seed 3; --dense; --settings {folder}/tuned.json",
-    "generate from file": "--rank 3; --top-k 9; --n-local 1; --index-bits 8; "
-    "--min-seq-len 0; "
-    "--published; --dense",
-}
+REFUSED = {"generate": "--dtype float32 --weights int4; --prompt w1; --top-p 0.5; --seed 3; --dense"}
 #: what a call of its own tries
 ELSEWHERE = {
     "chat": "test_generate.py",
@@ -76,7 +67,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "other.txt").write_text(" ".join(f"w{i}" for i in range(59, -1, -1)))
     other = save_checkpoint(folder / "other")
     assert (other / "config.json").is_file()
-    (folder / "tuned.json").write_text(settings_text([LayerSettings(4, 8, 2, index_bits=8)] * 3, {}))
     return folder
 
 

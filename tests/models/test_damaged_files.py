@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of models and settings with random damage, by seed: each is refused in one line, or loads whole."""
+"""Files of models with random damage, by seed: each is refused in one line, or loads whole."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ from gguf_files import a_gguf  # noqa: E402
 from tiny_models import tiny_model, tiny_tokenizer  # noqa: E402
 
 from sparq_ipu.transformers.loading.checkpoints import load_model  # noqa: E402
-from sparq_ipu.transformers.settings import file  # noqa: E402
-from sparq_ipu.transformers.settings.layers import LayerSettings  # noqa: E402
 
 #: flips of each file; more by hand
 FLIPS = int(os.environ.get("SPARQ_TEST_FLIPS", "67"))
@@ -98,20 +96,6 @@ def test_checkpoint_folders(tmp_path: Path, name: str) -> None:
         check_load(tmp_path, model.state_dict())
 
 
-def test_settings_files(tmp_path: Path) -> None:
-    path = tmp_path / "settings.json"
-    layer = LayerSettings.of("test", None, dict(rank=4, top_k=8, n_local=2, index_bits=4))
-    path.write_text(file.settings_text([None, layer, layer], {}))
-    data = path.read_bytes()
-    for seed in range(FLIPS):
-        path.write_bytes(flipped(data, random.Random(seed), len(data)))
-        with time_limit(SECONDS):
-            try:
-                file.read_settings("test", path)
-            except ValueError as error:
-                assert re.match(f"test: .*{path}", str(error)) and "\n" not in str(error)
-
-
 # --- what was found by hand
 
 
@@ -172,28 +156,3 @@ def test_a_weight_that_is_missing_is_named(tmp_path: Path) -> None:
     save_file(weights, file, {"format": "pt"})
     with pytest.raises(ValueError, match=r"have all weights of its model, got no model.layers.1.mlp.up_proj"):
         load_model(tmp_path)
-
-
-def settings_text(n_layers: str, layers: str = "") -> str:
-    four = f'"rank": 4, "top_k": 8, "n_local": 2, "layers": {{{layers}}}'
-    return f'{{"format": "sparq-ipu settings 1", "n_layers": {n_layers}, "settings": {{{four}}}}}'
-
-
-@pytest.mark.parametrize(
-    "text, field",
-    [
-        ("[" * 100_000, ""),
-        (settings_text("9" * 5000), ""),
-        *((settings_text(n), "n_layers") for n in ("1000000", "-3", "0", "true", "2.0")),
-        (settings_text("3", '"\u00b2": null'), "layers"),
-        (settings_text("3", '"1": {"rank": -4}'), "rank"),
-        (settings_text("3", '"7": null'), "layers"),
-    ],
-)
-def test_settings_that_no_model_has(tmp_path: Path, text: str, field: str) -> None:
-    path = tmp_path / "settings.json"
-    path.write_text(text, encoding="utf-8")
-    with pytest.raises(ValueError) as caught:
-        file.read_settings("test", path)
-    message = str(caught.value)
-    assert message.startswith("test: ") and str(path) in message and field in message and len(message) < 400

@@ -28,8 +28,6 @@ from sparq_ipu.torch import prompt  # noqa: E402
 from sparq_ipu.transformers import enable_dense  # noqa: E402
 from sparq_ipu.transformers.generation import runs  # noqa: E402
 from sparq_ipu.transformers.loading import checkpoints  # noqa: E402
-from sparq_ipu.transformers.settings.file import settings_text  # noqa: E402
-from sparq_ipu.transformers.settings.layers import LayerSettings  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -207,23 +205,11 @@ def test_speed_has_a_spread(checkpoint, capsys, tmp_path):
         (("--rank", "4", "--n-local", "-1"), "generate: n_local must be in [0, top_k=256], got -1"),
         (("--rank", "4", "--model", "nowhere"), "load_model: path must exist, got nowhere"),
         (
-            ("--settings", "nowhere"),
-            "generate: settings must be a file of 'sparq-ipu settings 1', got nowhere",
-        ),
-        (
-            ("--settings", "nowhere", "--rank", "3", "--published"),
-            "generate: --settings must be given without other settings, got --rank, --published",
-        ),
-        (
             ("--dense", "--rank", "3", "--index-bits", "4"),
             "generate: --dense must be without settings of SparQ, got --rank, --index-bits too",
         ),
         (("--top-p", "0.5"), "generate: --top-p must be given with --temperature, got 0.5 alone"),
         (("--dense", "--published"), "--dense must be without settings of SparQ, got --published too"),
-        (
-            ("--dense", "--settings", "four"),
-            "generate: --dense must be without settings of SparQ, got --settings too",
-        ),
     ],
 )
 def test_bad_usage(checkpoint, capsys, monkeypatch, options, message):
@@ -233,21 +219,12 @@ def test_bad_usage(checkpoint, capsys, monkeypatch, options, message):
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        (("--rank", "17"), "generate: rank must be in [1, head_dim=16], got 17"),
-        (("--settings", "four"), "generate: settings must be of a model with 3 layers, got "),
-    ],
-)
-def test_what_the_model_can_not_have(checkpoint, capsys, monkeypatch, tmp_path, options, message):
+def test_what_the_model_can_not_have(checkpoint, capsys, monkeypatch):
     """Said by its config, before the weights are read."""
-    monkeypatch.chdir(tmp_path)
-    Path("four").write_text(settings_text([LayerSettings(4, 12)] * 4, {}))
     monkeypatch.setattr(generate.Checkpoint, "model", None)
-    assert call(checkpoint, *options) == 2
+    assert call(checkpoint, "--rank", "17") == 2
     error = capsys.readouterr().err
-    assert message in error and "loaded" not in error
+    assert "generate: rank must be in [1, head_dim=16], got 17" in error and "loaded" not in error
 
 
 def test_a_config_without_heads(checkpoint, capsys, monkeypatch, tmp_path):
@@ -260,18 +237,13 @@ def test_a_config_without_heads(checkpoint, capsys, monkeypatch, tmp_path):
 
 def test_the_settings_that_were_used(checkpoint, capsys, tmp_path):
     """In the output and in the line of JSON, wherever they came from."""
-    text = settings_text([None, LayerSettings(3, 9), LayerSettings(3, 9)], {})
-    (tmp_path / "file").write_text(text)
     same = "rank=3 top_k=256 n_local=64 mean_value=True min_seq_len="
     first = "layer 0: mean_value=False"
     rows = tmp_path / "rows"
     for options, said in [
         ((), f"rank=8 {same[7:]}1024 index_bits=2; {first}"),
         (("--rank", "3"), f"{same}1024 index_bits=2; {first}"),
-        (
-            ("--settings", str(tmp_path / "file")),
-            "rank=3 top_k=9 n_local=0 mean_value=True min_seq_len=0 index_bits=16; layer 0: dense",
-        ),
+        (("--rank", "3", "--top-k", "9"), f"{same[:7]}top_k=9 n_local=2 {same[28:]}36 index_bits=2; {first}"),
         (("--published",), "rank=8 top_k=128 n_local=32 mean_value=True min_seq_len=0 index_bits=16"),
         (("--dense",), "dense attention"),
     ]:

@@ -86,16 +86,7 @@ def test_a_missing_framework_is_an_import_error(names, framework):
 
 
 #: of an optional package: what asks for it and begins the message, and what installs it
-MISSING = {
-    "torch": (
-        [
-            "sparq_ipu.torch",
-            "sparq_ipu.poptorch",
-            "sparq_ipu.transformers.enable",
-        ],
-        "models",
-    ),
-}
+MISSING = {"torch": (["sparq_ipu.torch", "sparq_ipu.poptorch", "sparq_ipu.transformers.enable"], "models")}
 #: of commands: words, the package that is missing, how the message begins
 COMMANDS = [
     (["bench/decode.py", "--model", "tiny-shape"], "torch", "bench/decode.py: torch"),

@@ -104,10 +104,7 @@ def test_weights_are_those_of_the_files(tmp_path: Path, form: str) -> None:
     [
         (dict(method="gptq", desc_act=True), r"desc_act .*must be False, got True"),
         (dict(method="gptq", bits=8), r"bits of .*must be 4, got 8"),
-        (
-            dict(method="gptq", checkpoint_format="marlin"),
-            r"checkpoint_format .*'gptq_v2', got 'marlin'",
-        ),
+        (dict(method="gptq", checkpoint_format="marlin"), r"checkpoint_format .*'gptq_v2', got 'marlin'"),
         (dict(method="awq", version="gemv"), r"version of .*must be 'gemm' or 'GEMM', got 'gemv'"),
     ],
 )

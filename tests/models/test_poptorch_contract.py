@@ -29,13 +29,7 @@ from sparq_reference import SparqSettings, exact  # noqa: E402
 SHAPE = dict(batch=2, n_kv_heads=2, head_dim=16, capacity=48)
 SETTINGS = dict(rank=4, top_k=6, n_local=2, mean_value=True)
 #: what travels of a cache where nothing is asked for
-OPTIONS = dict(
-    index_bits=16,
-    row_bits=16,
-    index_components=0,
-    memory="streaming",
-    hot_rows=0,
-)
+OPTIONS = dict(index_bits=16, row_bits=16, index_components=0, memory="streaming", hot_rows=0)
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -88,14 +82,7 @@ def test_decode_call(ipu):
     ]
     assert inputs[3].tolist() == [1, 1]
     assert attributes == dict(
-        rank=4,
-        top_k=6,
-        n_local=2,
-        mean_value=1,
-        capacity=48,
-        n_kv_heads=2,
-        cache_name="layer0",
-        **OPTIONS,
+        rank=4, top_k=6, n_local=2, mean_value=1, capacity=48, n_kv_heads=2, cache_name="layer0", **OPTIONS
     )
     assert type(attributes["mean_value"]) is int
     assert list(module.buffers()) == []  # nothing of the fallback goes to the device

@@ -137,7 +137,6 @@ def test_forwarded_addresses_are_not_believed(monkeypatch: Any) -> None:
     [
         (["--model", "nowhere"], "path must exist"),
         (["--dense", "--rank", "8"], "serve: --dense must be without settings of SparQ"),
-        (["--settings", "a.json", "--top-k", "8"], "serve: --settings must be given without other settings"),
         (["--api-key-file", "nowhere"], "serve: --api-key-file must be a file"),
         (["--places", "1000", "--context", "16000000"], "memory"),
     ],

@@ -108,10 +108,7 @@ def test_crop_is_as_if_they_had_never_come(model):
     cache = SparqCache(model)
     with torch.no_grad():
         model(
-            tokens,
-            attention_mask=mask,
-            position_ids=(mask.cumsum(-1) - 1).clamp(min=0),
-            **with_cache(cache),
+            tokens, attention_mask=mask, position_ids=(mask.cumsum(-1) - 1).clamp(min=0), **with_cache(cache)
         )
     fresh = copy.deepcopy(cache)
     step(cache, 8)

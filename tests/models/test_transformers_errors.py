@@ -92,10 +92,7 @@ needs_cpu = pytest.mark.skipif("cpu" not in sparq_ipu.available_devices(), reaso
     [
         (dict(n_threads=0), "KVCache: n_threads must be in [1, 1024], got 0"),
         (dict(isa="foo"), "KVCache: isa must be one of ['auto', "),
-        (
-            dict(n_thread=2),
-            "{op}: options must be among ",
-        ),
+        (dict(n_thread=2), "{op}: options must be among "),
     ],
 )
 def test_options_of_the_cache(model, options, message):

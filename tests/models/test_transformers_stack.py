@@ -57,6 +57,18 @@ def test_tokens_are_those_of_the_reference_and_layers_share(options: dict[str, A
     assert len(sessions(emulator)) == 1
 
 
+@pytest.mark.parametrize("device", ["cpu", "emulator"])
+def test_a_cache_that_was_reset_keeps_no_memory_of_another_batch(device: str) -> None:
+    model = tiny_model()
+    sparq.enable(model, published=True, **SETTINGS)
+    cache = SparqCache(model, device=device)
+    greedy(model, tokens_of(9, batch=2), 2, **with_cache(cache))
+    cache.reset()
+    greedy(model, tokens_of(9), 2, **with_cache(cache))
+    for layer in cache.layers:  # each is where the first batch was, and not beside it
+        assert layer._storage.stack is layer._stack and layer.cache.batch == 1
+
+
 def test_layers_that_all_have_windows_share_a_stack() -> None:
     model, tokens = tiny_model("Mistral", sliding_window=6), tokens_of(9, batch=2)
     sparq.enable(model, published=True, **SETTINGS)

@@ -68,10 +68,7 @@ def test_append_past_capacity(call: str, held: int, n: int) -> None:
         ),
         (lambda s, q: s.write(q[:, None], q[:, None], [2]), "lengths must be in [0, n_tokens=1], got 2"),
         (lambda s, q: s.append(q[:, None], q[:, None], [2]), "lengths must be in [0, n_tokens=1], got 2"),
-        (
-            lambda s, q: s.append(q[:, None], q[:, None], [1, 1]),
-            "have shape (batch=1,), got (2,)",
-        ),
+        (lambda s, q: s.append(q[:, None], q[:, None], [1, 1]), "have shape (batch=1,), got (2,)"),
     ],
 )
 def test_sessions_refuse(call: Callable[[Any, np.ndarray], Any], text: str) -> None:

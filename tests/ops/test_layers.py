@@ -82,11 +82,7 @@ class Stacks:
 
 
 @fewer(3)
-@given(
-    data=st.data(),
-    kind=st.sampled_from([16, 8, 4, 2, "sram"]),
-    n_tiles=st.sampled_from([24, 7, 3]),
-)
+@given(data=st.data(), kind=st.sampled_from([16, 8, 4, 2, "sram"]), n_tiles=st.sampled_from([24, 7, 3]))
 def test_layers_are_each_their_own(data: st.DataObject, kind: int | str, n_tiles: int) -> None:
     in_sram = kind == "sram"
     # three tiles have no room for eight layers

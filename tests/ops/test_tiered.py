@@ -140,10 +140,7 @@ def session_of(top_k: int, n_local: int = 0, **tiers: Any) -> Any:
     rng = np.random.default_rng(0)
     attention = [Attention("sparq-tiered", SparqSettings(rank=8, top_k=top_k, n_local=n_local))]
     session = _core.Session(
-        CacheSpec(1, 1, 16, 400, index_bits=4),
-        1,
-        attention=attention,
-        options=DeviceOptions(8, **tiers),
+        CacheSpec(1, 1, 16, 400, index_bits=4), 1, attention=attention, options=DeviceOptions(8, **tiers)
     )
     key, value = (rng.standard_normal((1, 1, 200, 16)).astype(np.float16) for _ in "kv")
     session.write(key, value, [200])
@@ -339,11 +336,7 @@ def test_a_plan_counts_as_a_run_does() -> None:
     settings_ = SparqSettings(rank=8, top_k=32)
     spec = CacheSpec(1, 4, 32, 1024, index_bits=4)
     session = _core.Session(
-        spec,
-        4,
-        attention=[Attention("sparq-tiered", settings_)],
-        append=False,
-        options=DeviceOptions(64),
+        spec, 4, attention=[Attention("sparq-tiered", settings_)], append=False, options=DeviceOptions(64)
     )
     rng = np.random.default_rng(7)
     session.write(*(rng.standard_normal((1, 4, 1024, 32)).astype(np.float16) for _ in "kv"), [1024])

@@ -22,7 +22,7 @@ COMMAND = re.compile(
     r"^(?: {4})?(?:OMP_NUM_THREADS=\d+ )?((?:python (?:-m sparq_\w+\.|bench/|study/)|sparq-ipu ).*)$"
 )
 #: what a module needs that may not be installed
-NEEDS = dict.fromkeys(("capture", "decode", "products", "prompt", "sparq_study.tune"), "torch")
+NEEDS = dict.fromkeys(("capture", "decode", "products", "prompt"), "torch")
 NEEDS["random_gguf"] = "gguf"
 
 

@@ -76,7 +76,6 @@ def test_options_of_a_cache_on_an_ipu() -> None:
 COMMANDS = {
     "generate": ("sparq_ipu.generate", "docs/models.md"),
     "serve": ("sparq_ipu.serve.command", "docs/serve.md"),
-    "tune": ("sparq_study.tune", "docs/settings.md"),
     "plan": ("sparq_ipu.planning.plan_command", "docs/ipu_plans.md"),
 }
 
@@ -87,7 +86,6 @@ def flags_of(command: str) -> set[str]:
 
 
 def test_documents_name_flags_that_exist() -> None:
-    pytest.importorskip("torch")  # of tune
     known = set().union(*map(flags_of, COMMANDS)) | {"--version"}
     for page in {*(page for _, page in COMMANDS.values()), "docs/accuracy.md", "docs/settings.md"}:
         text = (ROOT / page).read_text(encoding="utf-8")

@@ -20,7 +20,6 @@ if not core.has_emulator:
 
 import published_plans  # noqa: E402
 
-from sparq_ipu import planning  # noqa: E402
 from sparq_ipu.device_options import DeviceOptions  # noqa: E402
 from sparq_ipu.kernels import KERNELS, Attention  # noqa: E402
 from sparq_ipu.planning import planner  # noqa: E402
@@ -239,12 +238,8 @@ def test_what_is_planned_twice_is_counted_once(monkeypatch):
         ),
         (dict(kernel="dense"), r"plan: kernel must be one of .*, got 'dense'"),
         (dict(seq_len=1.5), r"plan: seq_len must be an integer in \[1, 16777216\], got 1.5"),
-        (dict(n_ipus="2"), r"plan: n_ipus must be an integer in \[1, 16777216\], got '2'"),
         (dict(n_tiles=1473), r"plan: n_tiles must be in \[0, 1472\], got 1473"),
-        (
-            dict(n_heads=32, n_kv_heads=5),
-            r"plan: n_heads must be a multiple of n_kv_heads=5, got 32",
-        ),
+        (dict(n_heads=32, n_kv_heads=5), r"plan: n_heads must be a multiple of n_kv_heads=5, got 32"),
         (dict(mean_value="no"), r"plan: mean_value must be True or False, got 'no'"),
         (dict(index_bits=4.0, kernel="dense-sram"), r"plan: index_bits must be one of 16, 8, 4, 2, got 4.0$"),
         (
@@ -262,10 +257,6 @@ def test_what_is_planned_twice_is_counted_once(monkeypatch):
         (
             dict(misses=[1] * 32, kernel="sparq-tiered", hit_rate=0.5),
             "plan: misses must be None where hit_rate is given, got ",
-        ),
-        (
-            dict(misses=[1] * 32, kernel="sparq-tiered", n_ipus=2),
-            "plan: n_ipus must be 1 with misses, got 2",
         ),
         (
             dict(misses=[1] * 31 + [129], kernel="sparq-tiered"),
@@ -286,10 +277,6 @@ def test_what_is_planned_twice_is_counted_once(monkeypatch):
         (dict(lengths=5), r"plan: lengths must have shape \(batch=1,\), got \(\)"),
         (dict(lengths=[16385]), r"plan: lengths must be in \[1, seq_len=16384\], got 16385"),
         (dict(lengths=[-1]), r"plan: lengths must be in \[1, seq_len=16384\], got -1"),
-        (
-            dict(n_ipus=3),
-            r"plan: n_ipus must split n_kv_heads, then batch, evenly, got n_ipus=3, n_kv_heads=32, b",
-        ),
         (dict(device=None), r"device_model: name must be one of bow, gc200, got None"),
         (dict(device="gc2"), r"device_model: name must be one of bow, gc200, got 'gc2'"),
     ],
@@ -308,12 +295,11 @@ def test_the_refused_need_is_what_the_cache_takes():
 
 
 def test_what_can_not_fit_is_refused_before_the_dry_run(monkeypatch):
-    """Also where a share of one IPU is too large; and the need is a part of what the dry run finds."""
+    """And the need is a part of what the dry run finds."""
     monkeypatch.setattr(core, "emulator_plan", lambda *a: pytest.fail("a dry run"))
     message = r"^plan: streaming memory of an IPU must be at most 64000000000 bytes, got (\d+) \(cache/rows "
     for arguments, elements in (
         (dict(batch=65536, seq_len=65536), 3 * 65536 * 32 * 65536 * 128),
-        (dict(batch=65536, seq_len=65536, n_ipus=64), 3 * 65536 * 32 * 65536 * 128 // 64),
         (dict(batch=65536, seq_len=65536, n_kv_heads=8, kernel="dense-streaming"), 2 * 65536**2 * 8 * 128),
         # keys and values, and of each key a byte or half of one, and 1 / 16 of a byte for low and step
         (dict(batch=65536, seq_len=65536, index_bits=8), 65536 * 32 * 65536 * 128 * (4 + 17 / 16) / 2),
@@ -431,7 +417,6 @@ def test_a_smaller_key_index_fits_on_fewer_ipus():
     with pytest.raises(DoesNotFit, match="streaming memory"):
         published_plans.plan(**shape)
     assert published_plans.plan(**shape, index_bits=4).streaming_memory_bytes < 64e9 / 40
-    assert published_plans.plan(**shape, n_ipus=2).streaming_memory_bytes < 64e9 / 40
 
 
 def test_plans_beyond_the_measured_footprints_say_so():
@@ -504,20 +489,6 @@ def test_fixed_seconds_do_not_depend_on_the_streaming_rate():
     )
 
 
-@pytest.mark.parametrize(
-    "batch, n_heads, n_kv_heads, n_ipus, share",
-    [
-        (1, 32, 32, 1, (1, 32, 32)),
-        (1, 32, 32, 16, (1, 2, 2)),
-        (4, 32, 8, 16, (2, 4, 1)),
-        (16, 32, 8, 4, (16, 8, 2)),
-        (6, 6, 2, 6, (2, 3, 1)),
-    ],
-)
-def test_split(batch, n_heads, n_kv_heads, n_ipus, share):
-    assert planning.split(batch, n_heads, n_kv_heads, n_ipus) == share
-
-
 def test_the_range_of_a_time_has_a_factor_for_each_kind_of_work():
     sparq = published_plans.plan(2, 16, 4, 32, 512, rank=8, top_k=16)
     seconds = sparq.seconds_by_category
@@ -562,40 +533,16 @@ def test_the_best_dense_plan_of_many_layers_has_some_in_sram():
         seconds(2)
 
 
-def test_several_ipus_are_one_ipu_with_a_share():
-    several = published_plans.plan(2, 16, 4, 32, 512, rank=8, top_k=16, n_ipus=8, lengths=[40, 512])
-    alone = published_plans.plan(1, 4, 1, 32, 512, rank=8, top_k=16)
-    assert several.per_ipu == (1, 4, 1)
-    assert several.steps == alone.steps  # the longer element sets the pace
-    assert several.seconds_per_query == alone.seconds_per_query == alone.seconds_if_gateway_shared
-    # Four IPUs to a gateway: their bytes and packets take four times as long, nothing else does.
-    moved = alone.seconds_per_query - alone.fixed_seconds
-    assert several.seconds_if_gateway_shared == pytest.approx(alone.fixed_seconds + 4 * moved)
-    assert "sharing the streaming rate of one" in str(several)
-    assert "the truth lies between" in str(several)
-    two = published_plans.plan(2, 16, 4, 32, 512, rank=8, top_k=16, n_ipus=2)
-    assert two.seconds_if_gateway_shared - two.fixed_seconds == pytest.approx(
-        2 * (two.seconds_per_query - two.fixed_seconds)
+def test_what_is_done_wave_by_wave_counts_as_often():
+    """In bytes, and in time."""
+    shape = dict(n_heads=4, n_kv_heads=1, head_dim=32, seq_len=9000, rank=8, top_k=16, n_tiles=1)
+    slow, quick = (
+        published_plans.plan(1, **shape, lengths=[length], baseline=False) for length in (9000, 40)
     )
-
-
-@pytest.mark.parametrize("lengths", [[9000, 40], [40, 9000]])
-def test_the_slowest_ipu_sets_the_pace(lengths):
-    """Shares that differ in the number of waves, and so in time; whichever comes first."""
-    shape = dict(
-        n_heads=4, n_kv_heads=1, head_dim=32, seq_len=9000, rank=8, top_k=16, n_tiles=1, baseline=False
-    )
-    slow, quick = (published_plans.plan(1, **shape, lengths=[length]) for length in (9000, 40))
-    assert slow.seconds_per_query > 1.05 * quick.seconds_per_query
-    several = published_plans.plan(2, **shape, n_ipus=2, lengths=lengths)
-    assert several.steps == slow.steps and several.seconds_per_query == slow.seconds_per_query
-    assert several.request.model.tiles == 1
-    # What is done wave by wave counts as often: in bytes, and in what a shared gateway takes longer.
+    assert slow.seconds_per_query > 1.05 * quick.seconds_per_query and slow.request.model.tiles == 1
     reads = [step for step in slow.steps if step["kind"].startswith("remote")]
     assert max(step["executions"] for step in reads) > 1
-    assert several.streamed_bytes == sum(step["bytes"] * step["executions"] for step in reads)
-    moved = slow.seconds_per_query - slow.fixed_seconds
-    assert several.seconds_if_gateway_shared == pytest.approx(slow.fixed_seconds + 2 * moved)
+    assert slow.streamed_bytes == sum(step["bytes"] * step["executions"] for step in reads)
 
 
 @pytest.mark.parametrize(

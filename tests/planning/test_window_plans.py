@@ -83,7 +83,6 @@ def test_a_history_takes_132_bytes_a_position() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (dict(n_ipus=2), "n_ipus must be 1 for window attention, got 2"),
         (dict(n_recent=1024), "n_recent must be in [0, 1023] for n_heads=32, got 1024"),
         (dict(n_local=257), "n_local must be in [0, top_k=256], got 257"),
         (dict(row_bits=8), "row_bits must be 16 unless memory is 'tiered', got 8"),

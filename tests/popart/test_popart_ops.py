@@ -466,10 +466,7 @@ def shaped(**shapes: tuple) -> dict:
         (dict(capacity=0), "capacity must be in [1, 16777216], got 0"),
         (dict(capacity=2**33), "capacity must be in [0, 4294967295], got 8589934592"),
         (dict(index_bits=5), "index_bits must be one of 16, 8, 4, 2, got 5"),
-        (
-            dict(index_components=8),
-            "index_components must be 0 unless memory is 'tiered', got 8",
-        ),
+        (dict(index_components=8), "index_components must be 0 unless memory is 'tiered', got 8"),
         (dict(index_components=24), "index_components must be in [0, head_dim=16], got 24"),
         (dict(index_components=8, rank=9), "rank must be in [1, index_components=8], got 9"),
         (dict(index_bits=-4), "index_bits must be in [0, 4294967295], got -4"),
@@ -565,10 +562,7 @@ def test_messages_of_tensors(
             shaped(query=(2, 4, 24), key=(2, 2, 24), value=(2, 2, 24)),
             "head_dim must be 16 as in the other operators of cache 'layer0', got 24",
         ),
-        (
-            shaped(query=(2, 2, 16)),
-            "n_heads must be 4 as in the other operators of cache 'layer0', got 2",
-        ),
+        (shaped(query=(2, 2, 16)), "n_heads must be 4 as in the other operators of cache 'layer0', got 2"),
     ],
 )
 def test_operators_of_a_cache_must_agree(make: Any, second: dict, message: str) -> None:

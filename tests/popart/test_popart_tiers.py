@@ -250,13 +250,7 @@ def test_two_settings_on_one_cache(make: Any) -> None:
 
 
 def test_outlining_sees_what_differs(make: Any) -> None:
-    changes = (
-        {},
-        dict(memory="streaming"),
-        dict(index_bits=8),
-        dict(row_bits=8),
-        dict(hot_rows=64),
-    )
+    changes = ({}, dict(memory="streaming"), dict(index_bits=8), dict(row_bits=8), dict(hot_rows=64))
     ids = [
         make.add("SparqDecode", f"_{i}", cache_name=f"layer{i}", **{**TIERED, **change})
         for i, change in enumerate(changes)

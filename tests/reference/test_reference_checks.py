@@ -110,10 +110,7 @@ SETTINGS = [
         (dict(index_bits=value), f"index_bits must be one of 16, 8, 4, 2, got {value!r}")
         for value in INDEX_BITS
     ),
-    (
-        dict(value_sum=zeros(2, 2, 16)),
-        "value_sum must be float32, got float16",
-    ),
+    (dict(value_sum=zeros(2, 2, 16)), "value_sum must be float32, got float16"),
     (dict(value_sum=[0.0]), "value_sum must be a NumPy array, got list"),
     (
         dict(value_sum=zeros(2, 16, dtype="f4")),

@@ -58,10 +58,7 @@ def test_settings_by_name() -> None:
     [
         (dict(rank=4), "top_k must be given, got nothing"),
         (dict(top_k=4), "rank must be given, got nothing"),
-        (
-            dict(rank=4, top_k=4, r=4),
-            "settings must be among rank, top_k, n_local, mean_value, got 'r'",
-        ),
+        (dict(rank=4, top_k=4, r=4), "settings must be among rank, top_k, n_local, mean_value, got 'r'"),
         (dict(rank=17, top_k=4), "rank must be in [1, head_dim=16], got 17"),
         (dict(rank=4, top_k=4, n_local=5), "n_local must be in [0, top_k=4], got 5"),
         (dict(rank=4, top_k=4, mean_value=None), "mean_value must be True or False, got None"),
@@ -128,10 +125,7 @@ def attend(twin: Any, query: np.ndarray, key: np.ndarray, value: np.ndarray, **m
         ("query", lambda x: attend(exact, x, GOOD, GOOD)),
         ("key", lambda x: attend(exact, GOOD, x, GOOD)),
         ("value", lambda x: attend(ideal, GOOD, GOOD, x)),
-        (
-            "value_sum",
-            lambda x: attend(exact, GOOD, GOOD, GOOD, value_sum=np.float32(x[:, :, 0])),
-        ),
+        ("value_sum", lambda x: attend(exact, GOOD, GOOD, GOOD, value_sum=np.float32(x[:, :, 0]))),
         ("query", lambda x: checks.check_query("call", x[:, 0], SPEC)),
         ("key", lambda x: checks.check_append("call", x, GOOD, SPEC, np.zeros(1, np.int64))),
         ("value", lambda x: KVCache(1, 1, 8, 4).append(GOOD, x)),

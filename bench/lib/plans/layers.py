@@ -2,12 +2,11 @@
 """Attention of a stack of layers that share one program, and what grows with their number.
 
     python bench/plans.py layers --rank 32 --top-k 128 --index-bits 16 8 4 --write
-    python bench/plans.py layers --layers 80 --heads 64 --ipus 8    # another stack
+    python bench/plans.py layers --layers 80 --heads 64    # another stack
 
-The first command writes the table of docs/ipu_tables.md. Every IPU has its share of the KV heads of all
-layers. A row counts the programs that append and attend: their vertices, the code of all tiles, SRAM of the
-fullest tile, and the modelled time of all layers for one token of every batch element. By default the stack
-has the shape of Llama-3-8B.
+The first command writes the table of docs/ipu_tables.md. A row counts the programs that append and attend:
+their vertices, the code of all tiles, SRAM of the fullest tile, and the modelled time of all layers for one
+token of every batch element. By default the stack has the shape of Llama-3-8B.
 """
 
 from __future__ import annotations
@@ -16,22 +15,10 @@ import argparse
 import itertools
 
 from sparq_ipu.kernels import DEFAULT
-from sparq_ipu.planning import split
 from sparq_ipu.planning.record import NOT_IN_A_PLAN
 from sparq_reference import checks
 
-from ..common import (
-    NEWER_OPTIONS,
-    ROOT,
-    Column,
-    CommandLine,
-    Row,
-    Workload,
-    in_flags,
-    new_row,
-    number,
-    plan_into,
-)
+from ..common import NEWER_OPTIONS, ROOT, Column, CommandLine, Row, Workload, new_row, number, plan_into
 from . import command_line as table_command
 from . import markdown, parse, show, write
 from . import planned as planned_rows
@@ -40,7 +27,6 @@ DOCUMENT = ROOT / "docs/ipu_tables.md"
 
 COLUMNS = (
     Column("index", 5, lambda row: f"int{row['index_bits']}" if row["index_bits"] != 16 else "fp16"),
-    Column("IPUs", 4, lambda row: str(row["n_ipus"])),
     Column("layers", 6, lambda row: str(row["n_layers"])),
     Column("vertices", 8, lambda row: number(row.get("vertices"), ",.0f")),
     Column("code, MB of all tiles", 21, lambda row: number(row.get("code_bytes"), ".2f", 1e-6)),
@@ -65,17 +51,16 @@ def command_line() -> CommandLine:
     )
     add = cli.run.add_argument
     add("--layers", type=int, nargs="+", default=[1, 8, 32], metavar="N", help="layers of the stack [1 8 32]")
-    add("--ipus", type=int, nargs="+", default=[1, 4], metavar="N", help="IPUs that share the KV heads [1 4]")
     return cli
 
 
-def planned(workload: Workload, n_ipus: int, n_layers: int, a: argparse.Namespace) -> Row:
+def planned(workload: Workload, n_layers: int, a: argparse.Namespace) -> Row:
     """A row of results. One that does not fit says what there is too little of."""
     row = new_row(
         "layers", DEFAULT.name, "bow", workload, time_source="modelled", seed=a.seed, command=a.command
     )
-    row.update(n_ipus=n_ipus, n_layers=n_layers)
-    result = plan_into(row, workload, n_ipus=n_ipus, n_layers=n_layers, append=True, baseline=False)
+    row["n_layers"] = n_layers
+    result = plan_into(row, workload, n_layers=n_layers, append=True, baseline=False)
     if result is not None:
         row["vertices"] = result.memory["vertices"]
         row["code_bytes"] = sum(result.memory["code_per_tile"])
@@ -85,14 +70,8 @@ def planned(workload: Workload, n_ipus: int, n_layers: int, a: argparse.Namespac
 def main(argv: list[str] | None = None) -> int:
     cli = command_line()
     a = parse(cli, argv, DOCUMENT)
-    for name, most in (("layers", checks.MAX_LAYERS), ("ipus", checks.MAX_CAPACITY)):
-        cli.within(a, name, 1, most)
-    points = list(itertools.product(cli.workloads(a, takes_settings=True), a.ipus, a.layers))
-    try:
-        for workload, n_ipus, _ in points:
-            split(workload.spec.batch, workload.n_heads, workload.spec.n_kv_heads, n_ipus)
-    except ValueError as error:
-        cli.error(in_flags(error))
+    cli.within(a, "layers", 1, checks.MAX_LAYERS)
+    points = list(itertools.product(cli.workloads(a, takes_settings=True), a.layers))
     rows = planned_rows(points, lambda *point: planned(*point, a))
     notes = (
         "All times are modelled for a Bow IPU; us per token is attention of all layers.",

@@ -146,10 +146,7 @@ def long_rows(a: argparse.Namespace) -> list[Row]:
 def measured_steps() -> str:
     """The table of recorded steps, from their published rows."""
     rows = [json.loads(line) for line in STEPS.read_text().splitlines()]
-    heads = (
-        *("kind", "layer", "k", "rows", "hit rate"),
-        *("KB per step", "first step"),
-    )
+    heads = (*("kind", "layer", "k", "rows", "hit rate"), *("KB per step", "first step"))
 
     def cells(row: dict[str, Any]) -> list[str]:
         return [

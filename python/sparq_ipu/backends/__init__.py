@@ -40,49 +40,32 @@ class Options(Protocol):
     """What `sparq_ipu.KVCache` asks of a backend's options."""
 
     def check(self, op: str, spec: CacheSpec, n_layers: int = 1, settings: Sequence[Settings] = ()) -> None:
-        """Whether so many layers of such a cache can have these options, and attention each of these
-        settings; None: dense attention. Makes nothing, and does not ask for memory.
-
-        Raises:
-            ValueError: `<op>: <argument> must <rule>, got <value>`.
-        """
+        """Refuse so many layers of such a cache with these options, or attention with one of these settings;
+        None: dense attention. Makes nothing, and does not ask for memory."""
 
 
 class Backend(Protocol):
     """What `sparq_ipu.KVCache` asks of a backend: the cache of one layer. Shapes are those of `KVCache`.
-
-    Arguments were checked, except where a method takes a `check`. It calls that before anything else, unless
-    it finds in its own pass over the arrays that they are plain float16 arrays of the right shape.
-    """
+    Arguments were checked, except where a method takes a `check` that is not None. It calls that before
+    anything else, unless it finds in its own pass over the arrays that they are plain float16 arrays of the
+    right shape."""
 
     @property
     def lengths(self) -> np.ndarray:
         """(batch,) integers: positions held."""
 
     def check_settings(self, op: str, settings: Settings) -> None:
-        """Raise ValueError, beginning with `op`, if `attention` has no program for such settings, or the
-        history of window attention is one of another n_recent."""
+        """Refuse settings that `attend` has no program for, or that want a history of another n_recent."""
 
     def append(
         self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray | None, check: CheckTokens | None = None
     ) -> None:
-        """Append the first lengths[b] tokens of key, value (batch, n_kv_heads, n_tokens, head_dim).
-
-        Args:
-            lengths: None: all tokens; only with `check`.
-            check: None: the arguments were checked.
-        """
+        """Append the first lengths[b] tokens of key, value; None, only with `check`: all tokens."""
 
     def attend(self, query: np.ndarray, settings: Settings, check: CheckQuery | None = None) -> np.ndarray:
-        """Decode attention, (batch, n_heads, head_dim) float16 in and out: SparQ or window attention, or
-        dense attention where settings is None.
-
-        On "cpu" and "reference", dense attention takes the last tokens held as well: (batch, n_heads,
-        n_tokens, head_dim) in and out, each token attends to the positions up to its own.
-
-        Args:
-            check: None: the arguments were checked.
-        """
+        """Decode attention (batch, n_heads, head_dim); dense attention where settings is None. On "cpu" and
+        "reference" dense attention takes the last tokens held as well: (batch, n_heads, n_tokens, head_dim),
+        each token attends to the positions up to its own."""
 
     def observe(self, query: np.ndarray, settings: WindowSettings) -> None:
         """Put the dense attention of the last tokens held, (batch, n_heads, n_tokens, head_dim), into the
@@ -98,8 +81,8 @@ class Backend(Protocol):
         """Keep the first lengths[b] positions of each element, lengths[b] <= what it holds."""
 
     def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """Keys and values of positions [start, stop), 0 <= start <= stop <= the longest length; 0 at
-        or beyond an element's length."""
+        """Keys and values of positions [start, stop), at most the longest length; 0 beyond that of an
+        element."""
 
     def reset(self) -> None:
         """Forget every position."""

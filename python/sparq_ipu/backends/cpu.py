@@ -40,14 +40,12 @@ def unavailable(device: str) -> str | None:
 
 
 def share_threads() -> bool:
-    """From now on run the kernels on the OpenMP threads of this process, those of PyTorch.
-
-    PyTorch's threads poll for some milliseconds after each operation. Threads of ours would wait for their
-    processors. Called when `sparq_ipu.torch` is imported.
+    """From now on run the kernels on the OpenMP threads of this process, those of PyTorch. Called when
+    `sparq_ipu.torch` is imported: PyTorch's threads poll for some milliseconds after each operation, and
+    threads of ours would wait for their processors.
 
     Returns:
-        Whether that is so: not where the process has no OpenMP runtime, the kernels are not built, or the
-        environment has SPARQ_CPU_OPENMP=0.
+        False where the process has no OpenMP runtime, the kernels are not built, or SPARQ_CPU_OPENMP=0.
     """
     try:
         from sparq_ipu import _cpu
@@ -65,9 +63,6 @@ class Options:
             may use. Calls from several Python threads run at the same time, each with so many.
         isa: "auto" (the fastest here), "avx512vnni", "avx512", "avx2" or "portable"; None: the environment
             variable SPARQ_CPU_ISA, else "auto".
-
-    Raises:
-        ValueError: an argument out of range; the message begins with `op`.
     """
 
     n_threads: int | None = None
@@ -88,11 +83,7 @@ class Options:
             checks.fail(op, name, f"be one of {isas}", repr(self.isa))
 
     def check(self, op: str, spec: CacheSpec, n_layers: int = 1, settings: Sequence[Settings] = ()) -> None:
-        """Whether such a cache can be here: its key index has all components.
-
-        Raises:
-            ValueError: `<op>: <argument> must <rule>, got <value>`.
-        """
+        """Refuse a key index of fewer components."""
         if spec.index_components:
             checks.fail(op, "index_components", "be 0 on device 'cpu'", spec.index_components)
 
@@ -100,12 +91,7 @@ class Options:
 def create(
     device: str, spec: CacheSpec, n_layers: int, options: Options, check_finite: bool = True
 ) -> list[CPUBackend]:
-    """A cache in host memory for each layer; see `sparq_ipu.backends.Backend`.
-
-    Raises:
-        DoesNotFit (a ValueError): this machine has no memory for the keys and values of a full cache.
-        MemoryError: the system has none for the cache now.
-    """
+    """A cache in host memory for each layer, or DoesNotFit or MemoryError where there is too little."""
     from sparq_ipu import _cpu
 
     options.check("KVCache", spec, n_layers)
@@ -165,7 +151,7 @@ class CPUBackend:
 
     def wave(self, settings: SparqSettings | None, window: int | None, n_tokens: int) -> Wave:
         """The arguments of the kernels for tokens of each batch element through a layer of a model: this
-        cache, the settings (of one token; None for dense attention, which sees the window), the number."""
+        cache, the settings (None for dense attention, which sees the window), the number."""
         return self._cache, settings, window or 0, n_tokens
 
     def observe(self, query: np.ndarray, settings: WindowSettings) -> None:

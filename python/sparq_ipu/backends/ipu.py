@@ -39,12 +39,7 @@ def unavailable(device: str) -> str | None:
 def create(
     device: str, spec: CacheSpec, n_layers: int, options: DeviceOptions, check_finite: bool = True
 ) -> list[IpuBackend]:
-    """The caches of all layers, on one IPU or several.
-
-    Raises:
-        ValueError: options that such a cache can not have; DoesNotFit, which is one, where the emulated IPU
-            has no memory for the keys and values of a full cache.
-    """
+    """The caches of all layers, on one IPU or several."""
     options.check("KVCache", spec, n_layers)
     if device == "emulator":  # an IPU knows what it has
         resource, room = "streaming memory", STREAMING_MEMORY_BYTES
@@ -246,12 +241,7 @@ class Program:
         self.layers = [IpuBackend(self, layer) for layer in range(n_layers)]
 
     def session_with(self, op: str, n_heads: int, wanted: Attention) -> tuple[_core.Session, int]:
-        """A session that has this program, the one in use or one compiled now, and the program's index.
-
-        Raises:
-            DoesNotFit: no program with these settings fits the device.
-            MemoryError: this machine has no memory for the device's.
-        """
+        """A session that has this program, the one in use or one compiled now, and the program's index."""
         sizes = sizes_of(self.spec, len(self.layers))
         try:
             session = self._session_with(n_heads, wanted)

@@ -35,8 +35,7 @@ def check_room(spec: CacheSpec, n_layers: int, room: int | None, resource: str) 
     """Whether keys and values alone fit; what a device stores beside them is its own to refuse.
 
     Args:
-        room: bytes; None: not known.
-        resource: what has them, for messages.
+        room: bytes of `resource`; None: not known.
 
     Raises:
         DoesNotFit: they do not; the message says which capacity would.

@@ -91,11 +91,7 @@ def description(text: str | None, prog: str) -> str:
 def number(
     kind: type[int] | type[float], rule: str, is_valid: Callable[[float], bool]
 ) -> Callable[[str], float]:
-    """The type of an option that is a number.
-
-    Args:
-        rule: what it must be, for messages.
-    """
+    """The type of an option that is a number; `rule`: what it must be, for messages."""
 
     def parse(text: str) -> float:
         try:
@@ -154,11 +150,7 @@ def append_line(path: Path, line: str) -> None:
 
 
 def read_text(op: str, option: str, path: Path) -> str:
-    """The text of the file that an option names; "-" is standard input.
-
-    Raises:
-        ValueError: `<op>: <option> must be a file of UTF-8 text that can be read, got <path> (<reason>)`.
-    """
+    """The text of the file that an option names; "-" is standard input."""
     try:
         if str(path) == "-":
             if sys.stdin is None:

@@ -33,15 +33,8 @@ class PackageMissing(ModuleNotFoundError):
 
 @contextlib.contextmanager
 def needed(op: str, is_command: bool = False) -> Iterator[None]:
-    """Imports of optional packages go inside; the error for a missing one names the command to install it.
-
-    Args:
-        op: what the message begins with.
-        is_command: end the process with one line on stderr and status 2, without a traceback.
-
-    Raises:
-        PackageMissing: a package of `EXTRAS` is not there. Other errors pass as they are.
-    """
+    """Imports of optional packages go inside; PackageMissing for a missing one names the command to install
+    it. is_command: end the process with one line on stderr and status 2, without a traceback."""
     try:
         try:
             yield

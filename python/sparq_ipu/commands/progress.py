@@ -11,11 +11,7 @@ EVERY = 5.0
 
 
 class PromptProgress:
-    """How far a prompt is read.
-
-    Args:
-        n_tokens: of the prompt. n_held: of these, the ones that are not read again.
-    """
+    """How far a prompt of `n_tokens` is read, `n_held` of which are not read again."""
 
     def __init__(self, n_tokens: int, n_held: int = 0):
         self.n_tokens, self.n_held = n_tokens, n_held

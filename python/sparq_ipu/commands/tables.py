@@ -16,11 +16,7 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def replace_block(path: Path, name: str, text: str) -> None:
-    """Put `text` between `<!-- begin name ... -->` and `<!-- end name -->` of a document.
-
-    Raises:
-        ValueError: the document has no such block.
-    """
+    """Put `text` between `<!-- begin name ... -->` and `<!-- end name -->` of a document."""
     content = path.read_text()
     pattern = re.compile(
         rf"(<!-- begin {re.escape(name)}\b[^>]*-->\n).*?(<!-- end {re.escape(name)} -->)", re.S

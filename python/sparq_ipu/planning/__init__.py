@@ -15,16 +15,6 @@ from sparq_ipu.planning.model_plan import ModelPlan
 from sparq_ipu.planning.planner import plan
 from sparq_ipu.planning.pod import PodPlan, plan_pod
 from sparq_ipu.planning.record import Plan, Stage
-from sparq_ipu.planning.request import split
 from sparq_ipu.planning.whole_model import plan_model
 
-__all__ = [
-    "ModelPlan",
-    "Plan",
-    "PodPlan",
-    "Stage",
-    "plan",
-    "plan_model",
-    "plan_pod",
-    "split",
-]
+__all__ = ["ModelPlan", "Plan", "PodPlan", "Stage", "plan", "plan_model", "plan_pod"]

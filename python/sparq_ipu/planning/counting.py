@@ -19,15 +19,8 @@ from sparq_reference import CacheSpec, DoesNotFit
 def counted(
     request: Request, cache: CacheSpec, lengths: Sequence[int], n_layers: int, ipu: int | None = None
 ) -> dict[str, Any]:
-    """The counts of an IPU with so many layers of such a cache.
-
-    Args:
-        ipu: of several in one program: its number. All layers are then run, one after the other.
-
-    Raises:
-        DoesNotFit: tile memory or streaming memory can not hold it; message and `resource` name the IPU.
-        RuntimeError: the extension module is not built, or without the emulator.
-    """
+    """The counts of an IPU with so many layers of such a cache, or DoesNotFit, which names the IPU. ipu: of
+    several in one program, its number. All layers are then run, one after the other."""
     _check_emulator()
     model, kernel = request.model, request.kernel
     try:

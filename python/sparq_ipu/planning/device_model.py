@@ -112,14 +112,8 @@ def parameters_file() -> dict[str, Any]:
 
 
 def device_model(name: str = "bow") -> DeviceModel:
-    """The model of one IPU.
-
-    Args:
-        name: "bow" (fitted on measurements), or "gc200" (the Mk2 IPU: the same chip at 1.33 GHz; nothing of
-            it was measured); or a file that ends in .json, as `bench/calibrate.py --day` writes it.
-
-    Raises:
-        ValueError: no model of that name, or a file that is none.
+    """The model of one IPU: "bow" (fitted on measurements), or "gc200" (the Mk2 IPU: the same chip at 1.33
+    GHz; nothing of it was measured); or a file that ends in .json, as `bench/calibrate.py --day` writes it.
     """
     if isinstance(name, str) and name.endswith(".json"):
         return _from_file(name)
@@ -146,11 +140,7 @@ def _from_file(path: str) -> DeviceModel:
 
 
 def device_name(text: str) -> str:
-    """For a flag --device: a name, or a file.
-
-    Raises:
-        argparse.ArgumentTypeError: it is neither.
-    """
+    """For a flag --device: a name, or a file."""
     try:
         device_model(text)
     except ValueError as error:

@@ -116,11 +116,7 @@ class ModelRequest:
         return self.attention == "dense" and self.cache.row_bits == 8
 
     def layer(self, kernel: str, n_layers: int) -> Plan:
-        """Attention over the caches of one layer, `n_layers` of them, on one IPU.
-
-        Raises:
-            DoesNotFit: it is too large, by itself.
-        """
+        """Attention over the caches of one layer, `n_layers` of them, on one IPU, or DoesNotFit."""
         cache, n_parts = self.cache, self.n_ipus if self.split == "heads" else 1
         shape = cache.batch, self.shape.n_heads, cache.n_kv_heads, cache.head_dim, cache.capacity
         options: dict[str, Any] = dict(kernel=kernel, append=True, device=self.model)

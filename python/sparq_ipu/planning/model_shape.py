@@ -19,15 +19,8 @@ NO_WEIGHTS = "none"
 
 @dataclasses.dataclass(frozen=True)
 class ModelShape:
-    """A decoder: attention with grouped heads, a feed-forward layer, no biases.
-
-    Args:
-        gated: the feed-forward layer has three matrices (gate, up, down); else two.
-        tied: input and output embedding are one matrix.
-
-    Raises:
-        ValueError: an argument out of range.
-    """
+    """A decoder: attention with grouped heads, a feed-forward layer, no biases. gated: the feed-forward layer
+    has three matrices (gate, up, down); else two. tied: input and output embedding are one matrix."""
 
     name: str
     n_layers: int
@@ -88,11 +81,7 @@ MODELS: Mapping[str, ModelShape] = {
 
 def shape_of(op: str, model: str) -> ModelShape:
     """The shape of a model by its name in MODELS (case does not matter), or from a config.json, a folder that
-    contains one, or a GGUF file (which needs transformers).
-
-    Raises:
-        ValueError: none of these, or a file that does not describe such a decoder.
-    """
+    contains one, or a GGUF file (which needs transformers)."""
     for name, shape in MODELS.items():
         if name.lower() == model.lower():
             return shape
@@ -129,11 +118,7 @@ _NOT_GATED = ("gpt2", "gpt_neox", "opt", "phi", "falcon", "bloom", "starcoder2")
 
 
 def from_config(op: str, config: Mapping[str, Any], source: str) -> ModelShape:
-    """The shape that a config of Hugging Face transformers describes.
-
-    Raises:
-        ValueError: a size is missing, or no integer in range; the message names it.
-    """
+    """The shape that a config of Hugging Face transformers describes."""
     config = config.get("text_config", config)  # of models that also see
 
     def size(name: str, default: int | None = None) -> int:

@@ -71,14 +71,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     add("model", nargs="?", metavar="MODEL", help="name, GGUF file, checkpoint folder, or config.json")
     add("--models", action="store_true", help="list the models that have names, and stop")
     add("--device", type=_device, default="bow", metavar="NAME", help=_DEVICE)
-    add(
-        "--S",
-        type=int,
-        default=16384,
-        dest="seq_len",
-        metavar="N",
-        help="positions held (default 16384)",
-    )
+    add("--S", type=int, default=16384, dest="seq_len", metavar="N", help="positions held (default 16384)")
     add("--batch", type=int, default=1, metavar="N", help="texts in one batch (default 1)")
     text = "type of the weights; none: attention alone (default: on IPUs fp16, on a CPU as in the file)"
     add("--weights", choices=tuple(dict.fromkeys([*WEIGHT_BITS, *BITS])), help=text)

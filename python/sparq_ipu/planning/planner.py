@@ -14,7 +14,7 @@ import dataclasses
 from typing import Any, Callable, NamedTuple, Sequence
 
 from sparq_ipu.kernels import BASELINE, DEFAULT, DENSE_SRAM, Kernel
-from sparq_ipu.planning.counting import counted, seconds_beyond, streamed_bytes
+from sparq_ipu.planning.counting import counted, streamed_bytes
 from sparq_ipu.planning.device_model import DeviceModel
 from sparq_ipu.planning.record import Plan, Stage
 from sparq_ipu.planning.request import Request, check_request
@@ -32,7 +32,6 @@ def plan(
     lengths: Sequence[int] | None = None,
     append: bool = False,
     device: str | DeviceModel = "bow",
-    n_ipus: int = 1,
     n_layers: int = 1,
     hit_rate: float = 0.0,
     misses: Sequence[int] | None = None,
@@ -49,21 +48,17 @@ def plan(
         append: whether the program that appends on the device is compiled too (a `KVCache` has it; it takes
             tile memory).
         device: name of a device model ("bow", "gc200"), or a model.
-        n_ipus: IPUs that share KV heads, then batch, each with a process; nothing passes between them. Of
-            window attention 1.
-        n_layers: layers of this shape on the same IPUs, in [1, 1024]. Times are of one layer's call, memory
+        n_layers: layers of this shape on the same IPU, in [1, 1024]. Times are of one layer's call, memory
             is of all; `seconds_per_token` is the time of all layers.
-        hit_rate: of a cache in three tiers, in [0, 1]: the share of selected rows that is taken to be hot;
-            0: all are read from streaming memory. Not predicted: docs/device_model.md has what was measured.
-        misses: instead of a rate, (batch * n_kv_heads,) rows that each KV head of each element misses, in
-            [0, top_k]. With one IPU.
-        options: rank, top_k, n_local and mean_value of SparQ attention; top_k, n_local (half of top_k) and
-            n_recent (32) of window attention. Settings that are not given are the recommended ones
-            (`sparq_ipu.transformers.RECOMMENDED`; n_local a quarter of top_k). Options of the cache, see
-            `sparq_reference.CacheSpec`: index_bits (16, 8, 4 or 2; 2 unless given), row_bits (16; in three
-            tiers also 8). Options of the device, see `sparq_ipu.device_options.DeviceOptions`: n_tiles, and
-            for a cache in three tiers hot_rows.
-            Dense attention ignores settings and options of the cache.
+        hit_rate: in three tiers, the assumed share of selected rows that is hot, in [0, 1]; 0: all are read
+            from streaming memory. Not predicted: docs/device_model.md has what was measured.
+        misses: instead of a rate, (batch * n_kv_heads,) rows that each KV head of each element misses, in [0,
+            top_k].
+        options: settings of SparQ or window attention, by default the recommended ones
+            (`sparq_ipu.transformers.RECOMMENDED`; n_local a quarter of top_k, for a window half); of the
+            cache, see `sparq_reference.CacheSpec`; n_tiles and hot_rows, see
+            `sparq_ipu.device_options.DeviceOptions`. Dense attention ignores settings and options of the
+            cache.
         baseline: plan dense attention too, for the predicted speed-ups: over the best dense plan (as many
             layers in SRAM as fit, or all in streaming memory), and over dense-streaming.
 
@@ -81,7 +76,6 @@ def plan(
         append=append,
         device=device,
         n_layers=n_layers,
-        n_processes=n_ipus,
         hit_rate=hit_rate,
         misses=misses,
     )
@@ -101,7 +95,6 @@ def _over_dense(plan: Plan) -> Plan:
         changes["speedup_vs_best_dense"] = best.likely / plan.seconds_per_query
         changes["speedup_low"] = best.high / plan.seconds_high
         changes["speedup_high"] = best.low / plan.seconds_low
-        changes["speedup_if_gateway_shared"] = best.if_gateway_shared / plan.seconds_if_gateway_shared
     return dataclasses.replace(plan, **changes)
 
 
@@ -111,14 +104,13 @@ class _Dense(NamedTuple):
     low: float
     likely: float
     high: float
-    if_gateway_shared: float
 
 
 def _best_dense(request: Request, streaming: Plan | DoesNotFit) -> _Dense | None:
     """The faster of dense attention in streaming memory, and with as many layers in SRAM as fit."""
 
     def mean(layers: Sequence[tuple[int, Any]]) -> _Dense:
-        names = ("seconds_low", "seconds_per_query", "seconds_high", "seconds_if_gateway_shared")
+        names = ("seconds_low", "seconds_per_query", "seconds_high")
         return _Dense(*(sum(n * getattr(p, name) for n, p in layers) / request.n_layers for name in names))
 
     def planned(kernel: Kernel, n: int) -> Plan | DoesNotFit:
@@ -191,10 +183,7 @@ def most_on_chip(
 
 
 def _planned(request: Request) -> Plan:
-    cache = request.cache_of_process
-    counts = (counted(request, cache, lengths, request.n_layers) for lengths in request.lengths_of_processes)
-    slowest = max(counts, key=lambda c: c["seconds"]["total"])
-    return of_counts(request, slowest)
+    return of_counts(request, counted(request, request.cache, request.lengths, request.n_layers))
 
 
 def of_counts(request: Request, counts: dict[str, Any], n_layers: int = 1) -> Plan:
@@ -202,7 +191,6 @@ def of_counts(request: Request, counts: dict[str, Any], n_layers: int = 1) -> Pl
     steps, seconds = counts["steps"], counts["seconds"]["total"] / n_layers
     return Plan(
         request=request,
-        per_ipu=request.per_ipu,
         mapping=counts["mapping"],
         memory=counts["memory"],
         streaming_memory=counts["streaming_memory"],
@@ -219,7 +207,6 @@ def of_counts(request: Request, counts: dict[str, Any], n_layers: int = 1) -> Pl
         seconds_by_category={name: t / n_layers for name, t in counts["seconds"].items()},
         streamed_bytes=streamed_bytes(steps) // n_layers,
         seconds_per_query=seconds,
-        seconds_if_gateway_shared=seconds + seconds_beyond(request.model, request.n_ipus, steps) / n_layers,
         steps=steps,
         extended_memory=counts["extended_memory"],
     )

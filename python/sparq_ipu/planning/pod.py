@@ -145,18 +145,12 @@ def plan_pod(
     hit_rate: float = 0.0,
     **options: Any,
 ) -> PodPlan:
-    """Plan attention of all layers over several IPUs, every row full.
+    """Plan attention of all layers over several IPUs, every row full. Arguments and errors are those of
+    `sparq_ipu.plan`; with DoesNotFit, message and `resource` name the IPU.
 
     Args:
         n_ipus: a power of two up to 64.
         split: as `sparq_ipu.KVCache`: "layers" or "heads".
-        others: as `sparq_ipu.plan`.
-
-    Raises:
-        ValueError: an argument out of range.
-        DoesNotFit (a ValueError): a tile or the streaming memory of an IPU can not hold its share; message
-            and `resource` name the IPU.
-        RuntimeError: the extension module is not built, or without the emulator to count with.
     """
     return _planned(
         check_request(

@@ -39,10 +39,7 @@ def tile_bytes_by_kind(memory: dict[str, Any]) -> dict[str, int]:
 
 
 #: columns of a plan over dense attention
-SPEEDUPS = (
-    *("speedup_vs_best_dense", "speedup_low", "speedup_high", "speedup_if_gateway_shared"),
-    "speedup_vs_dense_streaming",
-)
+SPEEDUPS = ("speedup_vs_best_dense", "speedup_low", "speedup_high", "speedup_vs_dense_streaming")
 
 
 def footprint_extrapolated(kernel: Kernel, streaming_memory_bytes: int) -> bool:
@@ -66,32 +63,26 @@ class Stage:
 @dataclasses.dataclass(frozen=True)
 class Plan:
     """One kernel on one shape; times in modelled seconds of one query token of the whole batch. Its layers
-    share the programs, all on every one of the IPUs."""
+    share the programs."""
 
     request: Request
-    #: (batch, n_heads, n_kv_heads) of one IPU
-    per_ipu: tuple[int, int, int]
-    #: tasks, slots, parts, rounds, tiles used, chunk, capacity and waves of one IPU
+    #: tasks, slots, parts, rounds, tiles used, chunk, capacity and waves
     mapping: dict[str, Any]
     #: SRAM of the fullest tile, bytes: total, limit, by kind, and the largest users
     memory: dict[str, Any]
-    #: bytes of each buffer in the streaming memory of one IPU
+    #: bytes of each buffer in streaming memory
     streaming_memory: dict[str, int]
     stages: tuple[Stage, ...]
     #: by category: compute, exchange, sync, streaming, host_streams
     seconds_by_category: dict[str, float]
-    #: read from and written to streaming memory by one IPU
+    #: read from and written to streaming memory
     streamed_bytes: int
     seconds_per_query: float
-    #: with several IPUs: where those behind one gateway share the streaming rate of one
-    seconds_if_gateway_shared: float
     #: seconds of the best dense plan over seconds of this; None where no dense plan was made or fits
     speedup_vs_best_dense: float | None = None
     #: the same with work on chip of both at the high end of its range, and at the low one
     speedup_low: float | None = None
     speedup_high: float | None = None
-    #: the same with several IPUs, where those behind one gateway share the streaming rate of one
-    speedup_if_gateway_shared: float | None = None
     #: seconds of dense-streaming over seconds of this, as in the SparQ paper
     speedup_vs_dense_streaming: float | None = None
     #: the emulator's counts by step, as `emulator_last_run` has them
@@ -154,7 +145,6 @@ class Plan:
             "seconds_per_query": self.seconds_per_query,
             "seconds_per_token": self.seconds_per_token,
             "time_source": "modelled",
-            "seconds_if_gateway_shared": self.seconds_if_gateway_shared,
             **on_chip_range(self.seconds_by_category),
             "seconds_by_category": self.seconds_by_category,
             "fixed_seconds": self.fixed_seconds,
@@ -208,18 +198,6 @@ class Plan:
             )
             all_layers = f"{self.seconds_per_token * 1e6:.1f} us a token"
             lines[-1] += f"; all layers one after the other: {all_layers}"
-        if request.n_ipus > 1:
-            share = min(request.n_ipus, request.model.ipus_per_gateway)
-            lines.insert(
-                1,
-                f"  {request.n_ipus} IPUs: each has batch {self.per_ipu[0]}, {self.per_ipu[1]} heads, "
-                f"{self.per_ipu[2]} KV heads; all below is of one IPU",
-            )
-            lines[-1] += " (every IPU at its full streaming rate)"
-            lines.append(
-                f"  modelled, {share} IPUs sharing the streaming rate of one: "
-                f"{self.seconds_if_gateway_shared * 1e6:.1f} us; the truth lies between"
-            )
         lines.append(
             f"  on chip {self.on_chip_seconds * 1e6:.1f} us, estimated; all, low, likely, high: "
             f"{self.seconds_low * 1e6:.1f}, {self.seconds_per_query * 1e6:.1f}, "

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import math
 from typing import Any, Callable, Mapping
 
 import numpy as np
@@ -49,8 +48,6 @@ class Request:
     #: layers of this shape
     n_layers: int
     device_options: DeviceOptions
-    #: IPUs that share KV heads, then batch, without a common program
-    n_processes: int
     #: share of the selected rows that is taken to be hot; None where none can be
     hit_rate: float | None
     #: of each KV head of each batch element, where they are given; the rate is their mean then
@@ -58,29 +55,12 @@ class Request:
 
     @property
     def n_ipus(self) -> int:
-        return self.n_processes * self.device_options.n_ipus
+        return self.device_options.n_ipus
 
     @property
     def options(self) -> dict[str, Any]:
         """Of the cache, by name."""
         return self.cache.option_values
-
-    @property
-    def per_ipu(self) -> tuple[int, int, int]:
-        """(batch, n_heads, n_kv_heads) of one process."""
-        return split(self.cache.batch, self.n_heads, self.cache.n_kv_heads, self.n_processes)
-
-    @property
-    def cache_of_process(self) -> CacheSpec:
-        """The cache of one process."""
-        batch, _, n_kv_heads = self.per_ipu
-        return dataclasses.replace(self.cache, batch=batch, n_kv_heads=n_kv_heads)
-
-    @property
-    def lengths_of_processes(self) -> list[tuple[int, ...]]:
-        """Lengths of the batch elements of each process; those with the same lengths do the same."""
-        batch = self.per_ipu[0]
-        return sorted({self.lengths[b : b + batch] for b in range(0, self.cache.batch, batch)})
 
     @property
     def shares(self) -> list[Share]:
@@ -141,7 +121,6 @@ def check_request(
     append: object,
     device: str | DeviceModel,
     n_layers: object,
-    n_processes: object = 1,
     n_ipus: int = 1,
     split: str = "layers",
     hit_rate: float,
@@ -153,10 +132,6 @@ def check_request(
         of: the function that plans, whose keyword arguments messages name.
         sizes: batch, n_heads, n_kv_heads (None: as many as heads), head_dim, seq_len.
         options: of OPTIONS, by name.
-        n_processes, n_ipus: each is the argument that is called n_ipus; the other is 1.
-
-    Raises:
-        ValueError: `plan: <argument> must <rule>, got <value>`.
     """
     op = "plan"
     chosen = kernel_named(op, kernel)
@@ -173,9 +148,8 @@ def check_request(
         **sizes,
         "n_kv_heads": sizes["n_heads"] if sizes["n_kv_heads"] is None else sizes["n_kv_heads"],
     }
-    batch, n_heads, n_kv_heads, head_dim, seq_len, processes = (
-        checks.check_integer(op, name, value, 1, checks.MAX_CAPACITY)
-        for name, value in {**as_heads, "n_ipus": n_processes}.items()
+    batch, n_heads, n_kv_heads, head_dim, seq_len = (
+        checks.check_integer(op, name, value, 1, checks.MAX_CAPACITY) for name, value in as_heads.items()
     )
     of_cache = CacheSpec.take(given)
     if is_tiered or chosen.takes == "sparq":
@@ -202,16 +176,13 @@ def check_request(
         model=dataclasses.replace(model, tiles=tiles) if tiles else model,
         n_layers=checks.check_integer(op, "n_layers", n_layers, 1, checks.MAX_LAYERS),
         device_options=placed,
-        n_processes=processes,
         hit_rate=_check_hit_rate(op, hit_rate) if is_tiered else None,
     )
     if misses is not None:
         request = _with_misses(op, request, misses)
     if request.settings is not None:
         request.settings.check_heads(op, n_heads)
-        if request.settings.kind == "window" and processes != 1:  # a share would select for itself
-            checks.fail(op, "n_ipus", "be 1 for window attention", processes)
-    placed.check(op, request.cache_of_process, request.n_layers, [request.settings])
+    placed.check(op, request.cache, request.n_layers, [request.settings])
     return request
 
 
@@ -234,8 +205,6 @@ def _with_misses(op: str, request: Request, misses: object) -> Request:
         )
     if request.hit_rate != 0:
         checks.fail(op, "misses", "be None where hit_rate is given", misses)
-    if request.n_processes != 1 or request.n_ipus != 1:
-        checks.fail(op, "n_ipus", "be 1 with misses", max(request.n_processes, request.n_ipus))
     assert request.settings is not None
     n, top_k = request.cache.batch * request.cache.n_kv_heads, request.settings.top_k
     shape = np.asarray(misses).shape
@@ -250,19 +219,3 @@ def _check_hit_rate(op: str, hit_rate: object) -> float:
     if isinstance(hit_rate, bool) or not isinstance(hit_rate, (int, float)) or not 0 <= hit_rate <= 1:
         checks.fail(op, "hit_rate", "be in [0, 1]", repr(hit_rate))
     return float(hit_rate)
-
-
-def split(batch: int, n_heads: int, n_kv_heads: int, n_ipus: int) -> tuple[int, int, int]:
-    """The share (batch, n_heads, n_kv_heads) of one IPU: KV heads are split first, then the batch. All shares
-    are alike: one executable serves all processes.
-
-    Raises:
-        ValueError: KV heads and batch do not split evenly over so many IPUs.
-    """
-    heads = math.gcd(n_ipus, n_kv_heads)
-    if batch % (n_ipus // heads) != 0:
-        raise ValueError(
-            "plan: n_ipus must split n_kv_heads, then batch, evenly, "
-            f"got n_ipus={n_ipus}, n_kv_heads={n_kv_heads}, batch={batch}"
-        )
-    return batch // (n_ipus // heads), n_heads // heads, n_kv_heads // heads

@@ -62,16 +62,15 @@ def plan_model(
             heads, then the batch, evenly.
         split: "layers" or "heads", as `sparq_ipu.KVCache`; "auto": the faster of those that fit.
         attention: "dense" (as many layers in SRAM as fit, the others in streaming memory; with row_bits 8 a
-            lower bound, for no program computes it), "dense-streaming",
-            "published" (SparQ as published: fp16 index, streaming memory), or "best": SparQ, with as many
-            layers in three tiers as fit and are worth it; the others stream their key index.
+            lower bound, for no program computes it), "dense-streaming", "published" (SparQ as published: fp16
+            index, streaming memory), or "best": SparQ, with as many layers in three tiers as fit and are
+            worth it; the others stream their key index.
         weights: "fp16", "int8", "int4", or "none": attention alone, in the whole memory.
         weights_in: "sram", "streaming", or "auto": the faster of those that fit.
         device: name of a device model, or a model.
         progress: called with a line about what is being planned.
-        options: rank, top_k, n_local and mean_value of SparQ attention; index_bits (8, 4 or 2) where
-            attention is "best"; row_bits, index_components, hot_rows and hit_rate of layers in three tiers.
-            All as in `sparq_ipu.plan`, with the same defaults.
+        options: settings of SparQ attention; index_bits (8, 4 or 2) where attention is "best"; row_bits,
+            index_components, hot_rows and hit_rate of layers in three tiers. All as in `sparq_ipu.plan`.
 
     Returns:
         A plan; where something does not fit, one that says what, and which single changes would do.
@@ -229,11 +228,7 @@ def _with_weights(request: ModelRequest, place: str, layers: _Layers) -> ModelPl
         name = f"IPU {which[0]}" if len(which) == 1 else f"IPUs {which[0]} to {which[-1]}"
         missing += [f"{name}: {what}" for what in problems]
     return ModelPlan(
-        request,
-        place,
-        tuple(by_part[part][0] for part in parts),
-        _link_seconds(request),
-        tuple(missing),
+        request, place, tuple(by_part[part][0] for part in parts), _link_seconds(request), tuple(missing)
     )
 
 
@@ -301,10 +296,8 @@ def _choose(
     request: ModelRequest, layers: _Layers, n_layers: int, room: int
 ) -> tuple[int, Plan | None, Plan | None, DoesNotFit | None]:
     """How many layers are in three tiers, or in SRAM: as many as fit a tile beside the others, if that pays.
-
-    Returns:
-        Their number, the plan of their caches, that of the others' caches, or what there is too little of.
-    """
+    Returns their number, the plan of their caches, that of the others' caches, or what there is too little
+    of."""
     kernels, flight = ATTENTION[request.attention], request.in_flight
     plain = layers.plan(request, kernels[-1], n_layers * flight)
     without = (0, None, plain, None) if isinstance(plain, Plan) else (0, None, None, plain)
@@ -333,10 +326,7 @@ def _changes(request: ModelRequest, layers: _Layers, names: Sequence[str] | None
     found = []
 
     def first(
-        name: str,
-        values: Sequence[Any],
-        words: Callable[[Any], str],
-        of_cache: str | None = None,
+        name: str, values: Sequence[Any], words: Callable[[Any], str], of_cache: str | None = None
     ) -> None:
         for value in values if names is None or name in names else ():
             layers.say(f"would it fit with {words(value)}?")

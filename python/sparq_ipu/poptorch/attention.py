@@ -31,10 +31,7 @@ def running_on_ipu() -> bool:
 def custom_op(
     op: str, inputs: Sequence[torch.Tensor], example_outputs: Sequence[torch.Tensor], **attributes: Any
 ) -> tuple[torch.Tensor, ...]:
-    """Call an operator of the contract. PopART checks its inputs when it compiles the model.
-
-    Raises: as `load_library`.
-    """
+    """Call an operator of the contract. PopART checks its inputs when it compiles the model."""
     load_library()
     outputs = poptorch.custom_op(
         inputs=list(inputs),
@@ -56,9 +53,6 @@ def begin(held: torch.Tensor) -> torch.Tensor:
 
     Returns:
         The same as int32. Pass it on as `held` to the first operator: PopTorch drops unused results.
-
-    Raises:
-        ValueError: not a tensor of integers.
     """
     check_integer_tensor(contract.BEGIN, "held", held)
     held = held.to(torch.int32)
@@ -192,9 +186,7 @@ class _Attention(HasSpec, torch.nn.Module):
         """One decode step: append a token to every active row, then attend to all that each row holds.
 
         Args:
-            query: (batch, n_heads, head_dim); key, value: (batch, n_kv_heads, head_dim). All rounded to
-                float16.
-            active: (batch,) bool or integer; rows where it is 0 get no token. None: all active.
+            query, key, value, active: as of the modules of `sparq_ipu.torch`.
             held: (batch,) integers: what `fill` or `step` returned for this cache before, in the same model.
                 Makes this step come after it, also where one of them is in the body of a loop. No value of it
                 is read.
@@ -232,12 +224,8 @@ class DenseAttention(_Attention):
     Args:
         batch, n_kv_heads, head_dim, capacity: shape of the cache, as `sparq_ipu.KVCache`.
         cache_name: of the KV cache on the IPU; modules of one name share one cache, so give each layer its
-            own.
-        options: of the cache, as `sparq_ipu.KVCache`: index_bits. Those of its memory are for
-            `SparqAttention` alone. Modules of one cache must agree on all of them.
-
-    Raises:
-        ValueError: an argument out of range.
+            own. They must agree on all options.
+        options: of the cache, as `sparq_ipu.KVCache`: index_bits.
     """
 
     decode_op = contract.DENSE_DECODE
@@ -248,15 +236,10 @@ class SparqAttention(_Attention):
     """SparQ decode attention: operator SparqDecode on the IPU, `sparq_ipu.torch.SparqAttention` elsewhere.
 
     Args:
-        batch, n_kv_heads, head_dim, capacity: shape of the cache, as `sparq_ipu.KVCache`.
-        cache_name: of the KV cache on the IPU; modules of one name share one cache, so give each layer its
-            own.
-        settings: those of `sparq_ipu.sparq_attention`: rank, top_k and so on; and options of the cache, as
-            `sparq_ipu.KVCache`: index_bits; memory, "streaming" or "tiered", and with "tiered" hot_rows.
+        batch, n_kv_heads, head_dim, capacity, cache_name: as of `DenseAttention`.
+        options: the settings of `sparq_ipu.sparq_attention`: rank, top_k and so on; and options of the cache,
+            as `sparq_ipu.KVCache`: index_bits; memory, "streaming" or "tiered", and with "tiered" hot_rows.
             Where the cache is changes no result, and nothing off the IPU.
-
-    Raises:
-        ValueError: an argument out of range.
     """
 
     decode_op = contract.SPARQ_DECODE

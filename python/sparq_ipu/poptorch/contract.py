@@ -44,11 +44,7 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
 
 
 def take_options(op: str, options: dict[str, Any]) -> DeviceOptions:
-    """Take the options of the cache's memory out of the keyword arguments.
-
-    Raises:
-        ValueError: `<op>: <argument> must <rule>, got <value>`.
-    """
+    """Take the options of the cache's memory out of the keyword arguments."""
     check_choice(op, "memory", options.get("memory", MEMORIES[0]), MEMORIES)
     return DeviceOptions(
         **{name: options.pop(name) for name in ("memory", "hot_rows") if name in options}, op=op
@@ -58,12 +54,8 @@ def take_options(op: str, options: dict[str, Any]) -> DeviceOptions:
 def check_cache(
     op: str, spec: CacheSpec, options: DeviceOptions, settings: SparqSettings | None, dense: bool
 ) -> None:
-    """Check that an operator can use such a cache. Settings are None if it takes none; `dense`: it attends
-    to all positions.
-
-    Raises:
-        ValueError: `<op>: <argument> must <rule>, got <value>`.
-    """
+    """Check that an operator can use such a cache. Settings are None if it takes none; `dense`: it attends to
+    all positions."""
     options.check_memory(op, spec)
     if dense:
         check_choice(op, "memory", options.memory, MEMORIES[:1])
@@ -74,8 +66,7 @@ def check_cache(
 def attributes_of(
     op: str, spec: CacheSpec, cache_name: str, settings: SparqSettings | None, options: DeviceOptions
 ) -> dict[str, Any]:
-    """The attributes of an operator on that cache, by name; settings are None where it takes none. They were
-    checked when the objects were made."""
+    """The attributes of an operator on that cache, by name, of arguments that were checked."""
     known = {**dataclasses.asdict(spec), **dataclasses.asdict(options), "cache_name": cache_name}
     if settings is not None:
         known.update(settings.arguments())

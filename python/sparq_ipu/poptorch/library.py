@@ -25,9 +25,7 @@ def candidates() -> list[Path]:
 
 @functools.lru_cache(maxsize=None)
 def load_library() -> Path:
-    """Load the operators once per process.
-
-    Returns: the path loaded.
+    """Load the operators once per process; returns the path loaded.
 
     Raises:
         FileNotFoundError: no library found; lists the paths tried.

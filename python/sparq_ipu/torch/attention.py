@@ -72,10 +72,6 @@ class _StreamingAttention(HasSpec, torch.nn.Module):
             key, value: (batch, n_kv_heads, n_tokens, head_dim), rounded to float16.
             lengths: (batch,) integers, how many of the n_tokens are real in each row, from the first; None:
                 all.
-
-        Raises:
-            ValueError: wrong shape, NaN or infinity, more tokens than there is room for; the cache is then
-                unchanged.
         """
         check_floating_tensor("append", "key", key)
         check_floating_tensor("append", "value", value)
@@ -99,7 +95,8 @@ class _StreamingAttention(HasSpec, torch.nn.Module):
             (batch, n_heads, head_dim) in the dtype of the query.
 
         Raises:
-            ValueError: as `append`, or of the query; a row that holds nothing. The cache is then unchanged.
+            ValueError: as `KVCache.append`, or of the query; a row that holds nothing. The cache is then
+                unchanged.
         """
         check_floating_tensor(self._op, "query", query)
         for name, tensor in (("key", key), ("value", value)):
@@ -119,11 +116,7 @@ class _StreamingAttention(HasSpec, torch.nn.Module):
         self.cache.reset()
 
     def reorder(self, index: torch.Tensor) -> None:
-        """Row b becomes a copy of what row index[b] was, (batch,) integers: beam search.
-
-        Raises:
-            ValueError: wrong shape, or an index out of range; the cache is then unchanged.
-        """
+        """Row b becomes a copy of what row index[b] was, (batch,) integers: beam search."""
         check_integer_tensor("reorder", "index", index)
         check_on_cpu("reorder", index=index)
         self.cache.reorder(index.numpy())
@@ -135,17 +128,8 @@ class _StreamingAttention(HasSpec, torch.nn.Module):
 
 
 class DenseAttention(_StreamingAttention):
-    """Dense decode attention, y = softmax(q K^T / sqrt(head_dim)) V, with a streaming KV cache.
-
-    Args:
-        batch, n_kv_heads, head_dim, capacity: shape of the cache, as `sparq_ipu.KVCache`.
-        device: as `sparq_ipu.KVCache`.
-        options: those of `sparq_ipu.KVCache`: index_bits, and those of the device's backend.
-
-    Raises:
-        ValueError: an argument out of range.
-        RuntimeError: the device is not available here.
-    """
+    """Dense decode attention, y = softmax(q K^T / sqrt(head_dim)) V, with a streaming KV cache. Arguments are
+    those of `sparq_ipu.KVCache`."""
 
     @classmethod
     def settings_of(cls, op: str, spec: CacheSpec, arguments: dict[str, Any]) -> None:
@@ -155,18 +139,8 @@ class DenseAttention(_StreamingAttention):
 
 
 class SparqAttention(_StreamingAttention):
-    """SparQ decode attention (arXiv:2312.04985, Algorithm 1) with a streaming KV cache.
-
-    Args:
-        batch, n_kv_heads, head_dim, capacity: shape of the cache, as `sparq_ipu.KVCache`.
-        device: as `sparq_ipu.KVCache`.
-        options: the settings of `sparq_ipu.sparq_attention`: rank, top_k and so on; and the options of
-            `DenseAttention`.
-
-    Raises:
-        ValueError: an argument out of range.
-        RuntimeError: the device is not available here.
-    """
+    """SparQ decode attention (arXiv:2312.04985, Algorithm 1) with a streaming KV cache. Arguments are those
+    of `sparq_ipu.KVCache`, and the settings of `sparq_ipu.sparq_attention`: rank, top_k and so on."""
 
     settings: SparqSettings
 

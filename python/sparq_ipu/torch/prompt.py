@@ -47,7 +47,6 @@ def prompt_attention(
     Args:
         query: (batch, n_heads, n, head_dim) float32, float16 or bfloat16: of the last n positions.
         key, value: (batch, n_kv_heads, seq_len, head_dim) of the same dtype.
-        scale, window, starts, blocks: as there.
 
     Returns:
         (batch, n, n_heads, head_dim) of the same dtype, 0 where padding is. NaN and infinity are not refused.
@@ -79,16 +78,13 @@ def attend_cache(
     window: int = 0,
     blocks: float = 0.0,
 ) -> torch.Tensor:
-    """`prompt_attention` to what a cache holds, without a copy of it.
+    """`prompt_attention` to what a cache holds, without a copy of it; 0 where no text is.
 
     Args:
         query: as there; texts are anywhere in it.
         cache: on device "cpu"; each batch element is a text, which ends with its tokens of the query.
         tokens: of each text, the first of its tokens in the query and their number. Batch elements of the
             query are counted one after another.
-
-    Returns:
-        As there; 0 where no text is.
     """
     from sparq_ipu import _cpu
 

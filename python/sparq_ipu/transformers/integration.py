@@ -14,12 +14,7 @@ from transformers import DynamicCache, PretrainedConfig, PreTrainedModel
 
 from sparq_ipu.tokens import MAX_TOKENS
 from sparq_ipu.torch.graphs import outside_graphs
-from sparq_ipu.transformers.attention import (
-    FORWARD_PASS,
-    ForwardPass,
-    is_registered,
-    register,
-)
+from sparq_ipu.transformers.attention import FORWARD_PASS, ForwardPass, is_registered, register
 from sparq_ipu.transformers.cache.options import check_names, check_options, host_device
 from sparq_ipu.transformers.cache.sparq_cache import (
     PreparedCache,
@@ -32,12 +27,7 @@ from sparq_ipu.transformers.cache_name import CACHE, cache_in, cache_name
 from sparq_ipu.transformers.decoder.lean_step import LeanStep
 from sparq_ipu.transformers.decoder.trial import lean_step_of
 from sparq_ipu.transformers.decoder.weights import quantise_weights, weights_of
-from sparq_ipu.transformers.settings.file import PathLike, read_settings
-from sparq_ipu.transformers.settings.layers import (
-    LayerSettings,
-    ModelSettings,
-    settings_of_layers,
-)
+from sparq_ipu.transformers.settings.layers import LayerSettings, ModelSettings, settings_of_layers
 from sparq_ipu.transformers.supported import (
     LayerKinds,
     attention_modules,
@@ -60,7 +50,6 @@ _log = logging.getLogger("sparq_ipu")
 def enable(
     model: PreTrainedModel,
     *,
-    settings: PathLike | None = None,
     layers: Mapping[int, Mapping[str, Any] | None] | None = None,
     published: bool = False,
     device: str = "auto",
@@ -77,9 +66,9 @@ def enable(
     Prefill (several tokens at once) is dense: `prompt_attention` replaces PyTorch's. The model's own
     attention stays for gradients, for padding behind a text and without "sdpa". Caches that `generate` makes,
     and empty `DynamicCache`s that you pass, become caches of this kind; they can be kept over turns. Enabling
-    again replaces the settings. Settings that are not given are those that docs/settings.md recommends:
-    no mean value in layer 0, a key index of 2 bits, and dense attention of texts so short that SparQ would
-    read more. A cache in three tiers cannot attend densely: there SparQ decodes at any length. `model.config`
+    again replaces the settings. Settings that are not given are those that docs/settings.md recommends: no
+    mean value in layer 0, a key index of 2 bits, and dense attention of texts so short that SparQ would read
+    more. A cache in three tiers cannot attend densely: there SparQ decodes at any length. `model.config`
     becomes a copy: another model may have been built from the same object.
 
     Args:
@@ -90,9 +79,8 @@ def enable(
             options of `sparq_ipu.KVCache`.
         published: settings that are not given are those of arXiv:2312.04985: the same in all layers, a key
             index of 16 bits unless the cache has another, SparQ at any length.
-        settings: a file that `python -m sparq_study.tune` wrote, in place of the settings and `layers`.
-        layers: what differs in some layers, by index: None is dense, a mapping replaces settings, e.g.
-            `{0: None, 1: {"mean_value": False}, 2: {"index_bits": 8}}`.
+        layers: what differs in some layers, by index: None is dense, a mapping replaces settings, e.g. `{0:
+            None, 1: {"mean_value": False}, 2: {"index_bits": 8}}`.
         device: of the KV cache; "auto" is the CPU kernels where they are built, else the NumPy reference.
         check_finite: as `sparq_ipu.KVCache`.
         capacity: most positions of one batch row; None grows as needed.
@@ -114,8 +102,6 @@ def enable(
     """
     check_model("enable", model)
     published = checks.check_bool("enable", "published", published)
-    if settings is not None:
-        layers = _from_file(settings, model, layers, published, options)
     names = [*(field.name for field in dataclasses.fields(LayerSettings)), "layers", "published"]
     said = LayerSettings.take(options)
     check_names("enable", host_device("enable", device), options, names)
@@ -151,33 +137,9 @@ def _enable(
     _install(op, model, layers, options, tokens_per_step, lean, prompt_blocks)
 
 
-def _from_file(
-    path: PathLike,
-    model: PreTrainedModel,
-    layers: Mapping[int, Any] | None,
-    published: bool,
-    options: dict[str, Any],
-) -> dict[int, Any]:
-    """The settings of a file: those of all layers are put into `options`, what differs is returned."""
-    given = LayerSettings.take(dict(options))
-    if given or layers is not None or published:
-        got = ", ".join([*given, *([] if layers is None else ["layers"]), *["published"] * published])
-        checks.fail("enable", "settings", "be given alone", f"a file and {got}")
-    read = read_settings("enable", path, n_layers_of(model), head_dim_of(model))
-    of_layers: dict[int, Any] = read.pop("layers")
-    options.update(read)
-    return of_layers
-
-
 def enable_dense(model: PreTrainedModel, **options: Any) -> None:
-    """Decode with dense attention through the same float16 KV cache: the run to compare SparQ with.
-
-    Args:
-        options: those of `enable` from `device` on.
-
-    Raises:
-        ValueError: as `enable`.
-    """
+    """Decode with dense attention through the same float16 KV cache: the run to compare SparQ with. Options
+    are those of `enable` from `device` on."""
     check_model("enable_dense", model)
     _enable("enable_dense", model, [None] * n_layers_of(model), **options)
 
@@ -266,11 +228,7 @@ def _usual_strides(module: torch.nn.Module, args: tuple[Any, ...]) -> tuple[Any,
 
 
 def decoding(op: str, model: PreTrainedModel) -> _Hooks:
-    """How an enabled model decodes.
-
-    Raises:
-        ValueError: it is not enabled.
-    """
+    """How an enabled model decodes."""
     if not is_enabled(model):
         checks.fail(op, "model", "be enabled", "one that is not")
     hooks: _Hooks = getattr(decoder_of(model), _STATE)["hooks"]

@@ -96,11 +96,7 @@ def same_rotary_until(config: PretrainedConfig) -> int:
 
 
 def head_dim_of(model: PreTrainedModel, op: str = "enable") -> int:
-    """Components of a head.
-
-    Raises:
-        ValueError: layers have heads of several sizes.
-    """
+    """Components of a head."""
     config = text_config(model)
     try:
         return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
@@ -122,11 +118,7 @@ def attention_modules(model: PreTrainedModel) -> list[torch.nn.Module]:
 
 
 def check_model(op: str, model: PreTrainedModel) -> None:
-    """Refuse models with attention that the kernels do not compute.
-
-    Raises:
-        ValueError: `<op>: model must <rule>, got <value>`.
-    """
+    """Refuse models with attention that the kernels do not compute."""
     if not isinstance(model, PreTrainedModel):
         checks.fail(op, "model", "be a transformers PreTrainedModel", type(model).__name__)
     name = type(model).__name__

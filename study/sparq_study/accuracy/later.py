@@ -30,13 +30,7 @@ WITHDRAWN: dict[str, Any] = json.loads(
 #: names of rows -> methods, one for each level
 ROWS: dict[str, Sequence[str]] = {**LATER, **WITHDRAWN["levels"]}
 CHOSEN_ON = "SmolLM2-135M-Instruct Q4_1"  # the model that the middle level was chosen on
-GOAL_METHODS = (
-    OURS,
-    "double_sparsity",
-    *WITHDRAWN["goal"],
-    "SparQ, index of 2 bits",
-    "best positions known",
-)
+GOAL_METHODS = (OURS, "double_sparsity", *WITHDRAWN["goal"], "SparQ, index of 2 bits", "best positions known")
 TEXTS = {"study": "chosen on", "held_out": "held out"}
 TASKS_TOLD = ("repetition", "multikey", "multivalue", "tracking", "retrieval")
 #: bytes of the keys and values of a position in float16: layers, KV heads, head_dim, 2 x 2 bytes

@@ -261,11 +261,5 @@ def test_tasks_beside_dense_attention():
     assert second[3:5] == ["`sparq:k=256` minus dense", "12.5 %"]
     assert [cell.split(" ")[0].strip("*") for cell in first[5:9]] == ["-0.010", "-0.020", "-0.030", "-0.040"]
     assert all(cell.startswith("-0.005 [") for cell in second[5:9])  # in half of the contexts: not clear
-    assert [row[1] for row in others] == ["16,000"] * 3 and others[0][5:] == [
-        "",
-        "",
-        "",
-        "",
-        "0.900",
-    ]
+    assert [row[1] for row in others] == ["16,000"] * 3 and others[0][5:] == ["", "", "", "", "0.900"]
     assert others[1][9].strip("*").startswith("-0.020")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -21,7 +22,10 @@ REAL = Path(__file__).resolve().parents[3] / "tests/data" / "smollm2_steps.npz"
 
 def test_errors_are_those_of_the_methods(tmp_path, capsys):
     """Step by step, with a span of its own for each."""
-    trace = traces.load(REAL).cut(layers=[20], n_kv_heads=1, n_steps=33)
+    whole = traces.load(REAL)
+    layer, n = whole.layers[20], whole.start + 33
+    part = traces.TraceLayer(layer.query[:33, :3], layer.key[:1, :n], layer.value[:1, :n])
+    trace = dataclasses.replace(whole, layers={20: part})
     path, out = tmp_path / "trace", tmp_path / "lines"
     trace.save(path)
     assert bench.main(["--input", str(path), "--k", "48", "--json", str(out)]) == 0

@@ -136,7 +136,6 @@ class FewBitsLinear(torch.nn.Module):
 
 class JoinedLinear:
     """Several layers of one input, whose outputs are a product for each run of equal bits (`few_bits_step`).
-
     The layers stay as they are, but their codes become views: they are in memory once.
 
     Args:
@@ -279,11 +278,8 @@ def _bytes_of(memory: mmap.mmap, begin: int, shape: tuple[int, ...]) -> torch.Te
 
 def round_to_groups(weight: torch.Tensor, bits: int) -> Groups:
     """Weights (n, m) of any float type in groups of 32 along m: with 4 bits from the lowest of a group to its
-    highest in 15 steps, with 8 from its largest magnitude's negative in 254.
-
-    Returns:
-        codes (n, m) uint8, and scale and zero (n, m / 32, 2) float16.
-    """
+    highest in 15 steps, with 8 from its largest magnitude's negative in 254 -> codes (n, m) uint8, and scale
+    and zero (n, m / 32, 2) float16."""
     grouped = weight.float().view(weight.shape[0], -1, GROUP)
     low, high = grouped.amin(dim=2), grouped.amax(dim=2)
     if bits == 4:

@@ -36,11 +36,9 @@ _LANES = (8, 16, 4)
 
 
 class FewBitsStep:
-    """The layers of a decoder.
+    """The layers of a decoder, as `lean_step.LeanStep` computes it.
 
     Args:
-        decoder: as `lean_step.LeanStep` computes it.
-        family: its description.
         layers: its linear layers.
         rotary: of each layer, the number of its rotary embedding, -1 without one.
         lanes: see `_lanes`.

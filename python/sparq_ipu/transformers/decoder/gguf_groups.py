@@ -24,12 +24,8 @@ Parts = Tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def groups_of(kind: Any, data: np.ndarray) -> Groups:
-    """Of rows of a matrix of a file.
-
-    Args:
-        kind: a `gguf.GGMLQuantizationType` with a name in KINDS.
-        data: the bytes of each row.
-    """
+    """Of rows of a matrix of a file, the bytes of each; kind: a `gguf.GGMLQuantizationType` with a name in
+    KINDS."""
     import gguf
 
     blocks = data.reshape(-1, gguf.GGML_QUANT_SIZES[kind][1])

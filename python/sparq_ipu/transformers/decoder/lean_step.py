@@ -54,13 +54,8 @@ class _Layer:
 
 
 class LeanStep:
-    """The forward pass of a decoder: of one token, and of prompts where all layers have few bits. The
-    decoder's own for all else.
-
-    Args:
-        decoder: this becomes its `forward`.
-        family: of `family_of(decoder)`.
-    """
+    """The forward pass of a decoder, which it replaces: of one token, and of prompts where all layers have
+    few bits. The decoder's own for all else."""
 
     def __init__(self, decoder: Any, family: Family):
         #: the decoder's own; `inspect` finds its signature by this name
@@ -135,13 +130,7 @@ class LeanStep:
         is_step: bool = True,
     ) -> BaseModelOutputWithPast | None:
         """The pass of a decoder that is as it was written. None, and nothing has happened, where the kernels
-        do not take several tokens.
-
-        Args:
-            few_bits: of `find_few_bits`.
-            positions: of the tokens, or one for all; None: the next ones.
-            is_step: of `_is_step`.
-        """
+        do not take several tokens. positions: of the tokens, or one for all; None: the next ones."""
         decoder, family = self._decoder, self._family
         modules = decoder._modules
         n_tokens = tokens.shape[1]

@@ -62,21 +62,15 @@ class Rotary:
         return _NAMES[self._cos.dtype], *addresses, self._rows, self._dim, self._n_heads, self._factor
 
     def heads(self, products: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Views of query, key and value, (batch, heads, n_tokens, head_dim).
-
-        Args:
-            products: (batch, n_tokens, heads of all three * head_dim), turned.
-        """
+        """Views of query, key and value, (batch, heads, n_tokens, head_dim), of turned products (batch,
+        n_tokens, heads of all three * head_dim)."""
         heads = products.view(*products.shape[:2], -1, self._head_dim).transpose(1, 2)
         n_turned = (heads.shape[1] + self._n_heads) // 2
         return heads[:, : self._n_heads], heads[:, self._n_heads : n_turned], heads[:, n_turned:]
 
     def turned(self, products: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Query, key and value, (rows, heads, 1, head_dim) float16.
-
-        Args:
-            products: (rows, heads of all three * head_dim).
-        """
+        """Query, key and value, (rows, heads, 1, head_dim) float16, of products (rows, heads of all three *
+        head_dim)."""
         heads, n_heads = products.view(len(products), -1, 1, self._head_dim), self._n_heads
         n_turned = (heads.shape[1] + n_heads) // 2
         turned, value = heads[:, :n_turned], heads[:, n_turned:].to(torch.float16)
@@ -100,19 +94,13 @@ class Rotary:
     def attend(
         self, products: torch.Tensor, waves: list[Wave] | None
     ) -> tuple[torch.Tensor, list[int]] | None:
-        """Append the tokens and attend to them, in one call of the kernels.
-
-        Args:
-            products: as of `turned`.
-            waves: as of `step_layer.waves_of`.
+        """Append the tokens and attend to them, in one call of the kernels. Arguments: as of `turned`, and
+        `step_layer.waves_of`.
 
         Returns:
             (rows, n_heads * head_dim) of the type of `products`, and the lengths with the tokens. None, and
-            nothing has happened, where `waves` is None, the products are not of `is_for`, or float16 can
-            not hold a number. The caller then uses `turned`.
-
-        Raises:
-            ValueError: no room in the capacity.
+            nothing has happened, where `waves` is None, the products are not of `is_for`, or float16 can not
+            hold a number. The caller then uses `turned`.
         """
         if waves is None or not self.is_for(products.dtype) or not products.is_contiguous():
             return None

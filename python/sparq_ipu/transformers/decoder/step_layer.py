@@ -71,13 +71,8 @@ class StepLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly typ
 
     @abstractmethod
     def step(self, products: torch.Tensor, rotary: Rotary) -> torch.Tensor:
-        """Store tokens and attend to them: all that a model does between its linear layers.
-
-        Args:
-            products: (rows, heads of query, key and value * head_dim), outputs of the linear layers.
-
-        Returns:
-            (rows, n_heads * head_dim), of the same type.
+        """Store tokens and attend to them: all that a model does between its linear layers. products: outputs
+        of the linear layers (rows, heads of query, key and value * head_dim) -> (rows, n_heads * head_dim).
         """
 
     @abstractmethod
@@ -102,14 +97,12 @@ def waves_of(
     n_tokens: int = 1,
     n_before: int = 0,
 ) -> list[Wave] | None:
-    """The arguments with which the CPU kernels append tokens to this cache and attend to them.
+    """The arguments with which the CPU kernels append tokens to this cache and attend to them. None where
+    they can not: the cache is on another device, or some rows are dense and others are not.
 
     Args:
         window: most recent positions that the layer sees; None: all.
         n_tokens: of each batch element. n_before: others that come before them, in the same call.
-
-    Returns:
-        None where they can not: the cache is on another device, or some rows are dense and others are not.
     """
     backend = cache.one_layer("sparq_attention")
     if not isinstance(backend, CPUBackend):

@@ -17,11 +17,8 @@ _N_HELD = 3
 
 
 def lean_step_of(decoder: Any) -> LeanStep | str:
-    """The lean step of a decoder, or why it has none: it is not described, or its bits are others.
-
-    Args:
-        decoder: of a model whose attention is SparQ attention by now.
-    """
+    """The lean step of a decoder, or why it has none: it is not described, or its bits are others. decoder:
+    of a model whose attention is SparQ attention by now."""
     family = family_of(decoder)
     if isinstance(family, str):
         return family

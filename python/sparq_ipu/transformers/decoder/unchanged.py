@@ -45,10 +45,7 @@ class Unchanged:
 
     def watch_module(self, holder: dict[str, Any], name: str) -> torch.nn.Module:
         """The module of this name, which another may take the place of, or which somebody may look into.
-
-        Args:
-            holder: `_modules` of the module that has it.
-        """
+        holder: `_modules` of the module that has it."""
         module: torch.nn.Module = self._watch(holder, name)
         own = module.__dict__
         self._modules.append(module)
@@ -58,11 +55,8 @@ class Unchanged:
         return module
 
     def watch_value(self, holder: dict[str, Any], name: str) -> None:
-        """A number, None, or a tensor: another may be put there, and a tensor may be written into.
-
-        Args:
-            holder: `_parameters`, `_buffers` or `__dict__` of a module.
-        """
+        """A number, None, or a tensor: another may be put there, and a tensor may be written into. holder:
+        `_parameters`, `_buffers` or `__dict__` of a module."""
         value = self._watch(holder, name)
         if isinstance(value, torch.Tensor):
             self._tensors.append(value)

@@ -54,11 +54,7 @@ class FewBits:
 
 
 def check_weights(op: str, weights: object) -> None:
-    """Refuse what is no kind of weights.
-
-    Raises:
-        ValueError: `<op>: weights must <rule>, got <value>`.
-    """
+    """Refuse what is no kind of weights."""
     if weights not in WEIGHTS:
         checks.fail(op, "weights", f"be one of {', '.join(WEIGHTS)}, or None", repr(weights))
 
@@ -71,7 +67,6 @@ def quantise_weights(
     op: str = "quantise_weights",
 ) -> FewBits:
     """Replace the linear layers of a model by ones of few bits, for good: former weights are not kept.
-
     Embeddings keep 16 bits, for a token reads one row of them. With "int4" the output layer has 8 bits: it is
     the last product before a token is chosen.
 

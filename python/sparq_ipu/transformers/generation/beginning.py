@@ -25,16 +25,9 @@ PIECE = 1024
 def read_beginning(
     model: Any, tokens: torch.Tensor, cache: Any, kept: KeptPrefixes, progress: PromptProgress | None
 ) -> int:
-    """Fill an empty `SparqCache` with the whole blocks of a prompt, or whole pieces where bits depend on the
-    rows of a pass: from disk the ones that were kept; the others are read, and kept. The rest, more than one
-    token, is left for the caller to read.
-
-    Args:
-        model: enabled. tokens: (1, n_tokens) int64. progress: told how many tokens came from disk.
-
-    Returns:
-        How many tokens came from disk.
-    """
+    """Fill an empty `SparqCache` with the whole blocks of a prompt (1, n_tokens), or whole pieces where bits
+    depend on the rows of a pass: from disk the ones that were kept; the others are read, and kept. The rest,
+    more than one token, is left for the caller to read. Returns how many tokens came from disk."""
     settings = decoding("generate", model).settings
     n_last = 1 + MAX_TOKENS  # so few tokens can be decode steps
     whole = BLOCK if piece_rows(model) == 1 else PIECE

@@ -16,9 +16,6 @@ def chat_tokens(
     Args:
         tokenizer: of transformers.
         given: more that the template takes, such as `tools`.
-
-    Raises:
-        ValueError: the template refuses the conversation, in its own words.
     """
     mark, (messages, given) = _marked(tokenizer, [list(messages), given or {}])
     rendered = _rendered(tokenizer, messages, given)

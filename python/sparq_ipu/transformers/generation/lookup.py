@@ -30,10 +30,8 @@ def looks_up(model: Any) -> bool:
 
 
 class Lookup:
-    """`custom_generate` of one call of `model.generate`, greedy or sampling, with one text.
-
-    Args:
-        streamer: of that call, which transformers does not pass on.
+    """`custom_generate` of one call of `model.generate`, greedy or sampling, with one text. streamer: of that
+    call, which transformers does not pass on.
 
     Attributes:
         drafts: which tokens were drafted and right; None before the first token.

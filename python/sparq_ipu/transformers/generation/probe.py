@@ -82,17 +82,8 @@ class Probe:
 def probe(
     config: Any, weights: str, seq_len: int, batch: int, settings: LayerSettings, layer_bytes: int
 ) -> Probe:
-    """Time a few layers of a model.
-
-    Args:
-        config: of the model, a transformers config.
-        weights: "int4", "int8", or a type of PyTorch.
-        settings: of SparQ attention.
-        layer_bytes: of the weights of one layer.
-
-    Raises:
-        ValueError: the model is not supported; see `enable`.
-    """
+    """Time a few layers of a model; weights: "int4", "int8", or a type of PyTorch. layer_bytes: of the
+    weights of one layer."""
     config = copy.deepcopy(config)
     n_layers, vocabulary = config.num_hidden_layers, config.vocab_size
     config.num_hidden_layers = n_probed = min(n_layers, max(2, -(-_LAYER_BYTES // layer_bytes)))

@@ -26,7 +26,7 @@ class Run:
         tokens: the new tokens. text: the same as text.
         prefill_seconds: until the first new token. decode_seconds: from there to the last one.
         traffic: `sparq_ipu.transformers.cache_traffic` of the run.
-        step_seconds: of each new token after the first, from the one before it. Wall time of this one run.
+        step_seconds: of each new token after the first, from the one before it.
         read: the cache as it was when the prompt was read, for `forced_predictions`; None if it was not kept.
         n_held: tokens of the prompt that came from disk.
         cache: as it was at the end.
@@ -64,17 +64,15 @@ def generate(
     progress: PromptProgress | None = None,
     **sampling: Any,
 ) -> Run:
-    """Continue `prompt` with a model that `sparq_ipu.transformers` has enabled.
-
-    A model that `lookup.looks_up` takes drafts tokens from the text itself where that pays: the same tokens.
+    """Continue `prompt` with a model that `sparq_ipu.transformers` has enabled. A model that
+    `lookup.looks_up` takes drafts tokens from the text itself where that pays: the same tokens.
 
     Args:
         prompt: (1, n_tokens) int64 tensor.
         n_new: most new tokens; fewer if the model ends the text.
         stream: file that the text goes to as it comes, or None.
         device: of the KV cache, as `sparq_ipu.KVCache`.
-        keep_read: keep a copy of the cache after the prompt, as `Run.read`. The time of copying is not
-            in the times of the run.
+        keep_read: keep a copy of the cache after the prompt, as `Run.read`; copying is in no time of the run.
         kept: prefixes on disk, which the prompt's beginning is taken from and added to.
         progress: told how many tokens of the prompt came from disk.
         sampling: as `model.generate`; greedy by default.
@@ -152,10 +150,8 @@ def stop_tokens(model: Any, tokenizer: Any, is_chat: bool) -> list[int]:
 
 
 def seconds_per_token(model: Any, run: Run, n_tokens: int = 4) -> float:
-    """Mean time of a decode step with the attention that is now enabled, timed at the end of a run.
-
-    The run's cache gets `n_tokens` and 2 more, which do not count.
-    """
+    """Mean time of a decode step with the attention that is now enabled, timed at the end of a run, whose
+    cache gets `n_tokens` and 2 more, which do not count."""
     import torch
 
     from sparq_ipu.transformers.cache_name import with_cache

@@ -24,11 +24,7 @@ FORMAT = 2
 
 def version_of(model: Any, how: str) -> str:
     """A text about the weights and config of an enabled model, the rows of its cache, the versions of
-    programs, processor and threads.
-
-    Args:
-        how: the command, since each cuts prompts into pieces in its own way.
-    """
+    programs, processor and threads. how: the command, since each cuts prompts into pieces in its own way."""
 
     def checksum(tensor: torch.Tensor) -> int:
         return zlib.crc32(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)

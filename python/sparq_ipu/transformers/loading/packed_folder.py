@@ -36,11 +36,7 @@ _FIELDS = {
 
 
 class PackedFolder:
-    """A checkpoint directory.
-
-    Raises:
-        ValueError: of another form of these methods; with the field of config.json.
-    """
+    """A checkpoint directory."""
 
     def __init__(self, folder: Path, config: Any):
         from safetensors import safe_open
@@ -89,7 +85,7 @@ class PackedFolder:
             state_dict=state,
             attn_implementation="sdpa",
             output_loading_info=True,
-            **{"dtype" if hasattr(self._config, "dtype") else "torch_dtype": dtype},
+            dtype=dtype,
         )
         return model, info
 

@@ -2,6 +2,5 @@
 """Settings of a model's layers. Needs no torch.
 
 layers    settings of one layer and of all layers, the recommended ones, their limits
-file      a JSON file of settings, which `python -m sparq_study.tune` writes
 command   the options of a command line for settings
 """

@@ -7,12 +7,11 @@ import argparse
 import collections
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, Sequence
 
 from sparq_ipu.commands.command_line import number, thread_count
 from sparq_ipu.kept_prefixes import KeptPrefixes, check_folder
 from sparq_ipu.transformers.loading.checkpoints import SMOLLM2
-from sparq_ipu.transformers.settings.file import read_settings
 from sparq_ipu.transformers.settings.layers import (
     CACHE_DEFAULTS,
     WEIGHTS,
@@ -23,11 +22,7 @@ from sparq_ipu.transformers.settings.layers import (
 )
 
 #: by argument: the flag of a setting and its short form, the same in every command
-SETTINGS_FLAGS = {
-    "rank": ("--rank", "--r"),
-    "top_k": ("--top-k", "--k"),
-    "n_local": ("--n-local", "--local"),
-}
+SETTINGS_FLAGS = {"rank": ("--rank", "--r"), "top_k": ("--top-k", "--k"), "n_local": ("--n-local", "--local")}
 #: settings that are integers: what they are, and what they are by default
 SETTINGS_HELP = {
     "rank": "query components that score positions (paper: r; default 32, or half of a smaller head_dim)",
@@ -42,11 +37,10 @@ _ADVANCED = ("min_seq_len",)
 
 
 def add_attention(settings: argparse._ArgumentGroup, advanced: argparse._ArgumentGroup) -> None:
-    """The options for how a model decodes: settings, a file with them, or dense."""
+    """The options for how a model decodes."""
     for name, text in SETTINGS_HELP.items():
         group = advanced if name in _ADVANCED else settings
         group.add_argument(*_flags(name), type=int, dest=name, help=text)
-    settings.add_argument("--settings", type=Path, help="a file of sparq_study.tune, in place of these")
     settings.add_argument("--dense", action="store_true", help="dense attention from the same float16 cache")
     advanced.add_argument(
         "--prompt-blocks",
@@ -87,11 +81,7 @@ def add_cache_dir(parser: argparse.ArgumentParser, example: str) -> None:
 
 
 def check_cache_dir(op: str, arguments: argparse.Namespace) -> None:
-    """Make the folder of `--cache-dir`, if one is given.
-
-    Raises:
-        ValueError: it cannot be written, or `--cache-gb` is alone.
-    """
+    """Make the folder of `--cache-dir`, if one is given."""
     if arguments.cache_dir is not None:
         check_folder(op, arguments.cache_dir)
     elif arguments.cache_gb is not None:
@@ -138,46 +128,25 @@ def _flags(name: str) -> tuple[str, ...]:
 
 
 def check_alone(op: str, arguments: argparse.Namespace) -> None:
-    """Refuse options of `add_attention` that exclude each other.
-
-    Raises:
-        ValueError: `<op>: <option> must <rule>, got <options> too`.
-    """
-    said = _given(arguments)
-    if arguments.settings is not None and said:
-        got = ", ".join(said)
-        raise ValueError(f"{op}: --settings must be given without other settings, got {got}")
-    sparq = said + ["--settings"] * (arguments.settings is not None)
-    if arguments.dense and sparq:
-        raise ValueError(f"{op}: --dense must be without settings of SparQ, got {', '.join(sparq)} too")
-
-
-def _given(arguments: argparse.Namespace) -> list[str]:
-    flags = [_flags(name)[0] for name in SETTINGS_HELP if getattr(arguments, name) is not None]
-    return flags + ["--published"] * arguments.published
+    """Refuse options of `add_attention` that exclude each other."""
+    said = [_flags(name)[0] for name in SETTINGS_HELP if getattr(arguments, name) is not None]
+    said += ["--published"] * arguments.published
+    if arguments.dense and said:
+        raise ValueError(f"{op}: --dense must be without settings of SparQ, got {', '.join(said)} too")
 
 
 @dataclasses.dataclass(frozen=True)
 class SaidSettings:
-    """Settings of a command line, or of the file that it names: `said` for all layers, `layers` for some."""
+    """Settings of a command line."""
 
     said: dict[str, Any]
-    layers: dict[int, dict[str, Any] | None] = dataclasses.field(default_factory=dict)
     published: bool = False
-    file: Path | None = None
     #: the beginning of messages
     op: str = "generate"
 
     @classmethod
     def of(cls, arguments: argparse.Namespace, op: str = "generate") -> SaidSettings:
-        """Needs no model.
-
-        Raises:
-            ValueError: no model can have them.
-        """
-        if arguments.settings is not None:
-            read = read_settings(op, arguments.settings)
-            return cls(layers=read.pop("layers"), file=arguments.settings, said=read, op=op)
+        """Needs no model."""
         values = {name: getattr(arguments, name) for name in SETTINGS_HELP}
         said = {name: value for name, value in values.items() if value is not None}
         complete(op, None, said)
@@ -185,62 +154,46 @@ class SaidSettings:
 
     def of_length(self, positions: int) -> SaidSettings:
         """With the top_k that is recommended for a row of this length, unless one is given."""
-        if self.published or self.file is not None or "top_k" in self.said:
+        if self.published or "top_k" in self.said:
             return self
         return dataclasses.replace(self, said={"top_k": recommended_top_k(positions), **self.said})
 
     def of_model(self, n_layers: int, head_dim: int) -> ModelSettings:
-        """The settings of each layer of a model of that shape.
-
-        Raises:
-            ValueError: it can not have them, as `sparq_ipu.transformers.enable`.
-        """
-        if self.file is not None:
-            read_settings(self.op, self.file, n_layers, head_dim)
-        how = dict(published=self.published)
-        return settings_of_layers(self.op, self.said, self.layers, n_layers, head_dim, **how)
+        """The settings of each layer of a model of that shape."""
+        return settings_of_layers(self.op, self.said, None, n_layers, head_dim, published=self.published)
 
     def enable(self, model: Any, device: str, tokens_per_step: int, prompt_blocks: float = 0.0) -> None:
         """Decode with them."""
         from sparq_ipu.transformers import enable
 
-        common: dict[str, Any] = dict(
-            device=device, tokens_per_step=tokens_per_step, prompt_blocks=prompt_blocks
-        )
-        enable(model, layers=self.layers, published=self.published, **self.said, **common)
+        how: dict[str, Any] = {**self.said, "published": self.published, "prompt_blocks": prompt_blocks}
+        enable(model, device=device, tokens_per_step=tokens_per_step, **how)
 
 
-def most_common(settings: ModelSettings) -> Any:
-    """The settings of most layers that are not dense; None if all are."""
-    counted = collections.Counter(layer for layer in settings if layer is not None).most_common(1)
-    return counted[0][0] if counted else None
+def most_common(layers: Sequence[Any]) -> Any:
+    """The settings of most layers."""
+    return collections.Counter(layers).most_common(1)[0][0]
 
 
-def in_words(settings: ModelSettings) -> str:
+def in_words(layers: Sequence[Any]) -> str:
     """The settings of most layers, and the differences of others."""
-    most = most_common(settings)
-    if most is None:
-        return "dense attention"
-    every = most.arguments()
+    every = columns(layers)
     lines = [_words(every)]
-    for index, layer in enumerate(settings):
-        if layer is None:
-            lines.append(f"layer {index}: dense")
-        elif layer != most:
-            own = layer.arguments()
-            lines.append(f"layer {index}: {_words({n: v for n, v in own.items() if v != every[n]})}")
+    for index, layer in enumerate(layers):
+        own = {name: value for name, value in _said(layer).items() if value != every[name]}
+        lines += [f"layer {index}: {_words(own)}"] if own else []
     return "; ".join(lines)
 
 
-def _said(settings: dict[str, Any]) -> dict[str, Any]:
-    return {name: CACHE_DEFAULTS[name] if value is None else value for name, value in settings.items()}
+def columns(layers: Sequence[Any]) -> dict[str, Any]:
+    """The settings of most layers, by name."""
+    return _said(most_common(layers))
+
+
+def _said(settings: Any) -> dict[str, Any]:
+    named = settings.arguments().items()
+    return {name: CACHE_DEFAULTS[name] if value is None else value for name, value in named}
 
 
 def _words(settings: dict[str, Any]) -> str:
-    return " ".join(f"{name}={value}" for name, value in _said(settings).items())
-
-
-def columns(layers: ModelSettings) -> dict[str, Any]:
-    """The settings of most layers, by name."""
-    most = most_common(layers)
-    return {} if most is None else _said(most.arguments())
+    return " ".join(f"{name}={value}" for name, value in settings.items())

@@ -48,9 +48,6 @@ class LayerSettings(sparq_reference.SparqSettings):
             densely; in [0, 2**24].
         index_bits: bits of a number in the key index of the layer's cache: 16, 8, 4 or 2. None: those of the
             cache, else 16.
-
-    Raises:
-        ValueError: `<op>: <argument> must <rule>, got <value>`.
     """
 
     min_seq_len: int = 0
@@ -87,13 +84,8 @@ ModelSettings = List[Optional[LayerSettings]]
 def dense_rows(
     settings: LayerSettings | None, lengths: Sequence[int], window: int | None = None
 ) -> list[bool]:
-    """Which rows of a batch are decoded densely: those shorter than `min_seq_len` or longer than the window,
-    and all without settings.
-
-    Args:
-        lengths: positions of each row, the new token included.
-        window: most recent positions that the layer sees; None: all.
-    """
+    """Which rows of a batch are decoded densely: those whose length, with the new token, is below
+    `min_seq_len` or beyond the window (None: all positions are seen), and all without settings."""
     if settings is None:
         return [True] * len(lengths)
     most = checks.MAX_CAPACITY if window is None else window
@@ -116,11 +108,7 @@ def pays_from(top_k: int) -> int:
 
 
 def recommended_top_k(positions: int) -> int:
-    """The recommended top_k for texts of this length, prompt and answer together.
-
-    Raises:
-        ValueError: positions not in [1, 2**24].
-    """
+    """The recommended top_k for texts of this length in [1, 2**24], prompt and answer together."""
     positions = checks.check_integer("recommended_top_k", "positions", positions, 1, checks.MAX_CAPACITY)
     return next(top_k for most, top_k in TOP_K_BY_LENGTH if positions <= most)
 
@@ -129,11 +117,7 @@ def recommended(
     op: str, said: Mapping[str, Any], head_dim: int | None, top_k: int = RECOMMENDED["top_k"]
 ) -> dict[str, Any]:
     """Settings of attention by name: the given ones, and in place of the others those of RECOMMENDED, with a
-    quarter of another top_k as n_local, and as rank half of a smaller head_dim.
-
-    Raises:
-        ValueError: a top_k out of range.
-    """
+    quarter of another top_k as n_local, and as rank half of a smaller head_dim."""
     top_k = checks.check_integer(op, "top_k", said.get("top_k", top_k), 1, checks.MAX_CAPACITY)
     rank = RECOMMENDED["rank"] if head_dim is None else max(1, min(RECOMMENDED["rank"], head_dim // 2))
     return {"rank": rank, "n_local": top_k // 4, **said, "top_k": top_k}
@@ -154,12 +138,8 @@ def complete(
     Args:
         head_dim: of the model; None: not known yet.
         layer: its index; None: a layer that nothing special is recommended for.
-        published: those of arXiv:2312.04985 instead: the same in all layers, a key index of 16 bits unless
-            the cache has another, no dense attention.
+        published: those of arXiv:2312.04985 instead, see `enable`.
         can_be_dense: the cache can attend densely, below the length from which on SparQ is used.
-
-    Raises:
-        ValueError: as `LayerSettings`.
     """
     usual = PUBLISHED_TOP_K if published else RECOMMENDED["top_k"]
     default = recommended(op, {}, head_dim, said.get("top_k", usual))
@@ -182,16 +162,8 @@ def settings_of_layers(
     head_dim: int,
     **how: bool,
 ) -> ModelSettings:
-    """Settings of `n_layers` layers: those given for all, those that `layers` gives for one, and those that
-    `complete` adds.
-
-    Args:
-        layers: layer index -> None (dense), or settings that replace those of all, by name.
-        how: of `complete`.
-
-    Raises:
-        ValueError: not a mapping, a layer that does not exist, an unknown setting, a value out of range.
-    """
+    """Settings of `n_layers` layers: those given for all, those that `layers` gives for one (None: dense),
+    and those that `complete` adds. how: of `complete`."""
     complete(op, head_dim, said)
     settings: ModelSettings = [complete(op, head_dim, said, layer, **how) for layer in range(n_layers)]
     if layers is None:
