@@ -63,7 +63,7 @@ def test_by_layer(model):
     cache = SparqCache(model)
     enable(model, layers={0: None, 1: {"index_bits": 8}}, **FOUR)
     got = step_logits(model, tokens, 4, cache=cache)
-    assert [layer.cache.index_bits for layer in cache.layers] == [16, 8, 4]
+    assert [layer.cache.index_bits for layer in cache.layers] == [2, 8, 4]  # a dense layer has the smallest
     assert torch.equal(got, step_logits(oracle_of(None, dict(SETTINGS, index_bits=8), FOUR), tokens, 4))
     enable(model, **FOUR)
     assert not torch.equal(got, step_logits(model, tokens, 4))

@@ -26,7 +26,12 @@ from sparq_ipu.transformers.cache.sparq_cache import PreparedCache
 from sparq_ipu.transformers.cache.windows import keep_last, room_of
 from sparq_ipu.transformers.decoder.rotary import Rotary
 from sparq_ipu.transformers.decoder.step_layer import StepLayer, waves_of
-from sparq_ipu.transformers.settings.layers import LayerSettings, ModelSettings, dense_attention_of
+from sparq_ipu.transformers.settings.layers import (
+    LayerSettings,
+    ModelSettings,
+    cache_options,
+    dense_attention_of,
+)
 
 if TYPE_CHECKING:
     from sparq_ipu.backends.cpu import CPUBackend, Wave
@@ -58,9 +63,8 @@ class _Layer:
     def make(self, key: torch.Tensor, settings: LayerSettings | None) -> None:
         """Make room for tokens like `key` (..., n_kv_heads, n_tokens, head_dim), unless there is."""
         if self._cache is None:
-            of_cache = {} if settings is None else settings.of_cache
             shape = self._n_places, key.shape[1], key.shape[3], self.capacity
-            self._cache = KVCache(*shape, **{**of_cache, **self._options})
+            self._cache = KVCache(*shape, **{**cache_options(settings), **self._options})
 
     @property
     def cache(self) -> KVCache:

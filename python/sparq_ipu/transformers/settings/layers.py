@@ -69,8 +69,8 @@ class LayerSettings(sparq_reference.SparqSettings):
 
 
 def cache_options(settings: LayerSettings | None) -> Mapping[str, Any]:
-    """The options of the cache of a layer with these settings, by name. Dense attention reads no key index, so
-    it has the smallest."""
+    """Options of the cache of a layer with these settings, by name. Dense attention reads no key index: its
+    cache has the smallest."""
     if settings is None:
         return {"index_bits": min(checks.INDEX_BITS)}
     asked = {name: getattr(settings, name) for name in CACHE_DEFAULTS}
