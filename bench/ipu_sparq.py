@@ -51,7 +51,7 @@ from lib.timeline import Timeline, is_picture, load_pyplot
 
 from sparq_ipu import traces
 from sparq_ipu.device_options import SPLITS
-from sparq_ipu.kernels import BASELINE, DEFAULT, KERNELS, TIERED, Kernel
+from sparq_ipu.kernels import DEFAULT, KERNELS, TIERED, Kernel
 from sparq_ipu.planning.device_model import device_model
 from sparq_ipu.planning.on_chip import on_chip_range
 from sparq_ipu.planning.record import TILE_KINDS, footprint_extrapolated, tile_bytes_by_kind
@@ -274,7 +274,6 @@ def theoretical_speedup(kernel: Kernel, cache: CacheSpec, settings: SparqSetting
 
 def first_row(kernel: Kernel, device: str, workload: Workload, a: argparse.Namespace) -> Row:
     """What is known before the kernel runs; `workload` as the kernel has it."""
-    attended = workload.spec, workload.settings
     row = new_row(
         "ipu_sparq",
         kernel.name,
@@ -287,12 +286,7 @@ def first_row(kernel: Kernel, device: str, workload: Workload, a: argparse.Names
     row.update(
         input=None if a.plan_only else a.input or "random",
         streamed_bytes=None,
-        # elements of K and V that one query moves, by the paper's formula, for one KV head; and bytes
-        transfer_elements=kernel.transfer_elements(*attended),
-        transfer_elements_dense=BASELINE.transfer_elements(workload.spec, None),
-        transfer_bytes=kernel.transfer_bytes(*attended),
-        transfer_bytes_dense=BASELINE.transfer_bytes(workload.spec, None),
-        theoretical_speedup=theoretical_speedup(kernel, *attended),
+        theoretical_speedup=theoretical_speedup(kernel, workload.spec, workload.settings),
         **NO_SPEEDUPS,
         seconds_by_category=None,
         max_tile_bytes=None,

@@ -73,34 +73,19 @@ class Kernel:
         """Of `buffers` those in SRAM, over all tiles."""
         return sum(buffer.n_bytes for buffer in self.buffers(cache) if buffer.is_in_sram)
 
-    def transfer_elements(self, cache: CacheSpec, settings: Settings) -> int:
-        """Elements that one query moves for one KV head of a full cache, by the paper's formulas. Of a cache
-        in three tiers the selected rows alone, as if none were hot. Window attention as the paper counts H2O
-        where a history of S sums is read and written, 2 k d + 2 d + 2 S, else as LM-Infinite, 2 k d + 2 d."""
-        seq_len, head_dim = cache.capacity, cache.head_dim
-        if settings is None:
-            return transfers.dense_elements(seq_len, head_dim)
-        top_k = min(settings.top_k, seq_len)  # all that there is to read
-        streamed = 0 if self.memory == "tiered" else seq_len  # the rest is on chip
-        if settings.kind == "sparq":
-            return transfers.sparq_elements(streamed, head_dim, settings.rank, top_k)
-        if settings.remembers:
-            return transfers.h2o_elements(streamed, head_dim, top_k)
-        return transfers.lm_infinite_elements(head_dim, top_k)
-
     def transfer_bytes(self, cache: CacheSpec, settings: Settings) -> int:
-        """That formula in bytes, with key index and (in three tiers) rows in the bits of the cache."""
-        n_bytes = transfers.ELEMENT_BYTES * self.transfer_elements(cache, settings)
-        if settings is None:
-            return n_bytes
+        """Bytes that one query moves for one KV head of a full cache, by the paper's formulas, with the key
+        index and rows in the bits of the cache. In three tiers the selected rows alone, as if none were hot.
+        None: dense attention."""
         seq_len, head_dim = cache.capacity, cache.head_dim
-        top_k = min(settings.top_k, seq_len)
-        if self.memory == "tiered":  # the new row too
+        if settings is None:
+            return transfers.dense_bytes(seq_len, head_dim)
+        assert settings.kind == "sparq"
+        top_k = min(settings.top_k, seq_len)  # all that there is to read
+        if self.memory == "tiered":  # with the new row, and the mean value twice
             of_row = transfers.row_bytes(head_dim, cache.row_bits)
-            return n_bytes - (top_k + 1) * (transfers.row_bytes(head_dim) - of_row)
-        if settings.kind == "sparq":
-            return transfers.sparq_bytes(seq_len, head_dim, settings.rank, top_k, cache.index_bits)
-        return n_bytes
+            return (top_k + 1) * of_row + 2 * transfers.ELEMENT_BYTES * head_dim
+        return transfers.sparq_bytes(seq_len, head_dim, settings.rank, top_k, cache.index_bits)
 
 
 #: every kernel by name, in the order of tables
