@@ -16,22 +16,19 @@ import argparse
 import math
 import sys
 from pathlib import Path
-from typing import Any, Dict, Iterable, List, NamedTuple, cast
+from typing import Dict, Iterable, List, NamedTuple
 
 from lib.common import ROOT, Parser, Row, guarded
 from lib.decode_tables import PEERS, model_name, read_rows
 
 from sparq_ipu.commands import pictures
 from sparq_ipu.commands.tables import markdown_table, replace_block
-from sparq_ipu.planning.cpu_plan import CpuPlan
-from sparq_ipu.planning.model_shape import shape_of
-from sparq_ipu.transformers.settings.layers import complete, recommended_top_k
 
 README, PICTURE = ROOT / "README.md", ROOT / "docs/headline.png"
 #: new tokens after the prompt
 NEW_TOKENS = 256
-#: what bytes allow sparsity to gain in a model of usual size
-LARGE = "Llama-3-8B"
+#: the model of usual size, and the rows of its shape
+LARGE, SIZES = "llama-3-8b", ROOT / "bench/results/sizes.jsonl"
 
 
 class Way(NamedTuple):
@@ -223,14 +220,18 @@ def of_prompts(found: Points) -> str:
     return text
 
 
-def bound(model: str, seq_len: int) -> float:
-    """How many times as many bytes a token reads with dense attention and weights of 4 bits."""
-    shape = shape_of("headline", model)
-    settings = complete("headline", shape.head_dim, {"top_k": recommended_top_k(seq_len)})
-    windows = (None,) * shape.n_layers
-    plan = CpuPlan(shape, "int4", seq_len, 1, 1, settings, windows, cast(Any, None))
-    dense, sparq = plan.cache_bytes_read(None), plan.cache_bytes_read(settings.index_bits)
-    return (plan.weight_bytes_read + dense) / (plan.weight_bytes_read + sparq)
+def sparsity_of(model: str, rows: list[Row]) -> dict[tuple[int, int], float]:
+    """The rate of SparQ over that of dense attention, by texts at once and positions."""
+    seconds = {
+        (row["batch"], row["seq_len"], row["method"]): row["seconds_per_step"]
+        for row in rows
+        if model_name(row["model"]) == model
+    }
+    return {
+        (batch, n): seconds[batch, n, "dense"] / seconds[batch, n, "recommended"]
+        for batch, n, method in seconds
+        if method == "recommended"
+    }
 
 
 def sentence(lines: list[Line], cpu: str) -> str:
@@ -248,10 +249,12 @@ def sentence(lines: list[Line], cpu: str) -> str:
             f" A prompt of that length and {NEW_TOKENS} new tokens take {line.ours.total:.1f} s, "
             f"with {line.soonest[0]} {line.soonest[1]:.1f} s."
         )
+    large = sparsity_of(LARGE, read_rows(SIZES))
     return (
-        f"{text}\n* **Larger models gain less,** because weights outweigh the cache: with 4-bit weights, "
-        f"sparsity makes {LARGE} at most {bound(LARGE, line.seq_len):.2f} times as fast at this length. "
-        "Run `sparq-ipu plan` first."
+        f"{text}\n* **Larger models gain less,** because weights outweigh the cache: with 4-bit weights and "
+        f"the shape of Llama-3-8B, sparsity gives a factor of {large[1, 8192]:.2f} after 8,192 tokens, "
+        f"{large[1, 32768]:.2f} after 32,768, and {large[8, 8192]:.2f} for eight texts of 8,192 at once "
+        "([measured](docs/benchmarks.md#models-of-several-sizes)). `sparq-ipu plan` predicts yours."
     )
 
 

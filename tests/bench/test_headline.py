@@ -62,10 +62,12 @@ def test_what_is_compared() -> None:
         headline.comparable(rows()[3:2])
 
 
-def test_what_bytes_allow_sparsity_to_gain() -> None:
-    """Less in a larger model, and more at a greater length."""
-    small, large = (headline.bound(model, 8192) for model in ("SmolLM2-135M", headline.LARGE))
-    assert small > 2 > 1.25 > large > 1.15 and headline.bound(headline.LARGE, 32768) > 1.5
+def test_sparsity_gains_less_in_larger_models() -> None:
+    """And more after longer texts."""
+    rows = read_rows(headline.SIZES)
+    small, large = (headline.sparsity_of(model, rows) for model in ("llama-3.2-3b", headline.LARGE))
+    assert small.keys() == large.keys() and all(small[case] > large[case] > 1.1 for case in small)
+    assert large[1, 32768] > large[1, 8192] and large[8, 8192] > large[1, 8192]
 
 
 def test_readme_is_what_the_rows_say() -> None:
