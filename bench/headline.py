@@ -213,10 +213,10 @@ def of_prompts(found: Points) -> str:
     if late:
         line = max(late, key=lambda line: line.seq_len)
         ends = [
-            f"{name} finishes {f'those of under {tokens:,} tokens' if math.isfinite(tokens) else 'all'} first"
+            f"{name} with {f'answers of under {tokens:,} tokens' if math.isfinite(tokens) else 'all answers'}"
             for name, tokens in line.least_answers.items()
         ]
-        text += f" Of the answers after {line.seq_len:,} tokens {', '.join(ends)}."
+        text += f" After {line.seq_len:,} tokens these are done sooner: {', '.join(ends)}."
     return text
 
 
