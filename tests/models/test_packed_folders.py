@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,17 @@ FORMS = {
     "gptq_v2": dict(method="gptq", checkpoint_format="gptq_v2"),
     "gptq, one group": dict(method="gptq", group=-1),
 }
+
+
+@pytest.mark.parametrize("method, turns", [("awq", None), ("gptq", None), ("other", "10000")])
+def test_threads_wait_as_for_weights_of_few_bits(
+    tmp_path: Path, monkeypatch: Any, method: str, turns: str | None
+) -> None:
+    a_folder(tmp_path, method)
+    monkeypatch.setenv("GOMP_SPINCOUNT", "")
+    monkeypatch.delenv("GOMP_SPINCOUNT")
+    Checkpoint(tmp_path).set_waiting(None, None)
+    assert os.environ.get("GOMP_SPINCOUNT") == turns
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -232,8 +232,9 @@ def test_without_the_library(monkeypatch: Any) -> None:
 def test_the_parser_takes_text_in_any_pieces(family: str) -> None:
     style = style_of(f"tools {FAMILIES[family]}")
     assert style is not None
-    arguments = ['{"city": "[\\"}"}', "{}"][: 1 if style.between is None else 2]
-    written = arguments if style.is_json else ['<parameter=city>\n["}\n</parameter>\n', ""]
+    city = '["}</function>\n</tool_call>\n</parameter>x</tool_call>]'  # ends of calls, which are text in it
+    arguments = [json.dumps({"city": city}), "{}"][: 1 if style.between is None else 2]
+    written = arguments if style.is_json else [f"<parameter=city>\n{city}\n</parameter>\n", ""]
     tools = {"f": {"properties": {"city": {"type": "string"}}}, "g": {}}
     calls = [style.name + name + style.arguments + given + style.end for name, given in zip("fg", written)]
     before = "hi <too" if style.mark else ""
@@ -274,7 +275,9 @@ def test_parameters_that_are_texts_and_others() -> None:
     values = {"code": 'if "a":\n\n  1\n', "unit": "F", "n": None, "path": "/x", "more": {"a": [1]}}
     texts = ('if "a":\n\n  1\n', "F", "null", '"/x"', '{"a": [1]}')
     written = "".join(f"<parameter={k}>\n{v}\n</parameter>\n" for k, v in zip(values, texts))
-    assert json.loads(arguments_of(written, schema)) == values
+    assert arguments_of(f"{written}<", "</", schema) is None
+    given, rest = arguments_of(f"{written}</more", "</", schema) or ("", "")
+    assert json.loads(given) == values and rest == "more"
     with pytest.raises(ValueError, match="takes no anyOf in parameters"):
         rules_of(0, {"anyOf": [schema]})
     with pytest.raises(ValueError, match="takes no required names without properties"):

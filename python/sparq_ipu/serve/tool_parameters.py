@@ -4,13 +4,11 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 from sparq_ipu.serve.schemas import Invalid
 
 _BEGIN, _AFTER, _END = "<parameter=", ">\n", "\n</parameter>\n"
-_PARAMETER = re.compile(r"<parameter=([^>]+)>\n(.*?)\n</parameter>", re.DOTALL)
 #: of objects, what this form can keep; and of texts
 _OF_OBJECTS = {
     "type",
@@ -88,15 +86,22 @@ def rules_of(at: int, schema: dict[str, Any]) -> list[str]:
     return [f"args_{at}: {' '.join(parts)}" if parts else f'args_{at}: ""', *rules]
 
 
-def arguments_of(text: str, schema: dict[str, Any]) -> str:
-    """The arguments as JSON: of texts as they are, of others the JSON that they are."""
+def arguments_of(text: str, end: str, schema: dict[str, Any]) -> tuple[str, str] | None:
+    """The arguments that a text begins with as JSON, and the text behind `end`; None: more is to come.
+
+    Texts are taken as they are, up to the first end of a parameter, as the rules have it.
+    """
     named = schema.get("properties", {})
     found: dict[str, Any] = {}
-    for name, value in _PARAMETER.findall(text):
+    while text.startswith(_BEGIN):
+        name, _, rest = text[len(_BEGIN) :].partition(_AFTER)
+        value, is_whole, text = rest.partition(_END)
+        if not is_whole:
+            return None
         found[name] = value
         if _text_of(named.get(name), schema) is None:
             try:
                 found[name] = json.loads(value)
             except ValueError:
                 pass
-    return json.dumps(found, ensure_ascii=False)
+    return (json.dumps(found, ensure_ascii=False), text[len(end) :]) if text.startswith(end) else None

@@ -152,12 +152,13 @@ class Calls:
                 calls.append({"index": self.n, "id": uuid.uuid4().hex[:9], "type": "function"})
                 calls[-1]["function"] = function
                 self.n += 1
-            elif not self._style.is_json and self._style.end not in self._held:
-                break
             else:
+                more = self._arguments()
+                if not more:
+                    break
                 if not calls:
                     calls.append({"index": self.n - 1, "function": {"arguments": ""}})
-                calls[-1]["function"]["arguments"] += self._arguments()
+                calls[-1]["function"]["arguments"] += more
         return {**({"content": content} if content else {}), **({"tool_calls": calls} if calls else {})}
 
     def _text(self, is_last: bool) -> str:
@@ -179,11 +180,14 @@ class Calls:
         return text
 
     def _arguments(self) -> str:
-        """The arguments that are held, up to their end."""
+        """The arguments that are held, up to their end; empty: more is to come."""
         if not self._style.is_json:
-            written, _, self._held = self._held.partition(self._style.end)
+            found = arguments_of(self._held, self._style.end, self._tools[self._name])
+            if found is None:
+                return ""
             self._state = "call"
-            return arguments_of(written, self._tools[self._name])
+            text, self._held = found
+            return text
         for at, character in enumerate(self._held):
             if self._is_escaped:
                 self._is_escaped = False

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Callable, Union
 
 from sparq_ipu.commands.extras import hint
-from sparq_ipu.transformers.loading.folder import check_config, check_weights, check_whole, packed_method
+from sparq_ipu.transformers.loading.folder import check_weights, check_whole, packed_method, read_config
 from sparq_ipu.transformers.loading.refused import refused
 from sparq_reference import checks
 
@@ -123,7 +123,7 @@ class Checkpoint:
         """The config object of transformers."""
         _, transformers = import_torch("load_model")
         if not self._is_file:
-            check_config(self.path)
+            read_config(self.path)
             with refused(str(self.path / "config.json")):
                 return transformers.AutoConfig.from_pretrained(str(self.path), local_files_only=True)
         from sparq_ipu.transformers.loading.gguf_model import config_of
@@ -142,7 +142,7 @@ class Checkpoint:
             stored, few = self.file.stored_types
         else:
             stored, few = str(self.config.dtype)[6:], None
-            if method := packed_method(self.config):
+            if method := packed_method(self.path):
                 if dtype is not None and weights is None:
                     checks.fail("load_model", "dtype", f"be None with weights of {method}", repr(dtype))
                 few = "int4"
@@ -155,8 +155,8 @@ class Checkpoint:
         """`wait_briefly`, unless weights have few bits: with so short a wait those decode half as fast beside
         a busy process, where float32 decodes twice as fast (docs/models.md). Call it before torch is
         imported."""
-        few = weights or (self.file.stored_types[1] if self._is_file and dtype is None else None)
-        if few is None:
+        stored = self.file.stored_types[1] if self._is_file else packed_method(self.path)
+        if weights is None and (dtype is not None or stored is None):
             wait_briefly()
 
     @property
@@ -221,7 +221,7 @@ class Checkpoint:
             with refused(str(self.path)):
                 of_file = GgufModel(self.file, config, progress)
                 return of_file.load(dtype, weights), of_file.stored
-        if packed_method(config):
+        if packed_method(self.path):
             from sparq_ipu.transformers.loading.packed_folder import PackedFolder
 
             with refused(f"the weights of {self.path}"):

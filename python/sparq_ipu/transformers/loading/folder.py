@@ -30,8 +30,8 @@ _PACKED = ("awq", "gptq")
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d{1,9})\.")
 
 
-def check_config(folder: Path) -> None:
-    """Refuse numbers in config.json that no model has."""
+def read_config(folder: Path) -> dict[str, Any]:
+    """The fields of config.json, whose numbers are checked."""
     file = folder / "config.json"
     with refused(f"{file}"):
         config = json.loads(file.read_text(encoding="utf-8"))
@@ -40,6 +40,7 @@ def check_config(folder: Path) -> None:
     for part in (config, config.get("text_config")):
         if isinstance(part, dict):
             _check_numbers(file, part)
+    return config
 
 
 def _check_numbers(file: Path, config: dict[str, Any]) -> None:
@@ -65,9 +66,10 @@ def _check_numbers(file: Path, config: dict[str, Any]) -> None:
         check("num_key_value_heads", f"divide num_attention_heads, {heads}", heads % kv_heads == 0)
 
 
-def packed_method(config: Any) -> str | None:
-    """How AutoAWQ or GPTQ made the weights of a config of transformers; None: neither did."""
-    method = dict(getattr(config, "quantization_config", None) or {}).get("quant_method")
+def packed_method(folder: Path) -> str | None:
+    """How AutoAWQ or GPTQ made the weights; None: neither did."""
+    packed = read_config(folder).get("quantization_config")
+    method = packed.get("quant_method") if isinstance(packed, dict) else None
     return method if method in _PACKED else None
 
 
