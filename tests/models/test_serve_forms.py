@@ -15,6 +15,8 @@ from byte_tokenizer import byte_tokenizer
 from random_schemas import object_of, root_of
 from tiny_tools import BODY, FAMILIES, SPECIAL, TOOLS, USER, WEATHER, client_of, openai, tool
 
+from sparq_ipu.serve.contexts import Contexts
+from sparq_ipu.serve.engine import Engine
 from sparq_ipu.serve.forms import closed
 from sparq_ipu.serve.prompts import Prompts
 from sparq_ipu.serve.schemas import ChatRequest
@@ -192,6 +194,25 @@ def test_what_is_wrong_is_named(client: Any, fields: dict, param: str) -> None:
     assert refused.value.param == param and param in str(refused.value)
 
 
+def test_tokens_that_the_schema_forces_share_a_step(monkeypatch: Any) -> None:
+    """The same answer in fewer steps; they are no drafts."""
+    schema = {"properties": {"longer name": {"type": "integer"}, "b": {"const": "a value"}}}
+    form = form_of({"type": "object", **schema, "required": ["longer name", "b"]})
+    steps: list[int] = []
+    step = Contexts.step
+    monkeypatch.setattr(Contexts, "step", lambda *a: steps.append(len(a[2])) or step(*a))
+    answers = []
+    with client_of("Hermes") as client:
+        for is_together in (True, False):
+            steps.clear()
+            answer = client.chat.completions.create(**SOON, seed=1, response_format=form)
+            answers.append(answer.choices[0].message.content)
+            assert answer.usage.completion_tokens_details.accepted_prediction_tokens == 0
+            assert max(steps) > 8 if is_together else len(steps) == answer.usage.completion_tokens - 1
+            monkeypatch.setattr(Engine, "_drafts", lambda _, requests: [[] for _ in requests])
+    assert answers[0] == answers[1]
+
+
 def test_answers_of_a_request_share_a_schema_and_no_state(monkeypatch: Any) -> None:
     prompts = Prompts(byte_tokenizer(BODY, SPECIAL), 100, 300, [], [257])
     compiled: list[Any] = []
@@ -199,15 +220,16 @@ def test_answers_of_a_request_share_a_schema_and_no_state(monkeypatch: Any) -> N
     monkeypatch.setattr(prompts.forms, "_checked", lambda *a: compiled.append(a) or checked(*a))
     said = ChatRequest(messages=[USER], response_format={"type": "json_object"}, n=3)
     forms = [request.form for request in prompts.requests(said, [[1]], lambda index: print)]
-    assert len(forms) == 3 and len(compiled) == 1
+    forms += [request.form for request in prompts.requests(said, [[1]], lambda index: print)]
+    assert len(forms) == 6 and len(compiled) == 1
     first, *others = forms
     assert first is not None
     begin = first.allowed()
-    first.take(int(begin.argmax()))
+    first.take(int(begin[0]))
     assert not np.array_equal(first.allowed(), begin)
     for other in others:
         assert other is not None and np.array_equal(other.allowed(), begin)
-        other.take(int(begin.argmax()))  # which the grammar allows at the beginning alone
+        other.take(int(begin[0]))  # which the grammar allows at the beginning alone
         assert np.array_equal(other.allowed(), first.allowed())
 
 

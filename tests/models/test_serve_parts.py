@@ -41,18 +41,19 @@ def test_greedy_takes_the_most_likely() -> None:
     assert Sampler(Sampling(2.0, 1e-9)).choose(logits) == int(logits.argmax())
 
 
+@pytest.mark.parametrize("size", [12, 1000])
 @pytest.mark.parametrize("temperature, top_p", [(1.0, 1.0), (0.7, 1.0), (1.3, 0.8)])
-def test_tokens_come_as_often_as_they_are_likely(temperature: float, top_p: float) -> None:
-    logits = logits_of(12)
+def test_tokens_come_as_often_as_they_are_likely(temperature: float, top_p: float, size: int) -> None:
+    logits = logits_of(size)
     mass = np.exp(logits.astype(np.float64) / temperature)
     mass /= mass.sum()
     order = np.argsort(-mass)
     kept = order[: int(np.sum(np.cumsum(mass[order]) < top_p)) + 1] if top_p < 1 else order
-    expected = np.zeros(12)
+    expected = np.zeros(size)
     expected[kept] = mass[kept] / mass[kept].sum()
     sampler = Sampler(Sampling(temperature, top_p, seed=1))
     n = 20000
-    counts = np.bincount([sampler.choose(logits) for _ in range(n)], minlength=12)
+    counts = np.bincount([sampler.choose(logits) for _ in range(n)], minlength=size)
     assert (counts[expected == 0] == 0).all()
     assert np.abs(counts / n - expected).max() < 5 * np.sqrt(0.25 / n)
 
@@ -102,7 +103,7 @@ def test_penalties() -> None:
     assert logits.tolist() == np.array([3.0, 2.9, 2.5, -1.0], np.float32).tolist()
     assert Sampler(Sampling(0.0, repetition=2.0), [3]).choose(np.array([-3, -3, -3, -2], np.float32)) == 0
     sampler = Sampler(Sampling(1.0))
-    allowed = np.array([False, False, True, True])
+    allowed = np.array([2, 3])
     assert {sampler.choose(logits, allowed) for _ in range(100)} == {2, 3}
 
 

@@ -424,20 +424,25 @@ class Engine:
         self._pace.took(len(rows), time.perf_counter() - start)
         for request, draft in texts:
             n, mine = len(request.new), [row for row, other in zip(logits, of) if other is request]
+            is_forced = request.form is not None and bool(request.form.forced)
             self._take_or_fail(request, mine, draft)
-            if draft and request.drafts is not None:
+            if draft and request.drafts is not None and not is_forced:
                 request.drafts.took(len(draft), len(request.new) - n - 1)
         left = [request for request, draft in texts if draft and request in self._writing]
         if left:
             self._restore(left)
 
     def _drafts(self, requests: list[Request]) -> list[list[int]]:
-        """What followed the last tokens of each text before, as long as checking that pays."""
+        """Of each text, the tokens that its form forces, or what followed its last tokens before as long as
+        checking that pays."""
         drafts: list[list[int]] = []
         n_rows = len(requests)
         for request in requests:
             most = min(MOST_ROWS - n_rows, request.max_new - len(request.new) - 1)
-            drafts.append([] if request.drafts is None else request.drafts.draft(most, n_rows))
+            if request.form is not None and request.form.forced:
+                drafts.append(request.form.forced[: max(most, 0)])
+            else:
+                drafts.append([] if request.drafts is None else request.drafts.draft(most, n_rows))
             n_rows += len(drafts[-1])
         return drafts
 

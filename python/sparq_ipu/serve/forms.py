@@ -18,6 +18,8 @@ _SPACES = {"whitespace_flexible": False, "item_separator": ", ", "key_separator"
 #: keywords that may demand several patterns of one text: 30 of these take hours
 _JOINS = ("allOf", "anyOf", "oneOf", "$ref")
 _MOST_PATTERNS = 12
+#: forms that are kept
+_MOST_KNOWN = 32
 
 
 def closed(schema: Any) -> Any:
@@ -51,33 +53,46 @@ class Form:
 
     def __init__(self, matcher: Any, n_tokens: int, pool: concurrent.futures.Executor):
         self._matcher, self._n_tokens, self._pool = matcher, n_tokens, pool
-        self._next = pool.submit(self._mask)
-        #: nothing can follow
-        self.is_complete = False
+        self._look()
+
+    def _look(self) -> None:
+        #: the next tokens, whatever the model gives
+        self.forced: list[int] = self._matcher.compute_ff_tokens()
+        self._matcher.consume_tokens(self.forced)
+        self._is_stopped = self._matcher.is_stopped()
+        #: what may come behind those
+        self._next = self._pool.submit(self._mask)
 
     def _mask(self) -> np.ndarray:
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         if self._matcher.is_error():
             raise RuntimeError("the grammar has no next token")
-        return np.unpackbits(bits, count=self._n_tokens, bitorder="little").view(bool)
+        return np.flatnonzero(np.unpackbits(bits, count=self._n_tokens, bitorder="little"))
 
     def copy(self) -> Form:
-        """For another answer: schemas are compiled once for a request."""
+        """For another answer: schemas are compiled once."""
+        concurrent.futures.wait([self._next])
         made = copy.copy(self)
-        made._matcher = self._matcher.deep_copy()
+        made._matcher, made.forced = self._matcher.deep_copy(), list(self.forced)
         return made
 
+    @property
+    def is_complete(self) -> bool:
+        """Nothing can follow."""
+        return not self.forced and self._is_stopped
+
     def allowed(self) -> np.ndarray:
-        """Of each token, whether it may come next: (vocabulary,) bool."""
-        return self._next.result()
+        """The tokens that may come next, ascending."""
+        return np.array(self.forced[:1]) if self.forced else self._next.result()
 
     def take(self, token: int) -> None:
         """The next token is this one."""
-        if not self._matcher.consume_token(token):
+        if self.forced:
+            del self.forced[0]
+        elif self._matcher.consume_token(token):
+            self._look()
+        else:
             raise RuntimeError("the grammar does not allow a token")
-        self.is_complete = self._matcher.is_stopped()
-        if not self.is_complete:
-            self._next = self._pool.submit(self._mask)
 
 
 class Forms:
@@ -93,6 +108,8 @@ class Forms:
         self._style = style_of(str(getattr(tokenizer, "chat_template", "")))
         self._pool = concurrent.futures.ThreadPoolExecutor(1, "sparq-ipu-forms")
         self._made: Any = None
+        #: of the latest requests, which often have the same schemas or tools
+        self._known: dict[str, Form] = {}
 
     def style(self, said: ChatRequest) -> Style | None:
         """How calls are written in the answers to a request; None: there are none.
@@ -107,7 +124,7 @@ class Forms:
         return self._style
 
     def of(self, said: ChatRequest) -> Form | None:
-        """The form of an answer to a request; None: any text.
+        """The form of answers to a request, which each take a copy; None: any text.
 
         Raises:
             Invalid: the model's template takes no tools, or a JSON schema has something that is not
@@ -116,6 +133,14 @@ class Forms:
         style, answer = self.style(said), said.answer_schema
         if style is None and answer is None:
             return None
+        key = json.dumps([answer, said.calls, said.needs_call, said.parallel_tool_calls])
+        if key not in self._known:
+            if len(self._known) == _MOST_KNOWN:
+                del self._known[next(iter(self._known))]
+            self._known[key] = self._compiled(said, style, answer)
+        return self._known[key]
+
+    def _compiled(self, said: ChatRequest, style: Style | None, answer: Any) -> Form:
         param = "response_format" if answer is not None else "tools"
         self._load(param)
         if answer is not None:
@@ -129,7 +154,7 @@ class Forms:
         )
         form = Form(self._matcher(rules, param, param), self._n_tokens, self._pool)
         try:
-            form.allowed()
+            form._next.result()
         except RuntimeError:
             raise Invalid(f"{param} must allow an answer", param) from None
         return form

@@ -8,6 +8,9 @@ from typing import NamedTuple, Sequence
 
 import numpy as np
 
+#: tokens whose mass is added before one of them is drawn: sums one after the other take long
+_BLOCK = 256
+
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
@@ -67,15 +70,16 @@ class Sampler:
         """The next token, from logits (vocabulary,) float32.
 
         Args:
-            allowed: of each token, whether it may be chosen; None: all may.
+            allowed: the tokens that may be chosen, ascending; None: all.
         """
-        token = self._draw(self._adjusted(logits, allowed))
+        logits = self._adjusted(logits)
+        token = self._draw(logits) if allowed is None else int(allowed[self._draw(logits[allowed])])
         if self._penalises:
             self._counts[token] = self._counts.get(token, 0) + 1
         return token
 
-    def _adjusted(self, logits: np.ndarray, allowed: np.ndarray | None) -> np.ndarray:
-        if not (self._counts or self._bias or allowed is not None):
+    def _adjusted(self, logits: np.ndarray) -> np.ndarray:
+        if not (self._counts or self._bias):
             return logits
         logits = logits.copy()
         if self._bias:
@@ -87,28 +91,33 @@ class Sampler:
             values = np.where(values > 0, values / factor, values * factor)
             values -= self.sampling.presence * (counts > 0) + self.sampling.frequency * counts
             logits[tokens] = values
-        if allowed is not None:
-            logits[~allowed] = -np.inf
         return logits
 
     def _draw(self, logits: np.ndarray) -> int:
         of = self.sampling
         if of.temperature == 0:
             return int(logits.argmax())
-        scaled = (logits.astype(np.float64) - float(logits.max())) / of.temperature
-        mass = np.exp(scaled)
-        mass /= mass.sum()
-        order = np.arange(len(mass)) if of.min_p == 0 else np.flatnonzero(mass >= of.min_p * mass.max())
-        if 0 < of.top_k < len(order):
-            order = order[np.sort(np.argpartition(-mass[order], of.top_k - 1)[: of.top_k])]
+        mass = logits.astype(np.float64)  # of the most likely one: 1
+        mass -= mass.max()
+        mass /= of.temperature
+        np.exp(mass, out=mass)
+        if of.min_p:
+            mass[mass < of.min_p] = 0
+        if 0 < of.top_k < len(mass):
+            mass[np.argpartition(-mass, of.top_k - 1)[of.top_k :]] = 0
         if of.top_p < 1:
+            total = mass.sum()
+            # all others together have less than the rest
+            order = np.flatnonzero(mass >= (1 - of.top_p) * total / len(mass))
             order = order[np.argsort(-mass[order], kind="stable")]
-            sums = np.cumsum(mass[order])
             # the first tokens that reach a mass of top_p, one at least
-            order = order[: int(np.searchsorted(sums, of.top_p * sums[-1])) + 1]
-        sums = np.cumsum(mass[order])
-        at = np.searchsorted(sums, self._random.random() * sums[-1], side="right")
-        return int(order[min(int(at), len(order) - 1)])
+            order = order[: int(np.searchsorted(np.cumsum(mass[order]), of.top_p * total)) + 1]
+            mass, every = np.zeros_like(mass), mass
+            mass[order] = every[order]
+        blocks = np.add.reduceat(mass, np.arange(0, len(mass), _BLOCK))
+        block, rest = _reached(blocks, self._random.random() * float(blocks.sum()))
+        begin = block * _BLOCK
+        return begin + _reached(mass[begin : begin + _BLOCK], rest)[0]
 
     def log_probability(self, logits: np.ndarray, token: int) -> LogProbability | None:
         """The log-probability that is reported for a token."""
@@ -121,3 +130,10 @@ class Sampler:
         best = np.argpartition(-values, n - 1)[:n] if n else np.zeros(0, np.int64)
         best = best[np.lexsort((best, -values[best]))]
         return LogProbability(token, float(values[token]), [(int(t), float(values[t])) for t in best])
+
+
+def _reached(mass: np.ndarray, sought: float) -> tuple[int, float]:
+    """Where sums of mass exceed a number, at the latest where the last one does, and what is left of it."""
+    sums = np.cumsum(mass)
+    at = int(np.searchsorted(sums, min(sought, np.nextafter(sums[-1], 0)), side="right"))
+    return at, sought - (float(sums[at - 1]) if at else 0.0)
