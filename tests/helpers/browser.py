@@ -46,7 +46,7 @@ class Page:
         self._session = dict(
             sessionId=self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         )
-        self.wait("document.readyState === 'complete'")
+        self.wait("location.href !== 'about:blank' && document.readyState === 'complete'")
 
     def value(self, expression: str) -> Any:
         """Of JavaScript in the page."""
