@@ -12,7 +12,7 @@ namespace sparq {
 
 // fp16 arrays cross as their bit patterns: pybind11 has no fp16 of its own.
 std::uint16_t *halves(const py::array &array, const std::string &op, const char *argument,
-                      bool writeable) {
+                      bool writeable = false) {
   if (array.dtype().kind() != 'f' || array.dtype().itemsize() != 2)
     throw Error(op + ": " + argument + " must be float16, got " +
                 std::string(py::str(array.dtype())));
@@ -38,97 +38,115 @@ py::array newHalves(const std::vector<py::ssize_t> &shape) {
   return py::array(py::dtype("float16"), shape);
 }
 
-PySession::PySession(const Shape &shape, const Programs &programs, const DeviceOptions &options,
-                     bool timed, bool stacked)
-    : shape_(shape) {
-  const py::gil_scoped_release release;
-  session_ = std::make_unique<Session>(shape, programs, options, timed, stacked);
-}
+using KeyAndValue = py::typing::Tuple<py::array, py::array>;
 
-template <class Call>
-void PySession::withTokens(const char *op, const py::array &key, const py::array &value,
-                           py::ssize_t nTokens, const Call &call) {
-  const py::ssize_t n = nTokens >= 0 ? nTokens : key.ndim() == 4 ? key.shape(2) : 0;
-  const std::vector<py::ssize_t> expected{shape_.batch, shape_.nKvHeads, n, shape_.headDim};
-  expectShape(key, expected, op, "key");
-  expectShape(value, expected, op, "value");
-  const std::uint16_t *k = halves(key, op, "key"), *v = halves(value, op, "value");
-  locked([&](Session &session) { call(session, k, v, static_cast<unsigned>(n)); });
-}
-
-template <class Call>
-py::array PySession::withQuery(std::int64_t index, const py::array &query, const Call &call) {
-  const std::vector<PlannedAttention> &programs = session_->plan().attention;
-  if (index < 0 || index >= static_cast<std::int64_t>(programs.size()))
-    throw Error("attention: index must be in [0, " + std::to_string(programs.size()) + "), got " +
-                std::to_string(index));
-  const auto which = static_cast<std::size_t>(index);
-  const char *const op = programs[which].kernel->op;
-  const std::vector<py::ssize_t> shape{shape_.batch, shape_.nHeads, shape_.headDim};
-  expectShape(query, shape, op, "query");
-  py::array output = newHalves(shape);
-  const std::uint16_t *q = halves(query, op, "query");
-  std::uint16_t *out = halves(output, op, "output", true);
-  locked([&](Session &session) { call(session, which, q, out); });
-  return output;
-}
-
-void PySession::write(const py::array &key, const py::array &value,
-                      const std::vector<std::uint32_t> &counts, unsigned layer) {
-  withTokens("append", key, value, -1,
-             [&](Session &session, const std::uint16_t *k, const std::uint16_t *v, unsigned n) {
-               session.write(k, v, n, counts, layer);
-             });
-}
-
-void PySession::append(const py::array &key, const py::array &value,
-                       const std::vector<std::uint32_t> &active, unsigned layer) {
-  withTokens("append", key, value, 1,
-             [&](Session &session, const std::uint16_t *k, const std::uint16_t *v, unsigned) {
-               session.append(k, v, active, layer);
-             });
-}
-
-KeyAndValue PySession::read(unsigned nTokens, unsigned layer) {
-  const std::vector<py::ssize_t> shape{shape_.batch, shape_.nKvHeads, nTokens, shape_.headDim};
-  py::array key = newHalves(shape), value = newHalves(shape);
-  std::uint16_t *k = halves(key, "read", "key", true), *v = halves(value, "read", "value", true);
-  locked([&](Session &session) { session.read(k, v, nTokens, layer); });
-  return py::make_tuple(key, value);
-}
-
-py::array PySession::attention(std::int64_t index, const py::array &query, unsigned layer) {
-  return withQuery(index, query,
-                   [&](Session &session, std::size_t which, const std::uint16_t *q,
-                       std::uint16_t *out) { session.attention(which, q, out, layer); });
-}
-
-py::array PySession::attendAll(std::int64_t index, const py::array &query) {
-  return withQuery(index, query,
-                   [](Session &session, std::size_t which, const std::uint16_t *q,
-                      std::uint16_t *out) { session.attendAll(which, q, out); });
-}
-
-std::vector<std::vector<py::array>> PySession::history(unsigned layer) {
-  std::vector<std::vector<py::array>> history;
-  for (const HostHistory::Steps &steps :
-       locked([&](Session &session) { return session.history(layer); })) {
-    history.emplace_back();
-    for (const std::vector<std::uint32_t> &shares : steps)
-      history.back().push_back(Shares(static_cast<py::ssize_t>(shares.size()), shares.data()));
+// Session with NumPy arrays; the GIL is released while the device works. Calls from several threads
+// take turns.
+class PySession : public EngineOwner {
+public:
+  // Of a step of window attention, by position; and of each batch element those that are
+  // remembered.
+  using Shares = py::array_t<std::uint32_t, py::array::c_style | py::array::forcecast>;
+  PySession(const Shape &shape, const Programs &programs, const DeviceOptions &options, bool timed,
+            bool stacked)
+      : shape_(shape) {
+    const py::gil_scoped_release release;
+    session_ = std::make_unique<Session>(shape, programs, options, timed, stacked);
   }
-  return history;
-}
-
-void PySession::setHistory(const std::vector<std::vector<Shares>> &history, unsigned layer) {
-  std::vector<HostHistory::Steps> all;
-  for (const std::vector<Shares> &steps : history) {
-    all.emplace_back();
-    for (const Shares &shares : steps)
-      all.back().emplace_back(shares.data(), shares.data() + shares.size());
+  // What `call` returns, which is given the session, alone and without the GIL.
+  template <class Call> auto locked(const Call &call) {
+    const py::gil_scoped_release release;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return call(*session_);
   }
-  locked([&](Session &session) { session.setHistory(all, layer); });
-}
+  void write(const py::array &key, const py::array &value, const std::vector<std::uint32_t> &counts,
+             unsigned layer) {
+    withTokens("append", key, value, -1,
+               [&](Session &session, const std::uint16_t *k, const std::uint16_t *v, unsigned n) {
+                 session.write(k, v, n, counts, layer);
+               });
+  }
+  void append(const py::array &key, const py::array &value,
+              const std::vector<std::uint32_t> &active, unsigned layer) {
+    withTokens("append", key, value, 1,
+               [&](Session &session, const std::uint16_t *k, const std::uint16_t *v, unsigned) {
+                 session.append(k, v, active, layer);
+               });
+  }
+  KeyAndValue read(unsigned nTokens, unsigned layer) {
+    const std::vector<py::ssize_t> shape{shape_.batch, shape_.nKvHeads, nTokens, shape_.headDim};
+    py::array key = newHalves(shape), value = newHalves(shape);
+    std::uint16_t *k = halves(key, "read", "key", true), *v = halves(value, "read", "value", true);
+    locked([&](Session &session) { session.read(k, v, nTokens, layer); });
+    return py::make_tuple(key, value);
+  }
+  py::array attention(std::int64_t index, const py::array &query, unsigned layer) {
+    return withQuery(index, query,
+                     [&](Session &session, std::size_t which, const std::uint16_t *q,
+                         std::uint16_t *out) { session.attention(which, q, out, layer); });
+  }
+  py::array attendAll(std::int64_t index, const py::array &query) {
+    return withQuery(index, query,
+                     [](Session &session, std::size_t which, const std::uint16_t *q,
+                        std::uint16_t *out) { session.attendAll(which, q, out); });
+  }
+  std::vector<std::vector<py::array>> history(unsigned layer) {
+    std::vector<std::vector<py::array>> history;
+    for (const HostHistory::Steps &steps :
+         locked([&](Session &session) { return session.history(layer); })) {
+      history.emplace_back();
+      for (const std::vector<std::uint32_t> &shares : steps)
+        history.back().push_back(Shares(static_cast<py::ssize_t>(shares.size()), shares.data()));
+    }
+    return history;
+  }
+  void setHistory(const std::vector<std::vector<Shares>> &history, unsigned layer) {
+    std::vector<HostHistory::Steps> all;
+    for (const std::vector<Shares> &steps : history) {
+      all.emplace_back();
+      for (const Shares &shares : steps)
+        all.back().emplace_back(shares.data(), shares.data() + shares.size());
+    }
+    locked([&](Session &session) { session.setHistory(all, layer); });
+  }
+  Session &session() { return *session_; }
+  poplar::Engine &engine() override { return session_->engine(); }
+
+private:
+  // Runs `call` on the session with keys and values {batch, nKvHeads, nTokens, headDim}; nTokens
+  // below 0: any number. It gets that too.
+  template <class Call>
+  void withTokens(const char *op, const py::array &key, const py::array &value, py::ssize_t nTokens,
+                  const Call &call) {
+    const py::ssize_t n = nTokens >= 0 ? nTokens : key.ndim() == 4 ? key.shape(2) : 0;
+    const std::vector<py::ssize_t> expected{shape_.batch, shape_.nKvHeads, n, shape_.headDim};
+    expectShape(key, expected, op, "key");
+    expectShape(value, expected, op, "value");
+    const std::uint16_t *k = halves(key, op, "key"), *v = halves(value, op, "value");
+    locked([&](Session &session) { call(session, k, v, static_cast<unsigned>(n)); });
+  }
+  // The same with the query of an attention program, and what is to be its output.
+  template <class Call>
+  py::array withQuery(std::int64_t index, const py::array &query, const Call &call) {
+    const std::vector<PlannedAttention> &programs = session_->plan().attention;
+    if (index < 0 || index >= static_cast<std::int64_t>(programs.size()))
+      throw Error("attention: index must be in [0, " + std::to_string(programs.size()) + "), got " +
+                  std::to_string(index));
+    const auto which = static_cast<std::size_t>(index);
+    const char *const op = programs[which].kernel->op;
+    const std::vector<py::ssize_t> shape{shape_.batch, shape_.nHeads, shape_.headDim};
+    expectShape(query, shape, op, "query");
+    py::array output = newHalves(shape);
+    const std::uint16_t *q = halves(query, op, "query");
+    std::uint16_t *out = halves(output, op, "output", true);
+    locked([&](Session &session) { call(session, which, q, out); });
+    return output;
+  }
+
+  std::mutex mutex_; // taken without the GIL only, which its holder may wait for
+  Shape shape_;
+  std::unique_ptr<Session> session_;
+};
 
 } // namespace sparq
 
@@ -140,28 +158,22 @@ bool py::detail::type_caster<sparq::Attention>::load(handle source, bool) {
     return false;
   value.kernel = &sparq::kernelNamed("session", cast_op<std::string &>(kernel));
   const object given = source.attr("settings");
+  const auto read = [&](auto &settings) {
+    make_caster<std::decay_t<decltype(settings)>> caster;
+    if (!caster.load(given, convert))
+      return false;
+    settings = cast_op<decltype(settings)>(caster);
+    return true;
+  };
   const sparq::Takes takes = value.kernel->takes;
-  const bool takesSparq = takes == sparq::Takes::sparq, takesWindow = takes == sparq::Takes::window;
-  const char *const wanted = takesSparq ? "SparqSettings" : takesWindow ? "WindowSettings" : "None";
-  make_caster<sparq::SparqSettings> settings;
-  make_caster<sparq::WindowSettings> window;
-  const bool none = given.is_none(), isSettings = !none && settings.load(given, convert),
-             isWindow = !none && window.load(given, convert);
-  const bool other = takesSparq ? isWindow && !isSettings : takesWindow && isSettings;
-  if (none == (takesSparq || takesWindow) || other)
-    throw sparq::Error("session: settings of " + std::string(value.kernel->name) + " must be " +
-                       wanted + ", got " + std::string(str(given)));
-  if (takesSparq) {
-    if (!isSettings)
-      return false;
-    value.settings = cast_op<sparq::SparqSettings &>(settings);
-  }
-  if (takesWindow) {
-    if (!isWindow)
-      return false;
-    value.window = cast_op<sparq::WindowSettings &>(window);
-  }
-  return true;
+  const bool sparq = takes == sparq::Takes::sparq, window = takes == sparq::Takes::window;
+  if (sparq ? read(value.settings) : window ? read(value.window) : given.is_none())
+    return true;
+  throw sparq::Error("session: settings of " + std::string(value.kernel->name) + " must be " +
+                     (sparq    ? "SparqSettings"
+                      : window ? "WindowSettings"
+                               : "None") +
+                     ", got " + std::string(str(given)));
 }
 
 bool py::detail::type_caster<sparq::DeviceOptions>::load(handle source, bool) {

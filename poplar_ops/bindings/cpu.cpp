@@ -11,6 +11,7 @@
 #include <pybind11/stl.h>
 
 namespace py = pybind11;
+using namespace py::literals;
 using namespace sparq::cpu;
 
 PYBIND11_MODULE(_cpu, m) {
@@ -32,8 +33,8 @@ PYBIND11_MODULE(_cpu, m) {
   bindPrompt(m);
 
   py::class_<StreamSum>(m, "StreamSum")
-      .def(py::init<std::int64_t, std::int64_t, const std::string &>(), py::arg("n_bytes"),
-           py::kw_only(), py::arg("n_threads") = 0, py::arg("isa") = "auto")
-      .def("run", &StreamSum::run, py::arg("offset"), py::arg("n_bytes"),
+      .def(py::init<std::int64_t, std::int64_t, const std::string &>(), "n_bytes"_a, py::kw_only(),
+           "n_threads"_a = 0, "isa"_a = "auto")
+      .def("run", &StreamSum::run, "offset"_a, "n_bytes"_a,
            py::call_guard<py::gil_scoped_release>());
 }

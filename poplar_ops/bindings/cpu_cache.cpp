@@ -11,6 +11,7 @@
 #include <pybind11/typing.h>
 
 namespace py = pybind11;
+using namespace py::literals;
 using namespace sparq::cpu;
 using sparq::CacheSpec;
 using sparq::Error;
@@ -227,18 +228,18 @@ void addStep(KVCache &cache, std::size_t element,
 
 void bindCache(py::module_ &m) {
   py::class_<KVCache>(m, "KVCache")
-      .def(py::init<const CacheSpec &, std::int64_t, const std::string &>(), py::arg("spec"),
-           py::kw_only(), py::arg("n_threads") = 0, py::arg("isa") = "auto")
+      .def(py::init<const CacheSpec &, std::int64_t, const std::string &>(), "spec"_a,
+           py::kw_only(), "n_threads"_a = 0, "isa"_a = "auto")
       .def_property_readonly("lengths", &KVCache::lengths)
       .def_property_readonly("n_threads", [](const KVCache &cache) { return cache.nThreads; })
       .def_property_readonly("isa", [](const KVCache &cache) { return cache.kernels.name; })
       .def_property_readonly(
           "key_index_bytes",
           [](const KVCache &cache) { return cache.nPairs() * cache.keyIndex.pairBytes(); })
-      .def("rows", &KVCache::rowsOf, py::arg("index"))
-      .def("append", &append, py::arg("key"), py::arg("value"), py::arg("lengths") = py::none(),
-           py::arg("check") = py::none(), py::arg("check_finite") = false)
-      .def("read", &readPositions, py::arg("start"), py::arg("stop"))
+      .def("rows", &KVCache::rowsOf, "index"_a)
+      .def("append", &append, "key"_a, "value"_a, "lengths"_a = py::none(), "check"_a = py::none(),
+           "check_finite"_a = false)
+      .def("read", &readPositions, "start"_a, "stop"_a)
       .def(
           "truncate",
           [](KVCache &cache, const Integers &lengths) {
@@ -246,7 +247,7 @@ void bindCache(py::module_ &m) {
             py::gil_scoped_release release;
             cache.truncate(data);
           },
-          py::arg("lengths"))
+          "lengths"_a)
       .def("reset", &KVCache::reset, py::call_guard<py::gil_scoped_release>())
       .def(
           "reorder",
@@ -255,18 +256,18 @@ void bindCache(py::module_ &m) {
             py::gil_scoped_release release;
             cache.reorder(data);
           },
-          py::arg("index"))
-      .def("attend", &attend, py::arg("query"), py::arg("settings") = py::none(),
-           py::arg("check") = py::none(), py::arg("check_finite") = false,
+          "index"_a)
+      .def("attend", &attend, "query"_a, "settings"_a = py::none(), "check"_a = py::none(),
+           "check_finite"_a = false,
            "SparQ or window attention, or dense attention where settings is None.")
-      .def("observe", &observe, py::arg("query"), py::arg("settings"))
+      .def("observe", &observe, "query"_a, "settings"_a)
       .def_property_readonly("n_recent", &KVCache::nRecent)
-      .def("history", &historyOf, py::arg("element"))
+      .def("history", &historyOf, "element"_a)
       .def(
           "begin_history",
           [](KVCache &cache, std::int64_t nRecent) {
             cache.beginHistory(sparq::toUnsigned("begin_history", "n_recent", nRecent));
           },
-          py::arg("n_recent"))
-      .def("add_step", &addStep, py::arg("element"), py::arg("shares"));
+          "n_recent"_a)
+      .def("add_step", &addStep, "element"_a, "shares"_a);
 }

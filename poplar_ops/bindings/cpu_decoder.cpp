@@ -16,6 +16,7 @@
 #include <tuple>
 
 namespace py = pybind11;
+using namespace py::literals;
 using namespace sparq::cpu;
 using sparq::SparqSettings;
 
@@ -183,37 +184,33 @@ void rmsNormAt(const NormAt &norm, std::uintptr_t weight, std::size_t n, std::ui
 } // namespace
 
 void bindDecoder(py::module_ &m) {
-  m.def("few_bits_product", &fewBitsProduct, py::arg("rows"), py::arg("weights"), py::arg("bits"),
-        py::arg("output"), py::arg("n_rows"), py::arg("in_features"), py::arg("out_features"),
-        py::kw_only(), py::arg("n_threads") = 0, py::arg("isa") = "auto",
+  m.def("few_bits_product", &fewBitsProduct, "rows"_a, "weights"_a, "bits"_a, "output"_a,
+        "n_rows"_a, "in_features"_a, "out_features"_a, py::kw_only(), "n_threads"_a = 0,
+        "isa"_a = "auto",
         "A linear layer's product, of bfloat16 arrays at these addresses, with weights of so many "
         "bits.");
 
-  m.def("rms_norm", &rmsNormAt, py::arg("norm"), py::arg("weight"), py::arg("n"), py::arg("input"),
-        py::arg("output"), "RMSNorm of a row of bfloat16, of arrays at these addresses.");
+  m.def("rms_norm", &rmsNormAt, "norm"_a, "weight"_a, "n"_a, "input"_a, "output"_a,
+        "RMSNorm of a row of bfloat16, of arrays at these addresses.");
 
   m.def(
       "mean_of_squares",
       [](std::size_t n, unsigned lanes, std::uintptr_t row) {
         return kernels().meanOfSquares(n, lanes, bfloat16At(row));
       },
-      py::arg("n"), py::arg("lanes"), py::arg("row"));
+      "n"_a, "lanes"_a, "row"_a);
 
-  m.def("attend_rotary", &attendRotaryAt, py::arg("waves"), py::arg("dtype"), py::arg("products"),
-        py::arg("rotary"), py::arg("output"),
+  m.def("attend_rotary", &attendRotaryAt, "waves"_a, "dtype"_a, "products"_a, "rotary"_a,
+        "output"_a,
         "A step of one layer, of arrays at these addresses; None: the caller does it in parts.");
 
   py::class_<DecoderStep>(m, "DecoderStep")
-      .def(py::init(&decoderStep), py::arg("layers"), py::arg("last_norm"), py::arg("norm"),
-           py::arg("heads"), py::arg("hidden"), py::arg("multiplier"), py::arg("activation"),
-           py::kw_only(), py::arg("isa") = "auto")
-      .def("begin", &beginStep, py::arg("n_rows"), py::arg("hidden"), py::arg("products"),
-           py::arg("n_threads"))
-      .def("next", &nextOfStep, py::arg("layer"), py::arg("n_rows"), py::arg("attended"),
-           py::arg("hidden"), py::arg("products"), py::arg("n_threads"))
-      .def("turn", &turnRows, py::arg("layer"), py::arg("rotary"), py::arg("n_rows"),
-           py::arg("products"), py::arg("n_threads"))
-      .def("run", &runStep, py::arg("layer"), py::arg("attention"), py::arg("rotaries"),
-           py::arg("n_rows"), py::arg("hidden"), py::arg("products"), py::arg("n_threads"),
-           py::arg("lengths"));
+      .def(py::init(&decoderStep), "layers"_a, "last_norm"_a, "norm"_a, "heads"_a, "hidden"_a,
+           "multiplier"_a, "activation"_a, py::kw_only(), "isa"_a = "auto")
+      .def("begin", &beginStep, "n_rows"_a, "hidden"_a, "products"_a, "n_threads"_a)
+      .def("next", &nextOfStep, "layer"_a, "n_rows"_a, "attended"_a, "hidden"_a, "products"_a,
+           "n_threads"_a)
+      .def("turn", &turnRows, "layer"_a, "rotary"_a, "n_rows"_a, "products"_a, "n_threads"_a)
+      .def("run", &runStep, "layer"_a, "attention"_a, "rotaries"_a, "n_rows"_a, "hidden"_a,
+           "products"_a, "n_threads"_a, "lengths"_a);
 }

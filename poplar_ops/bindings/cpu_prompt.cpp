@@ -12,6 +12,7 @@
 #include <tuple>
 
 namespace py = pybind11;
+using namespace py::literals;
 using namespace sparq::cpu;
 
 namespace {
@@ -77,16 +78,14 @@ void promptAttentionOfCache(const KVCache &cache, const std::string &dtype, cons
 } // namespace
 
 void bindPrompt(py::module_ &m) {
-  m.def("prompt_attention", &promptAttention, py::arg("dtype"), py::arg("query"), py::arg("key"),
-        py::arg("value"), py::arg("sizes"), py::kw_only(), py::arg("integers"), py::arg("scale"),
-        py::arg("window"), py::arg("below"), py::arg("starts"), py::arg("output"),
-        py::arg("n_threads") = 0, py::arg("isa") = "auto",
+  m.def("prompt_attention", &promptAttention, "dtype"_a, "query"_a, "key"_a, "value"_a, "sizes"_a,
+        py::kw_only(), "integers"_a, "scale"_a, "window"_a, "below"_a, "starts"_a, "output"_a,
+        "n_threads"_a = 0, "isa"_a = "auto",
         "Causal attention of a prompt. sizes: batch, n_heads, n_kv_heads, n_queries, n_keys, "
         "head_dim.");
-  m.def("prompt_attention_of_cache", &promptAttentionOfCache, py::arg("cache"), py::arg("dtype"),
-        py::arg("query"), py::arg("n_heads"), py::arg("n_queries"), py::arg("tokens"),
-        py::kw_only(), py::arg("integers"), py::arg("scale"), py::arg("window"), py::arg("below"),
-        py::arg("output"),
+  m.def("prompt_attention_of_cache", &promptAttentionOfCache, "cache"_a, "dtype"_a, "query"_a,
+        "n_heads"_a, "n_queries"_a, "tokens"_a, py::kw_only(), "integers"_a, "scale"_a, "window"_a,
+        "below"_a, "output"_a,
         "The same of the last positions of each batch element of a cache, whose queries are "
         "`tokens`: first, count.");
 }

@@ -90,13 +90,6 @@ DeviceOptions oneTile(const std::string &device) {
   return {device, device == "emulator" ? 1u : 0u};
 }
 
-NamedArrays runVertex(const std::string &name, const NamedArrays &fields,
-                      const NamedValues &settings, const std::string &device) {
-  VertexProbe vertex(name, fields, settings, 0, oneTile(device));
-  vertex.engine().run(0);
-  return vertex.arrays();
-}
-
 } // namespace
 
 void bindVertices(py::module_ &module) {
@@ -115,9 +108,6 @@ void bindVertices(py::module_ &module) {
            "device"_a = "emulator")
       .def("reset", &VertexProbe::reset, "The arrays that it was made with go to the device again.")
       .def("arrays", &VertexProbe::arrays, "Every array as the last run left it.");
-  module.def("run_vertex", &runVertex, "name"_a, "fields"_a, "settings"_a, "device"_a = "emulator",
-             "Runs one vertex with these arrays as its edges and these settings; returns every "
-             "array as the vertex left it.");
 }
 
 } // namespace sparq

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Rules that estimate a codelet in issue slots, as the compiler of an IPU would translate it. Each
-// <concept>.cycles.hpp applies them to the codelets beside it: to what their inner loops load,
-// compute and store. Prices of instructions are taken from the public back end of that compiler;
-// the overhead of a loop was fitted to published measurements. docs/device_model.md lists both.
+// <stage>.cycles.hpp applies them to codelets: to what their inner loops load, compute and store.
+// Prices of instructions are taken from the public back end of that compiler; the overhead of a
+// loop was fitted to published measurements. docs/device_model.md lists both.
 //
 // A worker issues one bundle every six tile cycles: an instruction of the main side (a load, store,
 // branch or integer instruction) beside one of floating point. Six workers fill the tile's slots.

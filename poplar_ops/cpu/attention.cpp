@@ -2,8 +2,8 @@
 #include "attention.hpp"
 
 #include "pair_attention.hpp"
-#include "schedule.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <optional>
 
@@ -70,6 +70,35 @@ private:
   PairAttention *before = nullptr, *upcoming = nullptr;
   unsigned count = 0;
 };
+
+// Shorter pairs are not worth the barriers between the steps.
+constexpr std::size_t shortestSplit = 2048;
+// The last pair may make one thread finish later than the others by this part of a thread's work.
+constexpr double imbalance = 0.12;
+
+// Who works on what: most pairs (batch element, KV head) go to one thread each, the longest first;
+// those that would leave threads idle at the end are split by blocks of positions and done by all
+// threads together. Orders `pairs`, 0 .. n - 1 in any order, by length, longest first, equal lengths
+// by number; returns how many from the front to split.
+std::size_t schedulePairs(std::uint32_t *pairs, std::size_t n, const std::size_t *lengths,
+                          unsigned nThreads) {
+  std::sort(pairs, pairs + n, [&](std::uint32_t a, std::uint32_t b) {
+    return lengths[a] != lengths[b] ? lengths[a] > lengths[b] : a < b;
+  });
+  double left = 0;
+  for (std::size_t i = 0; i < n; ++i)
+    left += static_cast<double>(lengths[pairs[i]]);
+  std::size_t split = 0;
+  for (; split < n; ++split) {
+    const std::size_t longest = lengths[pairs[split]];
+    const bool even = longest == lengths[pairs[n - 1]] && (n - split) % nThreads == 0;
+    const bool fine = static_cast<double>(longest) * nThreads <= imbalance * left;
+    if (nThreads == 1 || even || fine || longest < shortestSplit)
+      break;
+    left -= static_cast<double>(longest);
+  }
+  return split;
+}
 
 } // namespace
 

@@ -14,6 +14,9 @@
 
 namespace sparq::cpu {
 
+// Positions that are written to the columns together: one cache line.
+constexpr std::size_t linePositions = 32;
+
 class KeyIndex {
 public:
   // Throws std::bad_alloc.

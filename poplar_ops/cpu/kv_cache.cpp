@@ -5,7 +5,7 @@
 #include "arith/row_groups.hpp"
 #include "attention.hpp"
 #include "dispatch.hpp"
-#include "key_columns.hpp"
+#include "key_index.hpp"
 #include "thread_pool.hpp"
 #include "window_attention.hpp"
 

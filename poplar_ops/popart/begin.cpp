@@ -3,9 +3,8 @@
 // Begin returns its input. PopART learns of a domain only from operators in the main graph, so one
 // Begin there makes it accept the operators in branches and loop bodies.
 //   held {batch} INT32 -> lengths_out {batch} INT32, the same values
-#include "attribute_rules.hpp"
 #include "cache_op.hpp"
-#include "tensor_rules.hpp"
+#include "rules.hpp"
 
 namespace sparq_popart {
 namespace {

@@ -7,7 +7,7 @@
 #pragma once
 
 #include "cache_options.hpp"
-#include "tensor_rules.hpp"
+#include "rules.hpp"
 #include <initializer_list>
 #include <string>
 #include <vector>

@@ -5,11 +5,10 @@
 // query {batch, n_heads, head_dim}, key and value {batch, n_kv_heads, head_dim} FLOAT16, active
 // {batch} INT32; held {batch} INT32 may be missing -> output, as query, and, where the model takes
 // it, lengths_out {batch} INT32: positions held afterwards.
-#include "attribute_rules.hpp"
 #include "layer_cache.hpp"
-#include "sparq/cache_fill.hpp"
+#include "rules.hpp"
+#include "sparq/cache.hpp"
 #include "sparq/kernels.hpp"
-#include "tensor_rules.hpp"
 #include <algorithm>
 
 namespace sparq_popart {

@@ -5,10 +5,9 @@
 //   key, value {batch, n_kv_heads, n_tokens, head_dim} FLOAT16, lengths {batch} INT32; held {batch}
 //   INT32 may be missing
 //   -> lengths_out {batch} INT32: positions held afterwards
-#include "attribute_rules.hpp"
 #include "layer_cache.hpp"
-#include "sparq/cache_fill.hpp"
-#include "tensor_rules.hpp"
+#include "rules.hpp"
+#include "sparq/cache.hpp"
 
 namespace sparq_popart {
 namespace {

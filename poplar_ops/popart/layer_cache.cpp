@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layer_cache.hpp"
-#include "sparq/cache_fill.hpp"
-#include "sparq/layers.hpp"
+#include "sparq/cache.hpp"
 #include <algorithm>
 #include <mutex>
 #include <poplar/CSRFunctions.hpp>

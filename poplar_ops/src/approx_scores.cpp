@@ -1,72 +1,277 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "codelets/approx_scores.cycles.hpp"
-#include "score_columns.hpp"
+//
+// Approximate scores from key columns in streaming memory (docs/exactness.md E6.2, E9): rows come
+// to the parts that compute wave by wave, and the tail.
+#include "arith/key_index.hpp"
+#include "codelets/scores.cycles.hpp"
 #include "sparq/step_names.hpp"
-#include <poplar/Program.hpp>
+#include "stores/index.hpp"
 
 namespace sparq {
 
-using namespace poplar;
-using namespace poplar::program;
-
 namespace {
 
-// Scores from key columns of fp16, of one round.
-class ColumnScores {
+// The tail by position: {slots, nTailParts, headDim, ...}, each piece on the part that scores it.
+struct ScoredTail {
+  Tensor columns; // HALF: the piece; with an index of few bits the block that is being filled
+  Tensor index;   // UNSIGNED_INT: with an index of few bits, the piece's records
+};
+
+// Of one round. The first two are for the positions of a wave, from columns {slots, parts, rank,
+// words}; the others for the tail.
+class IndexScores {
 public:
-  ColumnScores(const Context &contextIn, const SparqSettings &settings, const Waves &wavesIn,
-               const QueryComponents &qIn, const WaveIndex &waveIn, const Scores &scoresIn)
-      : context(contextIn), graph(contextIn.graph), p(contextIn.placement()),
-        layout(contextIn.layout()), waves(wavesIn), q(qIn), wave(waveIn), scores(scoresIn),
-        g(contextIn.groupSize()), r(settings.rank) {}
+  IndexScores(const Context &contextIn, const SparqSettings &settings, const Waves &wavesIn,
+              const QueryComponents &qIn, const Scores &scoresIn)
+      : context(contextIn), layout(contextIn.layout()), waves(wavesIn), q(qIn), scores(scoresIn),
+        g(contextIn.groupSize()), r(settings.rank), bits(layout.indexBits),
+        limit(static_cast<float>(coefficientLimit(bits, r))),
+        ofWave(createCoefficients(waves.length, "")),
+        ofTail(createCoefficients(waves.tailLength, "tail_")) {}
 
-  void addScores(const ComputeSet &cs, const Tensor &columns) const {
+  void addCoefficients(const ComputeSet &cs, const Tensor &columns) const {
     for (unsigned slot = 0; slot != context.nSlots(); ++slot)
-      for (unsigned part = 0; part != p.parts && waves.room(part) != 0; ++part)
-        addVertex(graph, cs, "sparq::ApproxScores", context.tile(slot, part),
-                  {{"wave", wave.on(slot, part)},
-                   {"columns", columns[slot][part].flatten()},
-                   {"selectedQuery", q.selectedQuery[slot][part]},
-                   {"inverseTemperature", q.inverseTemperature[slot][part]},
-                   {"scores", scores.weights[slot][part].flatten()}},
-                  {{"groupSize", g},
-                   {"rank", r},
-                   {"length", waves.length},
-                   {"nPositions", waves.room(part)},
-                   {"partPositions", waves.partPositions()}},
-                  cycles::approxScores(waves.room(part), g, r));
+      for (unsigned part = 0; part != context.parts() && waves.room(part) != 0; ++part)
+        coefficientVertex(cs, "sparq::BlockCoefficients", slot, part, ofWave, waves.length,
+                          waves.room(part), "columns"_f = columns[slot][part],
+                          "nBlocks"_f = waves.room(part) / blockSize);
   }
-
+  void addScores(const ComputeSet &cs, const WaveIndex &wave, const Tensor &columns) const {
+    for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+      for (unsigned part = 0; part != context.parts() && waves.room(part) != 0; ++part)
+        scoreVertex(cs, "sparq::IndexScores", slot, part, ofWave, waves.length, waves.room(part),
+                    "wave"_f = wave.on(slot, part), "columns"_f = columns[slot][part],
+                    "nBlocks"_f = waves.room(part) / blockSize, "length"_f = waves.length);
+  }
+  void addTailCoefficients(const ComputeSet &cs, const ScoredTail &tail) const {
+    for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+      for (unsigned i = 0; i != layout.nTailParts(); ++i) {
+        const unsigned part = layout.tailFirst + i;
+        coefficientVertex(cs, "sparq::TailCoefficients", slot, part, ofTail, waves.tailLength,
+                          waves.tailLength, "filled"_f = context.filled(slot, part),
+                          "tailIndex"_f = tail.index[slot][i],
+                          "components"_f = q.components[slot][part], "piece"_f = i,
+                          "tailLength"_f = waves.tailLength, "chunk"_f = layout.chunk);
+      }
+  }
+  // A full piece has no open block; one that is not full has a block less to decode, which costs
+  // about as much as the open block in its place.
   void addTailScores(const ComputeSet &cs, const ScoredTail &tail) const {
     for (unsigned slot = 0; slot != context.nSlots(); ++slot)
       for (unsigned i = 0; i != layout.nTailParts(); ++i) {
         const unsigned part = layout.tailFirst + i;
-        addVertex(graph, cs, "sparq::TailScores", context.tile(slot, part),
-                  {{"tail", tail.columns[slot][i].flatten()},
-                   {"components", q.components[slot][part]},
-                   {"selectedQuery", q.selectedQuery[slot][part]},
-                   {"inverseTemperature", q.inverseTemperature[slot][part]},
-                   {"scores", scores.weights[slot][part].flatten()}},
-                  {{"groupSize", g},
-                   {"rank", r},
-                   {"tailLength", waves.tailLength},
-                   {"tailBegin", waves.nWaves * waves.length},
-                   {"partPositions", waves.partPositions()}},
-                  cycles::tailScores(waves.tailLength, g, r));
+        scoreVertex(cs, "sparq::TailIndexScores", slot, part, ofTail, waves.tailLength,
+                    waves.tailLength, "filled"_f = context.filled(slot, part),
+                    "tailIndex"_f = tail.index[slot][i], "tail"_f = tail.columns[slot][i],
+                    "components"_f = q.components[slot][part],
+                    "selectedQuery"_f = q.selectedQuery[slot][part], "piece"_f = i,
+                    "tailLength"_f = waves.tailLength, "chunk"_f = layout.chunk,
+                    "tailBegin"_f = waves.nWaves * waves.length);
       }
   }
 
 private:
+  struct Coefficients {
+    Tensor coefficients;   // {slots, parts, blocks, groupSize, rank} INT
+    Tensor units, offsets; // {slots, parts, blocks, groupSize} FLOAT
+  };
+  IndexScores::Coefficients createCoefficients(unsigned length, const std::string &name) const {
+    const std::size_t nBlocks = length / blockSize;
+    const auto create = [&](const Type &type, std::vector<std::size_t> shape, const char *what) {
+      return context.perPart(type, shape, (name + what).c_str());
+    };
+    return {create(INT, {nBlocks, g, r}, "coefficients"), create(FLOAT, {nBlocks, g}, "units"),
+            create(FLOAT, {nBlocks, g}, "offsets")};
+  }
+  unsigned columnWords(unsigned positions) const {
+    return static_cast<unsigned>(layout.columnElements(positions));
+  }
+  // Adds one vertex for so many positions, of which there is room for `length`, with what all such
+  // have.
+  template <class... Some>
+  void coefficientVertex(const ComputeSet &cs, const char *type, unsigned slot, unsigned part,
+                         const Coefficients &of, unsigned length, unsigned positions,
+                         const Some &...fields) const {
+    context.addVertex(cs, type, slot, part, cycles::blockCoefficients(positions / blockSize, g, r),
+                      fields..., "selectedQuery"_f = q.selectedQuery[slot][part],
+                      "coefficients"_f = of.coefficients[slot][part],
+                      "units"_f = of.units[slot][part], "offsets"_f = of.offsets[slot][part],
+                      "groupSize"_f = g, "rank"_f = r, "indexBits"_f = bits,
+                      "columnWords"_f = columnWords(length), "limit"_f = limit);
+  }
+  template <class... Some>
+  void scoreVertex(const ComputeSet &cs, const char *type, unsigned slot, unsigned part,
+                   const Coefficients &of, unsigned length, unsigned positions,
+                   const Some &...fields) const {
+    context.addVertex(cs, type, slot, part, cycles::indexScores(positions / blockSize, g, r, bits),
+                      fields..., "coefficients"_f = of.coefficients[slot][part],
+                      "units"_f = of.units[slot][part], "offsets"_f = of.offsets[slot][part],
+                      "inverseTemperature"_f = q.inverseTemperature[slot][part],
+                      "scores"_f = scores.weights[slot][part], "groupSize"_f = g, "rank"_f = r,
+                      "indexBits"_f = bits, "columnWords"_f = columnWords(length),
+                      "partPositions"_f = waves.partPositions());
+  }
+
   const Context &context;
-  Graph &graph;
-  const Placement &p;
   const CacheLayout &layout;
   const Waves &waves;
   const QueryComponents &q;
-  const WaveIndex &wave;
   const Scores &scores;
-  const unsigned g, r;
+  const unsigned g, r, bits;
+  const float limit;
+  const Coefficients ofWave, ofTail;
 };
+
+// Pairs of tensors of one type, for one copy.
+struct Moves {
+  std::vector<Tensor> from, to;
+  void add(const Tensor &source, const Tensor &target) {
+    from.push_back(source.flatten());
+    to.push_back(target.flatten());
+  }
+  void copy(const Context &context, const DebugContext &dc) const {
+    context.copy(concat(from), concat(to), dc);
+  }
+};
+
+// The rows of the query's components, each of one chunk of positions, in streaming memory.
+class ColumnRows {
+public:
+  // components: {slots, parts, rank} UNSIGNED_INT
+  ColumnRows(const Context &contextIn, const Waves &wavesIn, const WaveIndex &waveIn,
+             Tensor componentsIn)
+      : context(contextIn), p(contextIn.placement()), layout(contextIn.layout()), waves(wavesIn),
+        wave(waveIn), components(std::move(componentsIn)),
+        rank(static_cast<unsigned>(components.dim(2))),
+        rowSize(layout.columnElements(layout.chunk)), chunksPerWave(waves.stride / layout.chunk),
+        nOwn((chunksPerWave + p.parts - 1) / p.parts), landing(createLanding()),
+        // Chunk c of a wave: its row numbers on part c / nOwn. {slots, chunks, rank}
+        offsets(context.sliced(UNSIGNED_INT, chunksPerWave, nOwn, rank, "columns_offsets")) {}
+
+  void addOffsets(const ComputeSet &cs) const {
+    for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+      for (unsigned first = 0, part = 0; first < chunksPerWave; first += nOwn, ++part) {
+        const unsigned own = std::min(nOwn, chunksPerWave - first);
+        context.addVertex(
+            cs, "sparq::ColumnOffsets", slot, part, cycles::columnOffsets(own, rank),
+            "wave"_f = wave.on(slot, part), "layer"_f = context.cache.layer[slot][part],
+            "components"_f = components[slot][part],
+            "offsets"_f = offsets[slot].slice(first, first + own), "rank"_f = rank, "nOwn"_f = own,
+            "firstChunk"_f = first, "chunksPerWave"_f = chunksPerWave,
+            "nChunks"_f = layout.nChunks(), "layerRows"_f = KeyColumns::layerRows(context.cache),
+            "rowBase"_f = static_cast<unsigned>(layout.columnRow(context.task(slot), 0, 0)));
+      }
+  }
+  // Adds the remote copy of a wave to `body`.
+  void read(const RemoteBuffer &buffer, Sequence &body, const char *name) const {
+    context.cache.lockstep->read(
+        buffer,
+        context.active(landing).reshape(
+            {std::size_t(context.nSlots()) * chunksPerWave * rank, rowSize}),
+        context.active(offsets).flatten(), body, {context.dc, name});
+  }
+  // From where they land to the parts that compute: {slots, parts, rank, a part's positions}.
+  void spread(Moves &moves, const Tensor &columns) const {
+    for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
+      const Tensor byComponent =
+          landing[slot].dimShuffle({1, 0, 2}).reshape({rank, chunksPerWave * rowSize});
+      for (unsigned part = 0; part != p.parts && waves.room(part) != 0; ++part) {
+        const std::size_t first = layout.columnElements(part * waves.length),
+                          room = layout.columnElements(waves.room(part));
+        moves.add(byComponent.slice(first, first + room, 1), columns[slot][part].slice(0, room, 1));
+      }
+    }
+  }
+  Tensor createColumns() const {
+    return context.perPart(columnType(layout), {rank, layout.columnElements(waves.length)},
+                           "columns");
+  }
+
+private:
+  // Rows land wherever there is room, all tiles alike: a remote copy is fastest when it is spread
+  // wide. {slots, chunks, rank, row}
+  Tensor createLanding() const {
+    return context.once("columns_landing", [&] {
+      Graph &graph = context.graph;
+      const Tensor t =
+          graph.addVariable(columnType(layout), {p.slots, chunksPerWave, rank, rowSize},
+                            {context.dc, "columns_landing"});
+      const std::size_t n = std::size_t(p.slots) * chunksPerWave * rank,
+                        nTiles = graph.getTarget().getNumTiles();
+      const std::size_t rowsPerTile = (n + nTiles - 1) / nTiles;
+      Graph::TileToTensorMapping mapping(nTiles);
+      for (std::size_t row = 0, tile = 0; row < n; row += rowsPerTile, ++tile)
+        mapping[tile].emplace_back(row * rowSize, std::min(row + rowsPerTile, n) * rowSize);
+      graph.setTileMapping(t, mapping);
+      return t;
+    });
+  }
+
+  const Context &context;
+  const Placement &p;
+  const CacheLayout &layout;
+  const Waves &waves;
+  const WaveIndex &wave;
+  const Tensor components;
+  const unsigned rank;
+  const std::size_t rowSize;
+  const unsigned chunksPerWave;
+  const unsigned nOwn; // chunks that a part addresses
+  Tensor landing, offsets;
+};
+
+// The tail, by position, on the parts that score it.
+class TailColumns {
+public:
+  TailColumns(const Index &storeIn, const Context &contextIn)
+      : store(storeIn), context(contextIn), layout(contextIn.layout()) {
+    const std::size_t d = context.headDim();
+    tail_.columns = context.begin(createPieces(HALF, {d, layout.scoredWidth()}, "scored_tail"));
+    if (layout.quantised())
+      tail_.index = context.begin(createPieces(
+          columnType(layout), {d, layout.columnElements(layout.tailLength)}, "scored_tail_index"));
+  }
+
+  // From where it is kept: `byPiece` is what is cut up, fp16 columns of the chunk, or records.
+  void gather(Moves &byPiece) const {
+    const bool quantised = layout.quantised();
+    const Tensor &kept = quantised ? store.records() : store.tail();
+    const Tensor &pieces = quantised ? tail_.index : tail_.columns;
+    const std::size_t size = pieces.dim(3), row = kept.dim(2);
+    for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+      for (std::size_t i = 0, begin = 0; i != layout.nTailParts(); ++i, begin += size) {
+        const std::size_t end = std::min(begin + size, row);
+        byPiece.add(kept[context.task(slot)].slice(begin, end, 1),
+                    pieces[slot][i].slice(0, end - begin, 1));
+      }
+  }
+  // The block that is being filled, to every piece.
+  void gatherOpenBlock(Moves &moves) const {
+    for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+      for (unsigned i = 0; i != layout.nTailParts(); ++i)
+        moves.add(store.tail()[context.task(slot)], tail_.columns[slot][i]);
+  }
+
+  const ScoredTail &tail() const { return tail_; }
+
+private:
+  // A tensor {slots, nTailParts, shape...} with each piece on the part that scores it.
+  Tensor createPieces(const Type &type, const std::vector<std::size_t> &shape,
+                      const char *name) const {
+    return context.onParts(type, layout.nTailParts(), shape, name,
+                           [&](unsigned i) { return layout.tailFirst + i; });
+  }
+
+  const Index &store;
+  const Context &context;
+  const CacheLayout &layout;
+  ScoredTail tail_;
+};
+
+// Whether the tail is scored beside the only wave: one wave, and other parts have the tail.
+bool tailBeside(const CacheLayout &layout, const Waves &waves) {
+  return waves.nWaves == 1 && layout.tailFirst >= waves.nWaveParts();
+}
 
 } // namespace
 
@@ -107,10 +312,30 @@ void KeyColumns::score(const Context &context, const SparqSettings &settings, co
     index.addScores(score, wave, columns);
     index.addTailScores(forTail(score, steps::tailScores), tail.tail());
   } else {
-    const ColumnScores fp16(context, settings, waves, q, wave, scores);
-    const ComputeSet score = inner.execute(steps::approxScores);
-    fp16.addScores(score, columns);
-    fp16.addTailScores(forTail(score, steps::tailScores), tail.tail());
+    const unsigned g = context.groupSize(), r = settings.rank;
+    const ComputeSet score = inner.execute(steps::approxScores),
+                     ofTail = forTail(score, steps::tailScores);
+    for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+      for (unsigned part = 0; part != context.parts(); ++part) {
+        const Fields both{"selectedQuery"_f = q.selectedQuery[slot][part],
+                          "inverseTemperature"_f = q.inverseTemperature[slot][part],
+                          "scores"_f = scores.weights[slot][part],
+                          "groupSize"_f = g,
+                          "rank"_f = r,
+                          "partPositions"_f = waves.partPositions()};
+        if (waves.room(part) != 0)
+          context.addVertex(score, "sparq::ApproxScores", slot, part,
+                            cycles::approxScores(waves.room(part), g, r), both,
+                            "wave"_f = wave.on(slot, part), "columns"_f = columns[slot][part],
+                            "length"_f = waves.length, "nPositions"_f = waves.room(part));
+        const unsigned piece = part - layout.tailFirst;
+        if (part >= layout.tailFirst && piece < layout.nTailParts())
+          context.addVertex(
+              ofTail, "sparq::TailScores", slot, part, cycles::tailScores(waves.tailLength, g, r),
+              both, "tail"_f = tail.tail().columns[slot][piece],
+              "components"_f = q.components[slot][part], "tailLength"_f = waves.tailLength,
+              "tailBegin"_f = waves.nWaves * waves.length);
+      }
   }
   addWaveLoop(context, waves, wave, body);
   context.program.add(behind);

@@ -1,13 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sparq/cache.hpp"
-#include "codelets/cache_append.cycles.hpp"
-#include "layer_moves.hpp"
+#include "codelets/cache.cycles.hpp"
 #include "stores/store.hpp"
 
 namespace sparq {
-
-using namespace poplar;
-using namespace poplar::program;
 
 namespace {
 
@@ -15,11 +11,10 @@ namespace {
 void addLayerNumber(Graph &graph, Cache &cache) {
   const Placement &p = cache.plan.placement;
   if (cache.layout().nLayers != 1) {
-    cache.layerNumber = graph.addVariable(UNSIGNED_INT, {}, {cache.name + "/layer_number"});
-    graph.setTileMapping(cache.layerNumber, 0);
+    cache.layerNumber = addOnTile(graph, 0, UNSIGNED_INT, {}, {cache.name + "/layer_number"});
     if (cache.lockstep->nIpus() != 1) // programs for another IPU load and store some layer here too
       graph.setInitialValue(cache.layerNumber, 0u);
-    cache.layer = addPerPart(graph, p, UNSIGNED_INT, p.parts, {}, {cache.name + "/layer"});
+    cache.layer = addOnParts(graph, p, UNSIGNED_INT, p.slots, p.parts, {}, {cache.name + "/layer"});
     return;
   }
   cache.layer = addZeroPerPart(graph, p, {cache.name + "/layer"});
@@ -97,19 +92,17 @@ void append(Graph &graph, const Cache &cache, const Tensor &key, const Tensor &v
   unsigned unit = 1;
   for (const auto &store : cache.stores)
     unit = std::max(unit, store->unit(cache.layout()));
-  const ComputeSet beside = cache.lockstep->addComputeSet(graph, {dc, "append_tail"}),
-                   advance = cache.lockstep->addComputeSet(graph, {dc, "advance"});
-  for (unsigned task = 0; task != nTasks; ++task) {
+  const ComputeSet beside = step.execute("append_tail");
+  for (unsigned task = 0; task != nTasks; ++task)
     for (const auto &store : cache.stores)
       store->addAppend(step, beside, task);
-    addVertex(graph, advance, "sparq::AdvanceLength", p.home(task % p.slots),
-              {{"filled", cache.filled[task]}, {"active", step.active[task]}, {"full", full[task]}},
-              {{"chunk", unit}}, cycles::advanceLength());
-  }
-  program.add(Execute(beside, {dc, "append_tail"}));
   for (const auto &store : cache.stores)
     store->appendNewest(step);
-  program.add(Execute(advance, {dc, "advance"}));
+  const ComputeSet advance = step.execute("advance");
+  for (unsigned task = 0; task != nTasks; ++task)
+    addVertex(graph, advance, "sparq::AdvanceLength", p.home(task % p.slots),
+              cycles::advanceLength(), "filled"_f = cache.filled[task],
+              "active"_f = step.active[task], "full"_f = full[task], "chunk"_f = unit);
   for (const auto &store : cache.stores)
     store->appended(step, full);
 }

@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sparq/cache_fill.hpp"
-#include "codelets/cache_fill.cycles.hpp"
+#include "codelets/cache.cycles.hpp"
+#include "sparq/cache.hpp"
 #include "stores/store.hpp"
 #include <algorithm>
 
 namespace sparq {
-
-using namespace poplar;
-using namespace poplar::program;
 
 namespace {
 
@@ -28,16 +25,14 @@ public:
   }
 
   void add(Sequence &program) {
-    const ComputeSet cs = cache.lockstep->addComputeSet(graph, {dc, "fill_lengths"});
+    const ComputeSet cs = cache.lockstep->execute(graph, program, {dc, "fill_lengths"});
     for (unsigned b = 0; b != shape.batch; ++b) {
       const unsigned home = p.home(b * shape.nKvHeads % p.slots);
       graph.setTileMapping(held[b], home);
       graph.setTileMapping(replace[b], home);
-      addVertex(graph, cs, "sparq::FillLength", home,
-                {{"length", lengths[b]}, {"held", held[b]}, {"replace", replace[b]}},
-                {{"nTokens", nTokens()}}, cycles::fillLength());
+      addVertex(graph, cs, "sparq::FillLength", home, cycles::fillLength(), "length"_f = lengths[b],
+                "held"_f = held[b], "replace"_f = replace[b], "nTokens"_f = nTokens());
     }
-    program.add(Execute(cs, {dc, "fill_lengths"}));
     for (unsigned b = 0; b != shape.batch; ++b)
       program.add(If(replace[b], element(b), Sequence(), {dc, "fill"}));
     for (const auto &store : cache.stores)
@@ -62,8 +57,7 @@ private:
 
   void addStep(Sequence &program, unsigned b, unsigned firstTask, unsigned nTasks, unsigned begin) {
     const unsigned end = std::min(begin + stepLength, nTokens());
-    const ComputeSet offsets = cache.lockstep->addComputeSet(graph, {dc, "fill_offsets"});
-    program.add(Execute(offsets, {dc, "fill_offsets"}));
+    const ComputeSet offsets = cache.lockstep->execute(graph, program, {dc, "fill_offsets"});
     FillStep step{{graph, cache, program, dc},
                   variables,
                   held[b],
@@ -138,15 +132,14 @@ Tensor activeTokens(Graph &graph, const Cache &cache, const Tensor &requested, S
   const Placement &p = cache.plan.placement;
   checkTensor("append", "active", requested, INT, {shape.batch});
   const Tensor active = graph.addVariable(UNSIGNED_INT, {shape.batch}, {dc, "active"});
-  const ComputeSet cs = cache.lockstep->addComputeSet(graph, {dc, "active"});
+  const ComputeSet cs = cache.lockstep->execute(graph, program, {dc, "active"});
   for (unsigned b = 0; b != shape.batch; ++b) {
     const unsigned task = b * shape.nKvHeads, home = p.home(task % p.slots);
     graph.setTileMapping(active[b], home);
-    addVertex(graph, cs, "sparq::ActiveToken", home,
-              {{"requested", requested[b]}, {"filled", cache.filled[task]}, {"active", active[b]}},
-              {{"capacity", shape.capacity}}, cycles::activeToken());
+    addVertex(graph, cs, "sparq::ActiveToken", home, cycles::activeToken(),
+              "requested"_f = requested[b], "filled"_f = cache.filled[task], "active"_f = active[b],
+              "capacity"_f = shape.capacity);
   }
-  program.add(Execute(cs, {dc, "active"}));
   return active;
 }
 

@@ -22,12 +22,12 @@ std::string ownDirectory() {
 
 } // namespace
 
-std::string codeletsPath(const std::string &directory) {
+std::string codeletsPath() {
   std::vector<std::string> tried;
   const char *const environment = std::getenv("SPARQ_CODELETS");
   const bool isNamed = environment && *environment;
-  for (const std::string &candidate : {directory, isNamed ? environment : ownDirectory(),
-                                       std::string(isNamed ? "" : SPARQ_CODELETS_DIR)}) {
+  for (const std::string &candidate :
+       {isNamed ? environment : ownDirectory(), std::string(isNamed ? "" : SPARQ_CODELETS_DIR)}) {
     if (candidate.empty())
       continue;
     const std::string path = candidate + "/" + codeletFile;
@@ -43,9 +43,9 @@ std::string codeletsPath(const std::string &directory) {
   throw Error(message);
 }
 
-void addCodelets(poplar::Graph &graph, const std::string &directory) {
+void addCodelets(poplar::Graph &graph) {
   if (!graph.hasCodelet("sparq::Combine"))
-    graph.addCodelets(codeletsPath(directory));
+    graph.addCodelets(codeletsPath());
 }
 
 } // namespace sparq

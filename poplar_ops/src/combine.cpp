@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "combine.hpp"
-#include "codelets/combine.cycles.hpp"
-#include "stores/value_sum.hpp"
+#include "codelets/attention.cycles.hpp"
+#include "stores/rows.hpp"
 
 namespace sparq {
-
-using namespace poplar;
-using namespace poplar::program;
 
 namespace {
 
@@ -30,17 +27,14 @@ void combine(const Context &context, bool meanValue, const Gathered &gathered, c
   const unsigned nBlocks = static_cast<unsigned>(gathered.partials.dim(1));
   onSlices(context, [&](const ComputeSet &cs, unsigned slot, unsigned slice, unsigned first,
                         unsigned end) {
-    addVertex(
-        context.graph, cs, "sparq::Combine", context.tile(slot, slice),
-        {{"filled", context.filled(slot, slice)},
-         {"partials", gathered.partials[slot].slice(first, end, 2).flatten()},
-         {"sums", gathered.sums[slot]},
-         {"approxSums", gathered.approxSums[slot]},
-         {"totals", scores.sums[slot][slice]},
-         {"valueSum", storeOf<ValueSum>(context.cache).sum()[context.task(slot)].slice(first, end)},
-         {"output", output[slot].slice(first, end, 1).flatten()}},
-        {{"nBlocks", nBlocks}, {"groupSize", g}, {"width", end - first}, {"meanValue", meanValue}},
-        cycles::combine(nBlocks, end - first, g));
+    context.addVertex(
+        cs, "sparq::Combine", slot, slice, cycles::combine(nBlocks, end - first, g),
+        "filled"_f = context.filled(slot, slice),
+        "partials"_f = gathered.partials[slot].slice(first, end, 2), "sums"_f = gathered.sums[slot],
+        "approxSums"_f = gathered.approxSums[slot], "totals"_f = scores.sums[slot][slice],
+        "valueSum"_f = storeOf<ValueSum>(context.cache).sum()[context.task(slot)].slice(first, end),
+        "output"_f = output[slot].slice(first, end, 1), "nBlocks"_f = nBlocks, "groupSize"_f = g,
+        "width"_f = end - first, "meanValue"_f = meanValue);
   });
 }
 
@@ -49,12 +43,12 @@ void combineList(const Context &context, const Gathered &gathered, const Tensor 
   const unsigned nBlocks = static_cast<unsigned>(gathered.partials.dim(1));
   onSlices(context,
            [&](const ComputeSet &cs, unsigned slot, unsigned slice, unsigned first, unsigned end) {
-             addVertex(context.graph, cs, "sparq::CombineList", context.tile(slot, slice),
-                       {{"partials", gathered.partials[slot].slice(first, end, 2).flatten()},
-                        {"sums", gathered.sums[slot]},
-                        {"output", output[slot].slice(first, end, 1).flatten()}},
-                       {{"nBlocks", nBlocks}, {"groupSize", g}, {"width", end - first}},
-                       cycles::combineList(nBlocks, end - first, g));
+             context.addVertex(cs, "sparq::CombineList", slot, slice,
+                               cycles::combineList(nBlocks, end - first, g),
+                               "partials"_f = gathered.partials[slot].slice(first, end, 2),
+                               "sums"_f = gathered.sums[slot],
+                               "output"_f = output[slot].slice(first, end, 1),
+                               "nBlocks"_f = nBlocks, "groupSize"_f = g, "width"_f = end - first);
            });
 }
 
@@ -63,11 +57,11 @@ void combineDense(const Context &context, const Tensor &accumulator, const Score
   const unsigned g = context.groupSize();
   onSlices(context, [&](const ComputeSet &cs, unsigned slot, unsigned slice, unsigned first,
                         unsigned end) {
-    addVertex(context.graph, cs, "sparq::CombineDense", context.tile(slot, slice),
-              {{"accumulator", accumulator[slot].slice(first, end, 1).flatten()},
-               {"sums", scores.sums[slot][slice]},
-               {"output", output[slot].slice(first, end, 1).flatten()}},
-              {{"groupSize", g}, {"width", end - first}}, cycles::combineDense(end - first, g));
+    context.addVertex(cs, "sparq::CombineDense", slot, slice, cycles::combineDense(end - first, g),
+                      "accumulator"_f = accumulator[slot].slice(first, end, 1),
+                      "sums"_f = scores.sums[slot][slice],
+                      "output"_f = output[slot].slice(first, end, 1), "groupSize"_f = g,
+                      "width"_f = end - first);
   });
 }
 

@@ -8,10 +8,10 @@
 namespace sparq {
 
 void combine(const Context &context, bool meanValue, const Gathered &gathered, const Scores &scores,
-             const poplar::Tensor &output);
+             const Tensor &output);
 // Without approximate weights: over the list alone.
-void combineList(const Context &context, const Gathered &gathered, const poplar::Tensor &output);
-void combineDense(const Context &context, const poplar::Tensor &accumulator, const Scores &scores,
-                  const poplar::Tensor &output);
+void combineList(const Context &context, const Gathered &gathered, const Tensor &output);
+void combineDense(const Context &context, const Tensor &accumulator, const Scores &scores,
+                  const Tensor &output);
 
 } // namespace sparq

@@ -1,30 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "context.hpp"
-#include "codelets/cache_append.cycles.hpp"
-#include "codelets/cycles.hpp"
-#include "codelets/waves.cycles.hpp"
+#include "codelets/cache.cycles.hpp"
 #include "sparq/step_names.hpp"
 #include <limits>
 
 namespace sparq {
 
-using namespace poplar;
-using namespace poplar::program;
+Tensor addOnTile(Graph &graph, unsigned tile, const Type &type,
+                 const std::vector<std::size_t> &shape, const DebugContext &dc) {
+  const Tensor tensor = graph.addVariable(type, shape, dc);
+  graph.setTileMapping(tensor, tile);
+  return tensor;
+}
 
-Tensor addPerPart(Graph &graph, const Placement &placement, const Type &type, unsigned nParts,
-                  const std::vector<std::size_t> &shape, const DebugContext &dc) {
-  std::vector<std::size_t> full{placement.slots, nParts};
+Tensor addOnParts(Graph &graph, const Placement &placement, const Type &type, unsigned nOuter,
+                  unsigned n, const std::vector<std::size_t> &shape, const DebugContext &dc,
+                  const PartOf &partOf) {
+  std::vector<std::size_t> full{nOuter, n};
   std::size_t each = 1;
-  for (const std::size_t n : shape) {
-    full.push_back(n);
-    each *= n;
+  for (const std::size_t extent : shape) {
+    full.push_back(extent);
+    each *= extent;
   }
   const Tensor tensor = graph.addVariable(type, full, dc);
   Graph::TileToTensorMapping mapping(graph.getTarget().getNumTiles());
-  for (unsigned slot = 0; slot != placement.slots; ++slot)
-    for (unsigned part = 0; part != nParts; ++part) {
-      const std::size_t begin = (std::size_t(slot) * nParts + part) * each;
-      mapping[placement.tile(slot, part % placement.parts)].emplace_back(begin, begin + each);
+  for (unsigned outer = 0; outer != nOuter; ++outer)
+    for (unsigned i = 0; i != n; ++i) {
+      const std::size_t begin = (std::size_t(outer) * n + i) * each;
+      const unsigned part = (partOf ? partOf(i) : i) % placement.parts;
+      mapping[placement.tile(outer % placement.slots, part)].emplace_back(begin, begin + each);
     }
   graph.setTileMapping(tensor, mapping);
   return tensor;
@@ -54,23 +58,11 @@ Tensor addSliced(Graph &graph, const Placement &placement, const Type &type, uns
   return tensor;
 }
 
-Tensor addOnParts(Graph &graph, const Placement &placement, const Type &type, unsigned n,
-                  const std::vector<std::size_t> &shape, const DebugContext &dc,
-                  unsigned firstPart) {
-  std::vector<std::size_t> full{placement.nTasks, n};
-  full.insert(full.end(), shape.begin(), shape.end());
-  const Tensor t = graph.addVariable(type, full, dc);
-  for (unsigned task = 0; task != placement.nTasks; ++task)
-    for (unsigned i = 0; i != n; ++i)
-      graph.setTileMapping(
-          t[task][i], placement.tile(task % placement.slots, (firstPart + i) % placement.parts));
-  return t;
-}
-
-Tensor Context::perPart(const Type &type, const std::vector<std::size_t> &shape,
-                        const char *name) const {
-  return once(name,
-              [&] { return addPerPart(graph, placement(), type, parts(), shape, {dc, name}); });
+Tensor Context::onParts(const Type &type, unsigned n, const std::vector<std::size_t> &shape,
+                        const std::string &name, const PartOf &partOf) const {
+  return once(name, [&] {
+    return addOnParts(graph, placement(), type, placement().slots, n, shape, {dc, name}, partOf);
+  });
 }
 
 WaveIndex Context::waveIndex(unsigned nWaves) const {
@@ -79,11 +71,7 @@ WaveIndex Context::waveIndex(unsigned nWaves) const {
     wave.zero =
         once("only_wave", [&] { return addZeroPerPart(graph, placement(), {dc, "only_wave"}); });
   else
-    wave.counter = once("wave", [&] {
-      const Tensor t = graph.addVariable(UNSIGNED_INT, {}, {dc, "wave"});
-      graph.setTileMapping(t, 0);
-      return t;
-    });
+    wave.counter = onTile(0, UNSIGNED_INT, {}, "wave");
   return wave;
 }
 
@@ -130,11 +118,11 @@ static Tensor longestRow(const Context &context, const Waves &waves) {
   return context.once("longest_row_" + std::to_string(context.round), [&] {
     const unsigned nSlots = context.nSlots(), first = context.task(0);
     const Tensor t =
-        context.graph.addVariable(UNSIGNED_INT, {cycles::nWorkers}, {context.dc, "longest_row"});
-    context.graph.setTileMapping(t, 0);
+        addOnTile(context.graph, 0, UNSIGNED_INT, {cycles::nWorkers}, {context.dc, "longest_row"});
     addVertex(context.graph, context.execute("longest_row"), "sparq::LongestRow", 0,
-              {{"filled", context.cache.filled.slice(first, first + nSlots, 0)}, {"longest", t}},
-              {{"nSlots", nSlots}, {"chunk", waves.chunk}}, cycles::longestRow(nSlots));
+              cycles::longestRow(nSlots),
+              "filled"_f = context.cache.filled.slice(first, first + nSlots, 0), "longest"_f = t,
+              "nSlots"_f = nSlots, "chunk"_f = waves.chunk);
     return t;
   });
 }
@@ -152,15 +140,11 @@ void addWaveLoop(const Context &context, const Waves &waves, const WaveIndex &wa
     graph.setTileMapping(t, 0);
     return t;
   });
-  const Tensor more = context.once("more_waves", [&] {
-    const Tensor t = graph.addVariable(BOOL, {}, {context.dc, "more_waves"});
-    graph.setTileMapping(t, 0);
-    return t;
-  });
+  const Tensor more = context.onTile(0, BOOL, {}, "more_waves");
   const ComputeSet cs = context.cache.lockstep->addComputeSet(graph, {context.dc, steps::nextWave});
-  addVertex(graph, cs, "sparq::NextWave", 0,
-            {{"longest", longestRow(context, waves)}, {"wave", wave.counter}, {"more", more}},
-            {{"stride", waves.stride}}, cycles::nextWave());
+  addVertex(graph, cs, "sparq::NextWave", 0, cycles::nextWave(),
+            "longest"_f = longestRow(context, waves), "wave"_f = wave.counter, "more"_f = more,
+            "stride"_f = waves.stride);
   context.copy(before, wave.counter, {context.dc, "first_wave"});
   Sequence next({Execute(cs, {context.dc, steps::nextWave})}, {context.dc, steps::nextWave});
   const Tensor any = context.within(next).greatest(more);
@@ -170,12 +154,10 @@ void addWaveLoop(const Context &context, const Waves &waves, const WaveIndex &wa
 void addIfAny(Graph &graph, const Cache &cache, const Tensor &flags, const Sequence &body,
               Sequence &program, const DebugContext &dc) {
   const unsigned n = static_cast<unsigned>(flags.numElements());
-  const Tensor any = graph.addVariable(BOOL, {}, {dc, "any"});
-  graph.setTileMapping(any, 0);
-  const ComputeSet test = cache.lockstep->addComputeSet(graph, {dc, "any"});
-  addVertex(graph, test, "sparq::AnyFull", 0, {{"full", flags}, {"any", any}}, {{"nSlots", n}},
-            cycles::anyFull(n));
-  program.add(Execute(test, {dc, "any"}));
+  const Tensor any = addOnTile(graph, 0, BOOL, {}, {dc, "any"});
+  const ComputeSet test = cache.lockstep->execute(graph, program, {dc, "any"});
+  addVertex(graph, test, "sparq::AnyFull", 0, cycles::anyFull(n), "full"_f = flags, "any"_f = any,
+            "nSlots"_f = n);
   const Tensor ofIpus = cache.lockstep->greatest(graph, any, program, dc);
   program.add(If(ofIpus, body, Sequence(), dc));
 }

@@ -1,98 +1,72 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "arith/scale.hpp"
-#include "codelets/gathered_attention.cycles.hpp"
+#include "codelets/attention.cycles.hpp"
 #include "list_weights.hpp"
 #include "planning.hpp"
 #include "sparq/step_names.hpp"
 #include "stores/rows.hpp"
 #include "weighted_values.hpp"
-#include <poplar/Program.hpp>
 
 namespace sparq {
 
-using namespace poplar;
-using namespace poplar::program;
-
 namespace {
 
-// Attention over the rows of a list, of one round.
-class ListAttention {
-public:
-  ListAttention(const Context &contextIn, const QueryComponents &qIn, unsigned listLength)
-      : context(contextIn), graph(contextIn.graph), p(contextIn.placement()), q(qIn),
-        g(contextIn.groupSize()), d(contextIn.headDim()), topK(listLength),
-        weights(contextIn, listLength) {
-    keyRows = context.sliced(HALF, topK, weights.rowsPerPart, d, "key_rows");
-    valueRows = context.sliced(HALF, topK, weights.rowsPerPart, d, "value_rows");
+// Fetches the rows {slots, 2, topK} of keys and of values, {slots, topK, headDim}.
+void readRows(const Context &context, const Tensor &rows, const Tensor &keys,
+              const Tensor &values) {
+  const std::size_t d = context.headDim(), nRows = context.nSlots() * keys.dim(1);
+  const Tensor keysLanding = context.active(keys).reshape({nRows, d}),
+               valuesLanding = context.active(values).reshape({nRows, d});
+  const auto offsets = [&](unsigned i) {
+    return context.active(rows).slice(i, i + 1, 1).flatten();
+  };
+  const auto read = [&](const Tensor &landing, const Tensor &of, const char *name) {
+    context.cache.lockstep->read(storeOf<SplitRows>(context.cache).buffer(), landing, of,
+                                 context.program, {context.dc, name});
+  };
+  if (2 * nRows * d * 2 <= Lockstep::maxCopyBytes) { // one fixed cost instead of two
+    read(concat(keysLanding, valuesLanding, 0), concat(offsets(0), offsets(1), 0), steps::readRows);
+  } else {
+    read(keysLanding, offsets(0), steps::readKeyRows);
+    read(valuesLanding, offsets(1), steps::readValueRows);
   }
+}
 
-  // Fetches the rows {slots, 2, topK}.
-  void read(const Tensor &rows) const {
-    const std::size_t nRows = std::size_t(context.nSlots()) * topK;
-    const Tensor keysLanding = context.active(keyRows).reshape({nRows, d}),
-                 valuesLanding = context.active(valueRows).reshape({nRows, d});
-    const auto offsets = [&](unsigned i) {
-      return context.active(rows).slice(i, i + 1, 1).flatten();
-    };
-    const RemoteBuffer &buffer = storeOf<SplitRows>(context.cache).buffer();
-    if (2 * nRows * d * 2 <= Lockstep::maxCopyBytes) { // one fixed cost instead of two
-      context.cache.lockstep->read(buffer, concat(keysLanding, valuesLanding, 0),
-                                   concat(offsets(0), offsets(1), 0), context.program,
-                                   {context.dc, steps::readRows});
-    } else {
-      context.cache.lockstep->read(buffer, keysLanding, offsets(0), context.program,
-                                   {context.dc, steps::readKeyRows});
-      context.cache.lockstep->read(buffer, valuesLanding, offsets(1), context.program,
-                                   {context.dc, steps::readValueRows});
-    }
-  }
+} // namespace
 
-  // Exact scores and their softmax; see ListWeights::weigh.
-  void weigh(const std::vector<Tensor> &selectedSums) {
-    bool first = true;
-    weights.weigh([&](const ComputeSet &cs, const ListWeights::Piece &piece) {
-      if (first) // meanwhile
-        weights.addApproxSums(cs, selectedSums, context.parts() - 1);
-      first = false;
-      const auto [slot, part, first, n, scores, maxima] = piece;
-      addVertex(graph, cs, "sparq::RowScores", context.tile(slot, part),
-                {{"filled", context.filled(slot, part)},
-                 {"keys", keyRows[slot].slice(first, first + n).flatten()},
-                 {"query", q.query[slot][part]},
-                 {"scores", scores},
-                 {"maxima", maxima}},
-                {{"groupSize", g},
-                 {"headDim", d},
-                 {"nRows", n},
-                 {"firstRow", first},
-                 {"scale", attentionScale(d)}},
-                cycles::rowScores(n, g, d));
-    });
-  }
-
-  Gathered sum() const;
-
-private:
-  const Context &context;
-  Graph &graph;
-  const Placement &p;
-  const QueryComponents &q;
-  const unsigned g, d;
-  const unsigned topK;
-  ListWeights weights;
-  Tensor keyRows, valueRows; // {slots, topK, headDim}
-};
-
-Gathered ListAttention::sum() const {
+Gathered gatheredAttention(const Context &context, const Waves &waves, const QueryComponents &q,
+                           const Selected &selected) {
+  const unsigned topK = static_cast<unsigned>(selected.rows.dim(2)), g = context.groupSize(),
+                 d = context.headDim(), parts = context.parts();
+  ListWeights weights(context, topK);
+  const Tensor keyRows = context.sliced(HALF, topK, weights.rowsPerPart, d, "key_rows"),
+               valueRows = context.sliced(HALF, topK, weights.rowsPerPart, d, "value_rows");
+  std::vector<Tensor> selectedSums;
+  for (unsigned slot = 0; selected.sums.valid() && slot != context.nSlots(); ++slot)
+    selectedSums.push_back(ascending(selected.sums[slot], waves, block));
+  readRows(context, selected.rows, keyRows, valueRows);
+  bool isFirst = true;
+  weights.weigh([&](const ComputeSet &cs, const ListWeights::Piece &piece) {
+    if (isFirst) // meanwhile
+      weights.addApproxSums(cs, selectedSums, parts - 1);
+    isFirst = false;
+    const auto [slot, part, first, n, scores, maxima] = piece;
+    context.addVertex(cs, "sparq::RowScores", slot, part, cycles::rowScores(n, g, d),
+                      "filled"_f = context.filled(slot, part),
+                      "keys"_f = keyRows[slot].slice(first, first + n),
+                      "query"_f = q.query[slot][part], "scores"_f = scores, "maxima"_f = maxima,
+                      "groupSize"_f = g, "headDim"_f = d, "nRows"_f = n, "firstRow"_f = first,
+                      "scale"_f = attentionScale(d));
+  });
   const WaveIndex onlyWave = context.waveIndex(1);
   // Blocks of the list and slices of the components are shared out over the parts. A slice of few
   // components is worked on two at a time by each worker, so 12 of them make six workers busy.
   const unsigned nBlocks = (topK + 63) / 64;
-  const unsigned slices = std::max(1u, std::min(p.parts / nBlocks, d / 4));
+  const unsigned slices = std::max(1u, std::min(parts / nBlocks, d / 4));
   const unsigned share = (d + slices - 1) / slices;
   const unsigned width = share <= 12 ? (share + 1) / 2 * 2 : (share + 7) / 8 * 8;
   const unsigned nSlices = (d + width - 1) / width;
-  const unsigned items = nBlocks * nSlices, itemsPerPart = (items + p.parts - 1) / p.parts;
+  const unsigned items = nBlocks * nSlices, itemsPerPart = (items + parts - 1) / parts;
   // {slots, blocks, slices, groupSize * width} -> {slots, blocks, groupSize, headDim}
   const Tensor flatPartials =
       context.sliced(FLOAT, items, itemsPerPart, std::size_t(g) * width, "row_partials");
@@ -119,24 +93,11 @@ Gathered ListAttention::sum() const {
     for (unsigned b = 0; b != nBlocks; ++b)
       blocks.push_back(flatPartials.slice(b * nSlices + slice, b * nSlices + slice + 1, 1)
                            .slice(0, std::size_t(g) * n, 2)
-                           .reshape({p.slots, 1, g, n}));
+                           .reshape({context.placement().slots, 1, g, n}));
     slicesOfAll.push_back(concat(blocks, 1));
   }
   gathered.partials = concat(slicesOfAll, 3);
   return gathered;
-}
-
-} // namespace
-
-Gathered gatheredAttention(const Context &context, const Waves &waves, const QueryComponents &q,
-                           const Selected &selected) {
-  ListAttention list(context, q, static_cast<unsigned>(selected.rows.dim(2)));
-  std::vector<Tensor> sums;
-  for (unsigned slot = 0; selected.sums.valid() && slot != context.nSlots(); ++slot)
-    sums.push_back(ascending(selected.sums[slot], waves, block));
-  list.read(selected.rows);
-  list.weigh(sums);
-  return list.sum();
 }
 
 } // namespace sparq

@@ -9,9 +9,9 @@
 namespace sparq {
 
 struct Gathered {
-  poplar::Tensor partials;   // {slots, blocks of the list, groupSize, headDim} FLOAT
-  poplar::Tensor sums;       // {slots, groupSize} FLOAT, E
-  poplar::Tensor approxSums; // {slots, groupSize} FLOAT, W; holds nothing without Selected::sums
+  Tensor partials;   // {slots, blocks of the list, groupSize, headDim} FLOAT
+  Tensor sums;       // {slots, groupSize} FLOAT, E
+  Tensor approxSums; // {slots, groupSize} FLOAT, W; holds nothing without Selected::sums
 };
 Gathered gatheredAttention(const Context &context, const Waves &waves, const QueryComponents &q,
                            const Selected &selected);

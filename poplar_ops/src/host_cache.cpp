@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sparq/host_cache.hpp"
-#include "sparq/layers.hpp"
+#include "sparq/cache.hpp"
 #include "stores/host_store.hpp"
 #include "stores/store.hpp"
 #include <algorithm>

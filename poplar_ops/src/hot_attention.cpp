@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "hot_attention.hpp"
 #include "arith/scale.hpp"
-#include "codelets/hot_attention.cycles.hpp"
+#include "codelets/hot_rows.cycles.hpp"
+#include "stores/hot_buffer.hpp"
 #include "list_weights.hpp"
 #include "softmax.hpp"
 
 namespace sparq {
-
-using namespace poplar;
-using namespace poplar::program;
 
 namespace {
 
@@ -18,35 +15,19 @@ Tensor laneSums(const Context &context, const HotBuffer &buffer, const QueryComp
   const HotRows &hot = context.plan().hot;
   const unsigned topK = static_cast<unsigned>(slots.dim(1)), g = context.groupSize(),
                  d = context.headDim(), n = hot.nSets * HotRows::nPairs;
-  const Placement &p = context.placement();
-  const Tensor sums = context.once("lane_sums", [&] {
-    const Tensor t =
-        context.graph.addVariable(FLOAT, {p.slots, n, topK, g, 2}, {context.dc, "lane_sums"});
-    for (unsigned slot = 0; slot != p.slots; ++slot)
-      for (unsigned i = 0; i != n; ++i)
-        context.graph.setTileMapping(t[slot][i], p.tile(slot, i % p.parts));
-    return t;
-  });
+  const Tensor sums = context.onParts(FLOAT, n, {topK, g, 2}, "lane_sums");
   const ComputeSet cs = context.execute("lane_sums");
   for (unsigned slot = 0; slot != context.nSlots(); ++slot)
     for (unsigned i = 0; i != n; ++i) {
-      const unsigned part = i % p.parts;
-      addVertex(context.graph, cs, "sparq::LaneSums", context.tile(slot, part),
-                {{"filled", context.filled(slot, part)},
-                 {"layer", context.cache.layer[slot][part]},
-                 {"places", slots[slot]},
-                 {"query", q.query[slot][part]},
-                 {"keys", buffer.keys[context.task(slot)][i].flatten()},
-                 {"sums", sums[slot][i].flatten()}},
-                {{"groupSize", g},
-                 {"headDim", d},
-                 {"topK", topK},
-                 {"nRows", hot.rowsOfSet()},
-                 {"pair", i % HotRows::nPairs},
-                 {"set", i / HotRows::nPairs},
-                 {"setShift", hot.setShift()},
-                 {"each", ceilDiv(topK, cycles::nWorkers)}},
-                cycles::laneSums(topK, hot.nSets, g, d));
+      const unsigned part = i % context.parts();
+      context.addVertex(
+          cs, "sparq::LaneSums", slot, part, cycles::laneSums(topK, hot.nSets, g, d),
+          "filled"_f = context.filled(slot, part), "layer"_f = context.cache.layer[slot][part],
+          "places"_f = slots[slot], "query"_f = q.query[slot][part],
+          "keys"_f = buffer.keys[context.task(slot)][i], "sums"_f = sums[slot][i],
+          "groupSize"_f = g, "headDim"_f = d, "topK"_f = topK, "nRows"_f = hot.rowsOfSet(),
+          "pair"_f = i % HotRows::nPairs, "set"_f = i / HotRows::nPairs,
+          "setShift"_f = hot.setShift(), "each"_f = ceilDiv(topK, cycles::nWorkers));
     }
   return sums;
 }
@@ -68,52 +49,37 @@ Gathered hotAttention(const Context &context, const HotBuffer &buffer, const Wav
   ListWeights weights(context, topK);
   weights.weigh([&](const ComputeSet &cs, const ListWeights::Piece &piece) {
     const unsigned end = piece.first + piece.n;
-    addVertex(context.graph, cs, "sparq::LaneScores", context.tile(piece.slot, piece.part),
-              {{"filled", context.filled(piece.slot, piece.part)},
-               {"places", slots[piece.slot].slice(piece.first, end)},
-               {"sums", lanes[piece.slot].slice(piece.first, end, 1).flatten()},
-               {"scores", piece.scores},
-               {"maxima", piece.maxima}},
-              {{"groupSize", g},
-               {"nRows", piece.n},
-               {"firstRow", piece.first},
-               {"setShift", hot.setShift()},
-               {"scale", attentionScale(d)}},
-              cycles::laneScores(piece.n, g));
+    context.addVertex(
+        cs, "sparq::LaneScores", piece.slot, piece.part, cycles::laneScores(piece.n, g),
+        "filled"_f = context.filled(piece.slot, piece.part),
+        "places"_f = slots[piece.slot].slice(piece.first, end),
+        "sums"_f = lanes[piece.slot].slice(piece.first, end, 1), "scores"_f = piece.scores,
+        "maxima"_f = piece.maxima, "groupSize"_f = g, "nRows"_f = piece.n,
+        "firstRow"_f = piece.first, "setShift"_f = hot.setShift(), "scale"_f = attentionScale(d));
   });
   Gathered gathered;
   gathered.sums = headsApart(context) ? perHead(context, 0, "row_sums")
                                       : context.sliced(FLOAT, 1, 1, g, "row_sums").squeeze({1});
   gathered.approxSums = weights.approxSums;
-  const Tensor partials = context.once("row_partials", [&] {
-    const Tensor t = context.graph.addVariable(FLOAT, {p.slots, nSlices, nBlocks, g, hot.width},
-                                               {context.dc, "row_partials"});
-    for (unsigned slot = 0; slot != p.slots; ++slot)
-      for (unsigned i = 0; i != nSlices; ++i)
-        for (unsigned b = 0; b != nBlocks; ++b)
-          context.graph.setTileMapping(t[slot][i][b], p.tile(slot, b / ofCopy * nSlices + i));
-    return t;
-  });
+  const Tensor partials =
+      context
+          .onParts(FLOAT, nSlices * nBlocks, {g, hot.width}, "row_partials",
+                   [&](unsigned i) { return i % nBlocks / ofCopy * nSlices + i / nBlocks; })
+          .reshape({p.slots, nSlices, nBlocks, g, hot.width});
   const ComputeSet cs = context.execute("weighted_values");
   for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
     const Tensor all = weights.all(slot);
     for (unsigned b = 0, part = 0; b < nBlocks; b += ofCopy)
       for (unsigned i = 0; i != nSlices; ++i, ++part) {
         const unsigned first = b * block, end = std::min(first + ofCopy * block, topK);
-        addVertex(
-            context.graph, cs, "sparq::HotValues", context.tile(slot, part),
-            {{"filled", context.filled(slot, part)},
-             {"layer", context.cache.layer[slot][part]},
-             {"places", slots[slot].slice(first, end)},
-             {"weights", all.slice(first, end, 1).flatten()},
-             {"values", buffer.values[context.task(slot)][part].flatten()},
-             {"partials", partials[slot][i].slice(b, std::min(b + ofCopy, nBlocks)).flatten()}},
-            {{"groupSize", g},
-             {"topK", end - first},
-             {"firstEntry", first},
-             {"nRows", hot.nPlaces},
-             {"width", hot.width}},
-            cycles::hotValues(end - first, hot.width, g));
+        context.addVertex(
+            cs, "sparq::HotValues", slot, part, cycles::hotValues(end - first, hot.width, g),
+            "filled"_f = context.filled(slot, part), "layer"_f = context.cache.layer[slot][part],
+            "places"_f = slots[slot].slice(first, end), "weights"_f = all.slice(first, end, 1),
+            "values"_f = buffer.values[context.task(slot)][part],
+            "partials"_f = partials[slot][i].slice(b, std::min(b + ofCopy, nBlocks)),
+            "groupSize"_f = g, "topK"_f = end - first, "firstEntry"_f = first,
+            "nRows"_f = hot.nPlaces, "width"_f = hot.width);
       }
   }
   weights.addSums(cs, gathered.sums);

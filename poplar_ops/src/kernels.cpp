@@ -5,25 +5,11 @@
 namespace sparq {
 
 const char *nameOf(Memory memory) {
-  switch (memory) {
-  case Memory::sram:
-    return "sram";
-  case Memory::tiered:
-    return "tiered";
-  default:
-    return "streaming";
-  }
+  return memory == Memory::sram ? "sram" : memory == Memory::tiered ? "tiered" : "streaming";
 }
 
 const char *nameOf(Takes takes) {
-  switch (takes) {
-  case Takes::sparq:
-    return "sparq";
-  case Takes::window:
-    return "window";
-  default:
-    return "nothing";
-  }
+  return takes == Takes::sparq ? "sparq" : takes == Takes::window ? "window" : "nothing";
 }
 
 const std::vector<const Kernel *> &kernels() {

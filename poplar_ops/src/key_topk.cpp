@@ -1,25 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "arith/masks.hpp"
 #include "arith/selection.hpp"
-#include "codelets/cycles.hpp"
-#include "codelets/key_marks.cycles.hpp"
-#include "codelets/key_topk.cycles.hpp"
-#include "codelets/selected_share.cycles.hpp"
+#include "codelets/selection.cycles.hpp"
 #include "planning.hpp"
 #include "sparq/step_names.hpp"
 #include "stores/rows.hpp"
 
 namespace sparq {
 
-using namespace poplar;
-using namespace poplar::program;
-
 namespace {
-
-std::vector<Setting> with(std::vector<Setting> settings, std::initializer_list<Setting> more) {
-  settings.insert(settings.end(), more);
-  return settings;
-}
 
 // The counts of a digit come from every part that holds positions. In how many sums are they added
 // up, if each costs the next pass more: in as many as take the fewest slots on the way to one
@@ -125,16 +114,16 @@ public:
       }
       addExpand(slot);
       if (by.scores)
-        addVertex(graph, steps.rank, "sparq::LargestDoubtful", context.tile(slot, largestPart),
-                  {{"doubtful", ofBlocks}, {"largest", largest[slot]}}, {{"nBlocks", nBlocks}},
-                  cycles::largestDoubtful(nBlocks));
+        context.addVertex(steps.rank, "sparq::LargestDoubtful", slot, largestPart,
+                          cycles::largestDoubtful(nBlocks), "doubtful"_f = ofBlocks,
+                          "largest"_f = largest[slot], "nBlocks"_f = nBlocks);
     }
     if (by.scores) {
       const Tensor of = largestToLookAt();
       const auto nLargest = static_cast<unsigned>(of.numElements());
       // Beside other work; where it says so, that is done again.
-      addVertex(graph, steps.expand, "sparq::AnyClash", controlTile(),
-                {{"largest", of}, {"any", clash}}, {{"n", nLargest}}, cycles::anyClash(nLargest));
+      addVertex(graph, steps.expand, "sparq::AnyClash", controlTile(), cycles::anyClash(nLargest),
+                "largest"_f = of, "any"_f = clash, "n"_f = nLargest);
     }
     return {concat(keyRows.expand({1}), valueRows.expand({1}), 1), selectedSums};
   }
@@ -219,28 +208,14 @@ private:
     selectedCounts = context.perPart(FLOAT, {n / block}, "selected_counts");
     nBlocks = static_cast<unsigned>(ordered(doubtful[0]).numElements()) / 2;
     if (by.scores) {
-      largest = context.once("largest_doubtful", [&] {
-        const Tensor t = graph.addVariable(FLOAT, {context.placement().slots, cycles::nWorkers},
-                                           {context.dc, "largest_doubtful"});
-        mapToLast(t);
-        return t;
-      });
-      clash = context.once("any_clash", [&] {
-        const Tensor t = graph.addVariable(BOOL, {}, {context.dc, "any_clash"});
-        graph.setTileMapping(t, controlTile());
-        return t;
-      });
+      largest = context.onPart(largestPart, FLOAT, {cycles::nWorkers}, "largest_doubtful");
+      clash = context.onTile(controlTile(), BOOL, {}, "any_clash");
       selectedSums = context.perPart(FLOAT, {context.groupSize(), n / block}, "selected_sums");
     }
     keyRows = perEntry("selected_keys");
     valueRows = perEntry("selected_values");
   }
   unsigned controlTile() const { return graph.getTarget().getNumTiles() - 1; }
-  // What there is one of for each slot: on the part that finds its largest doubtful key.
-  void mapToLast(const Tensor &ofSlots) const {
-    for (unsigned slot = 0; slot != ofSlots.dim(0); ++slot)
-      graph.setTileMapping(ofSlots[slot], context.tile(slot, largestPart));
-  }
   // {slots, topK} UNSIGNED_INT, entries of the list spread over the parts from firstEntryPart on.
   Tensor perEntry(const char *name) const {
     return context.once(name, [&] {
@@ -326,7 +301,8 @@ private:
       return context.active(largest).flatten();
     const Tensor zero = graph.addConstant(FLOAT, {context.nSlots(), cycles::nWorkers}, 0.0f,
                                           {context.dc, "no_clash"});
-    mapToLast(zero);
+    for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+      graph.setTileMapping(zero[slot], context.tile(slot, largestPart));
     return zero.flatten();
   }
 
@@ -350,11 +326,10 @@ private:
     for (unsigned item = piece.first; item != piece.first + piece.nItems; ++item)
       toAdd.push_back(rows.slice(item * 2, item * 2 + 2, 1).flatten());
     const unsigned nRows = piece.end - piece.begin;
-    addVertex(
-        graph, steps.rows, "sparq::SumRows", context.tile(slot, piece.part),
-        {{"counts", concat(toAdd)}, {"sums", piece.of(groupSums[slot])}},
-        {{"nItems", piece.nItems}, {"nRows", nRows}, {"each", ceilDiv(nRows, cycles::nWorkers)}},
-        cycles::sumRows(piece.nItems, nRows));
+    context.addVertex(steps.rows, "sparq::SumRows", slot, piece.part,
+                      cycles::sumRows(piece.nItems, nRows), "counts"_f = concat(toAdd),
+                      "sums"_f = piece.of(groupSums[slot]), "nItems"_f = piece.nItems,
+                      "nRows"_f = nRows, "each"_f = ceilDiv(nRows, cycles::nWorkers));
   }
   // Counts of the part's items, over the workers of all parts.
   void addSums(unsigned slot, unsigned part, const Tensor &ofParts) const {
@@ -367,81 +342,56 @@ private:
       toAdd.push_back(
           ofParts.slice(firstPart, firstPart + partsPerSum).slice(digit, digit + 2, 1).flatten());
     }
-    addVertex(graph, steps.sum, "sparq::SumCounts", context.tile(slot, part),
-              {{"counts", concat(toAdd)}, {"totals", ofItems(totals[slot], part)}},
-              {{"nItems", nItems}, {"nRows", partsPerSum}}, cycles::sumCounts(nItems, partsPerSum));
+    context.addVertex(steps.sum, "sparq::SumCounts", slot, part,
+                      cycles::sumCounts(nItems, partsPerSum), "counts"_f = concat(toAdd),
+                      "totals"_f = ofItems(totals[slot], part), "nItems"_f = nItems,
+                      "nRows"_f = partsPerSum);
   }
 
   // What the part does with its own positions: make keys, count them by digit, mark them.
   void addKeys(unsigned slot, unsigned part, const Tensor &ofBlocks) const {
-    const unsigned tile = context.tile(slot, part), g = context.groupSize();
+    const unsigned g = context.groupSize();
     const double nOwn = waves.nOwn(part);
-    const std::vector<Setting> where = positionSettings(waves, part),
-                               counted = with(where, {{"nPartials", nPartials},
-                                                      {"topK", topK},
-                                                      {"nLocal", nLocal},
-                                                      {"wide", by.morePasses != 0}});
+    const Fields where = positionSettings(waves, part),
+                 counted{"nPartials"_f = nPartials, "topK"_f = topK, "nLocal"_f = nLocal,
+                         "wide"_f = by.morePasses != 0};
     if (by.scores)
-      addVertex(graph, steps.group, "sparq::GroupKeys", tile,
-                {{"filled", context.filled(slot, part)},
-                 {"weights", by.scores->weights[slot][part].flatten()},
-                 {"sums", by.scores->sums[slot][part]},
-                 {"keys", keys[slot][part]},
-                 {"states", states[slot][part]},
-                 {"counts", counts[slot][part].flatten()}},
-                with(where, {{"groupSize", g},
-                             {"partPositions", n},
-                             {"topK", topK},
-                             {"nLocal", nLocal},
-                             {"windowBegin", window.begin},
-                             {"windowShift", window.shift}}),
-                cycles::groupKeys(nOwn, g));
-    addVertex(graph, steps.histogram, "sparq::KeyHistogram", tile,
-              {{"filled", context.filled(slot, part)},
-               {"keys", keys[slot][part]},
-               {"totals", totals[slot]},
-               {"states", states[slot][part]},
-               {"counts", counts[slot][part].flatten()}},
-              with(counted, {{"firstShift", (nPasses - 1 + by.morePasses) * digitBits}}),
-              cycles::keyHistogram(nOwn, nPartials, density));
-    addVertex(graph, steps.mark, "sparq::MarkKeys", tile,
-              {{"filled", context.filled(slot, part)},
-               {"keys", keys[slot][part]},
-               {"totals", totals[slot]},
-               {"states", states[slot][part]},
-               {"marks", marks[slot][part]},
-               {"doubts", doubts[slot][part]},
-               {"doubtful", doubtful[slot][part]}},
-              counted, cycles::markKeys(nOwn, nPartials, density));
-    addVertex(graph, steps.rank, "sparq::RankKeys", tile,
-              {{"states", states[slot][part]},
-               {"doubtful", ofBlocks},
-               {"doubts", doubts[slot][part]},
-               {"before", before[slot][part]}},
-              {{"partPositions", n},
-               {"nBlocks", nBlocks},
-               {"part", part},
-               {"length", waves.length},
-               {"nWaves", waves.nWaves},
-               {"tailLength", waves.tailLength},
-               {"tailFirst", waves.tailFirst},
-               {"nWaveParts", waves.nWaveParts()}},
-              cycles::rankKeys(n, nBlocks));
-    addVertex(graph, steps.take, "sparq::TakeKeys", tile,
-              {{"states", states[slot][part]},
-               {"doubtful", doubtful[slot][part]},
-               {"doubts", doubts[slot][part]},
-               {"before", before[slot][part]},
-               {"marks", marks[slot][part]},
-               {"counts", selectedCounts[slot][part]}},
-              {{"partPositions", n}}, cycles::takeKeys(n));
+      context.addVertex(
+          steps.group, "sparq::GroupKeys", slot, part, cycles::groupKeys(nOwn, g),
+          "filled"_f = context.filled(slot, part), "weights"_f = by.scores->weights[slot][part],
+          "sums"_f = by.scores->sums[slot][part], "keys"_f = keys[slot][part],
+          "states"_f = states[slot][part], "counts"_f = counts[slot][part], where,
+          "groupSize"_f = g, "partPositions"_f = n, "topK"_f = topK, "nLocal"_f = nLocal,
+          "windowBegin"_f = window.begin, "windowShift"_f = window.shift);
+    context.addVertex(steps.histogram, "sparq::KeyHistogram", slot, part,
+                      cycles::keyHistogram(nOwn, nPartials, density),
+                      "filled"_f = context.filled(slot, part), "keys"_f = keys[slot][part],
+                      "totals"_f = totals[slot], "states"_f = states[slot][part],
+                      "counts"_f = counts[slot][part], where, counted,
+                      "firstShift"_f = (nPasses - 1 + by.morePasses) * digitBits);
+    context.addVertex(
+        steps.mark, "sparq::MarkKeys", slot, part, cycles::markKeys(nOwn, nPartials, density),
+        "filled"_f = context.filled(slot, part), "keys"_f = keys[slot][part],
+        "totals"_f = totals[slot], "states"_f = states[slot][part], "marks"_f = marks[slot][part],
+        "doubts"_f = doubts[slot][part], "doubtful"_f = doubtful[slot][part], where, counted);
+    context.addVertex(steps.rank, "sparq::RankKeys", slot, part, cycles::rankKeys(n, nBlocks),
+                      "states"_f = states[slot][part], "doubtful"_f = ofBlocks,
+                      "doubts"_f = doubts[slot][part], "before"_f = before[slot][part],
+                      "partPositions"_f = n, "nBlocks"_f = nBlocks, "part"_f = part,
+                      "length"_f = waves.length, "nWaves"_f = waves.nWaves,
+                      "tailLength"_f = waves.tailLength, "tailFirst"_f = waves.tailFirst,
+                      "nWaveParts"_f = waves.nWaveParts());
+    context.addVertex(steps.take, "sparq::TakeKeys", slot, part, cycles::takeKeys(n),
+                      "states"_f = states[slot][part], "doubtful"_f = doubtful[slot][part],
+                      "doubts"_f = doubts[slot][part], "before"_f = before[slot][part],
+                      "marks"_f = marks[slot][part], "counts"_f = selectedCounts[slot][part],
+                      "partPositions"_f = n);
     if (by.scores)
-      addVertex(graph, steps.expand, "sparq::SelectedSums", tile,
-                {{"marks", marks[slot][part]},
-                 {"weights", by.scores->weights[slot][part].flatten()},
-                 {"sums", selectedSums[slot][part].flatten()}},
-                {{"groupSize", g}, {"partPositions", n}},
-                cycles::selectedSums(n / block, g, static_cast<double>(topK) / nBlocks));
+      context.addVertex(steps.expand, "sparq::SelectedSums", slot, part,
+                        cycles::selectedSums(n / block, g, static_cast<double>(topK) / nBlocks),
+                        "marks"_f = marks[slot][part], "weights"_f = by.scores->weights[slot][part],
+                        "sums"_f = selectedSums[slot][part], "groupSize"_f = g,
+                        "partPositions"_f = n);
   }
 
   // From the marks of all parts, each part makes its own entries of the list.
@@ -452,25 +402,16 @@ private:
       const unsigned first = i * rowsPerPart, end = std::min(first + rowsPerPart, topK),
                      part = firstEntryPart + i;
       const ListEntries listed = entries.entries(context.cache, context.task(slot));
-      addVertex(graph, steps.expand, "sparq::ExpandMarks", context.tile(slot, part),
-                {{"filled", context.filled(slot, part)},
-                 {"layer", context.cache.layer[slot][part]},
-                 {"marks", allMarks},
-                 {"counts", allCounts},
-                 {"keyRows", keyRows[slot].slice(first, end)},
-                 {"valueRows", valueRows[slot].slice(first, end)}},
-                {{"firstEntry", first},
-                 {"nEntries", end - first},
-                 {"rowBase", listed.rowBase},
-                 {"valueRow", listed.valueRow},
-                 {"layerRows", listed.layerRows},
-                 {"nWaveParts", waves.nWaveParts()},
-                 {"nBlocks", nBlocks},
-                 {"stride", waves.stride},
-                 {"length", waves.length},
-                 {"nWaves", waves.nWaves},
-                 {"chunk", waves.chunk}},
-                cycles::expandMarks(nBlocks, end - first, topK));
+      context.addVertex(
+          steps.expand, "sparq::ExpandMarks", slot, part,
+          cycles::expandMarks(nBlocks, end - first, topK), "filled"_f = context.filled(slot, part),
+          "layer"_f = context.cache.layer[slot][part], "marks"_f = allMarks, "counts"_f = allCounts,
+          "keyRows"_f = keyRows[slot].slice(first, end),
+          "valueRows"_f = valueRows[slot].slice(first, end), "firstEntry"_f = first,
+          "nEntries"_f = end - first, "rowBase"_f = listed.rowBase, "valueRow"_f = listed.valueRow,
+          "layerRows"_f = listed.layerRows, "nWaveParts"_f = waves.nWaveParts(),
+          "nBlocks"_f = nBlocks, "stride"_f = waves.stride, "length"_f = waves.length,
+          "nWaves"_f = waves.nWaves, "chunk"_f = waves.chunk);
     }
   }
 

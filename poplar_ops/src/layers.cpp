@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "codelets/layers.cycles.hpp"
-#include "layer_moves.hpp"
+#include "codelets/cache.cycles.hpp"
+#include "sparq/cache.hpp"
 #include "stores/store.hpp"
 
 namespace sparq {
-
-using namespace poplar;
-using namespace poplar::program;
 
 namespace {
 
@@ -15,83 +12,37 @@ Tensor asWords(const Tensor &t) {
   return t.elementType() != FLOAT ? t : t.reinterpret(UNSIGNED_INT);
 }
 
-// The vertices of one direction.
-class Moves {
-public:
-  Moves(Graph &graphIn, const Cache &cacheIn, const ComputeSet &csIn, bool loads)
-      : graph(graphIn), cache(cacheIn), p(cacheIn.plan.placement), cs(csIn),
-        direction(loads ? "Load" : "Store") {}
-
-  void addLengths() const {
-    Layered filled;
-    filled.state = cache.filled.reshape({p.nTasks, 1, 1});
-    filled.stored = cache.storedFilled;
-    filled.rowsPerPart = 1;
-    addState(filled);
-  }
-
-  // What is made from others comes first.
-  void addStores() const {
-    for (auto store = cache.stores.rbegin(); store != cache.stores.rend(); ++store)
-      for (const Layered &layered : (*store)->layered())
-        if (layered.words.valid())
-          addWithWords(layered);
-        else
-          addState(layered);
-  }
-
-private:
-  void addState(const Layered &layered) const {
-    const Tensor state = asWords(layered.state), stored = asWords(layered.stored);
-    const bool words = state.elementType() != HALF;
-    const std::string type = "sparq::" + direction + "Layer<" + (words ? "unsigned int>" : "half>");
-    const unsigned width = static_cast<unsigned>(state.dim(2));
-    forEachPart(layered, [&](unsigned task, unsigned part, unsigned begin, unsigned end) {
-      const unsigned slot = task % p.slots;
-      addVertex(graph, cs, type.c_str(), p.tile(slot, part),
-                {{"layer", cache.layer[slot][part]},
-                 {"stored", stored[task].slice(begin, end).flatten()},
-                 {"state", state[task].slice(begin, end).flatten()}},
-                {{"nLayers", cache.layout().nLayers}, {"nRows", end - begin}, {"width", width}},
-                cycles::moveLayer(end - begin, words ? width : width / 4));
-    });
-  }
-
-  void addWithWords(const Layered &tail) const {
-    const std::string type = "sparq::" + direction + "Tail";
-    const unsigned width = static_cast<unsigned>(tail.state.dim(2)),
-                   nWords = static_cast<unsigned>(tail.words.dim(2));
-    forEachPart(tail, [&](unsigned task, unsigned part, unsigned begin, unsigned end) {
-      const auto own = [&](const Tensor &t) { return t[task].slice(begin, end).flatten(); };
-      const unsigned slot = task % p.slots;
-      addVertex(graph, cs, type.c_str(), p.tile(slot, part),
-                {{"layer", cache.layer[slot][part]},
-                 {"storedTail", own(tail.stored)},
-                 {"storedIndex", own(tail.storedWords)},
-                 {"tail", own(tail.state)},
-                 {"tailIndex", own(tail.words)}},
-                {{"nLayers", cache.layout().nLayers},
-                 {"nRows", end - begin},
-                 {"width", width},
-                 {"nWords", nWords}},
-                cycles::moveTail(end - begin, width / 4, nWords));
-    });
-  }
-
-  // Calls use(task, part, begin, end) for the rows of every part of every task.
-  template <class Use> void forEachPart(const Layered &layered, const Use &use) const {
-    const unsigned n = static_cast<unsigned>(layered.state.dim(1)), each = layered.rowsPerPart;
-    for (unsigned task = 0; task != p.nTasks; ++task)
-      for (unsigned begin = 0, part = 0; begin < n; begin += each, ++part)
-        use(task, part, begin, std::min(begin + each, n));
-  }
-
-  Graph &graph;
-  const Cache &cache;
-  const Placement &p;
-  const ComputeSet &cs;
-  const std::string direction;
-};
+// Adds the vertices that load or store, in `cs`.
+void addMoves(const Steps &steps, const ComputeSet &cs, bool loads, const Layered &layered) {
+  const Cache &cache = steps.cache;
+  const Placement &p = steps.placement();
+  const bool withWords = layered.words.valid();
+  const Tensor state = asWords(layered.state), stored = asWords(layered.stored);
+  const bool words = state.elementType() != HALF;
+  const std::string type =
+      std::string(loads ? "sparq::Load" : "sparq::Store") + (withWords ? "Tail"
+                                                             : words   ? "Layer<unsigned int>"
+                                                                       : "Layer<half>");
+  const unsigned width = static_cast<unsigned>(state.dim(2)),
+                 nWords = withWords ? static_cast<unsigned>(layered.words.dim(2)) : 0,
+                 n = static_cast<unsigned>(state.dim(1)), each = layered.rowsPerPart;
+  for (unsigned task = 0; task != p.nTasks; ++task)
+    for (unsigned begin = 0, part = 0; begin < n; begin += each, ++part) {
+      const unsigned end = std::min(begin + each, n), slot = task % p.slots;
+      const auto own = [&](const Tensor &t) { return t[task].slice(begin, end); };
+      const Fields both{"layer"_f = cache.layer[slot][part], "nLayers"_f = cache.layout().nLayers,
+                        "nRows"_f = end - begin, "width"_f = width};
+      if (withWords)
+        addVertex(steps.graph, cs, type.c_str(), p.tile(slot, part),
+                  cycles::moveTail(end - begin, width / 4, nWords), both,
+                  "storedTail"_f = own(stored), "storedIndex"_f = own(layered.storedWords),
+                  "tail"_f = own(state), "tailIndex"_f = own(layered.words), "nWords"_f = nWords);
+      else
+        addVertex(steps.graph, cs, type.c_str(), p.tile(slot, part),
+                  cycles::moveLayer(end - begin, words ? width : width / 4), both,
+                  "stored"_f = own(stored), "state"_f = own(state));
+    }
+}
 
 } // namespace
 
@@ -102,17 +53,20 @@ void addLayerFunctions(Graph &graph, Cache &cache) {
     lengthsApart = lengthsApart || store->lengthsApart();
   const auto moves = [&](bool loads) {
     const std::string name = cache.name + (loads ? "/load_layer" : "/store_layer");
-    const ComputeSet cs = cache.lockstep->addComputeSet(graph, {name});
-    Sequence program({Execute(cs, {name})}, {name});
-    const Moves all(graph, cache, cs, loads);
-    all.addStores();
-    if (!lengthsApart) {
-      all.addLengths();
-      return program;
-    }
-    const ComputeSet ofLengths = cache.lockstep->addComputeSet(graph, {name + "_lengths"});
-    Moves(graph, cache, ofLengths, loads).addLengths();
-    program.add(Execute(ofLengths, {name + "_lengths"}));
+    Sequence program({}, {name});
+    const DebugContext dc{name};
+    const Steps steps{graph, cache, program, dc};
+    const ComputeSet cs = cache.lockstep->execute(graph, program, dc);
+    for (auto store = cache.stores.rbegin(); store != cache.stores.rend(); ++store)
+      for (const Layered &layered : (*store)->layered()) // what is made from others comes first
+        addMoves(steps, cs, loads, layered);
+    Layered filled;
+    filled.state = cache.filled.reshape({p.nTasks, 1, 1});
+    filled.stored = cache.storedFilled;
+    filled.rowsPerPart = 1;
+    addMoves(steps,
+             lengthsApart ? cache.lockstep->execute(graph, program, {name + "_lengths"}) : cs,
+             loads, filled);
     return program;
   };
   Sequence load({}, {cache.name + "/load_layer"});

@@ -1,13 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "list_weights.hpp"
-#include "codelets/gathered_attention.cycles.hpp"
-#include "codelets/softmax.cycles.hpp"
-#include "codelets/window_history.cycles.hpp"
+#include "codelets/attention.cycles.hpp"
 #include "softmax.hpp"
 
 namespace sparq {
-
-using namespace poplar;
 
 ListWeights::ListWeights(const Context &contextIn, unsigned topKIn)
     : topK(topKIn), rowsPerPart((topKIn + contextIn.parts() - 1) / contextIn.parts()),
@@ -55,12 +51,11 @@ void ListWeights::weigh(const std::function<void(const ComputeSet &, const Piece
   reduceMax(context, ofSlots, maximum);
   const ComputeSet weigh = context.execute("row_weights");
   forEachPiece(maximum, [&](const Piece &piece) {
-    addVertex(context.graph, weigh, "sparq::RowWeights", context.tile(piece.slot, piece.part),
-              {{"filled", context.filled(piece.slot, piece.part)},
-               {"maximum", piece.maxima},
-               {"weights", piece.scores}},
-              {{"groupSize", g}, {"nRows", piece.n}, {"firstRow", piece.first}},
-              cycles::rowWeights(piece.n, g));
+    context.addVertex(weigh, "sparq::RowWeights", piece.slot, piece.part,
+                      cycles::rowWeights(piece.n, g),
+                      "filled"_f = context.filled(piece.slot, piece.part),
+                      "maximum"_f = piece.maxima, "weights"_f = piece.scores, "groupSize"_f = g,
+                      "nRows"_f = piece.n, "firstRow"_f = piece.first);
   });
 }
 
@@ -71,14 +66,14 @@ void ListWeights::addApproxSums(const ComputeSet &cs, const std::vector<Tensor> 
   for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
     const unsigned nBlocks = static_cast<unsigned>(selectedSums[slot].dim(1));
     for (unsigned h = 0; h != g && headsApart(context); ++h)
-      addVertex(context.graph, cs, "sparq::FoldSums",
-                context.tile(slot, partOfHead(context, g + h)),
-                {{"blockSums", selectedSums[slot][h]}, {"sums", approxSums[slot].slice(h, h + 1)}},
-                {{"nBlocks", nBlocks}, {"groupSize", 1u}}, cycles::foldSums(nBlocks, 1));
+      context.addVertex(cs, "sparq::FoldSums", slot, partOfHead(context, g + h),
+                        cycles::foldSums(nBlocks, 1), "blockSums"_f = selectedSums[slot][h],
+                        "sums"_f = approxSums[slot].slice(h, h + 1), "nBlocks"_f = nBlocks,
+                        "groupSize"_f = 1u);
     if (!headsApart(context))
-      addVertex(context.graph, cs, "sparq::FoldSums", context.tile(slot, part),
-                {{"blockSums", selectedSums[slot].flatten()}, {"sums", approxSums[slot]}},
-                {{"nBlocks", nBlocks}, {"groupSize", g}}, cycles::foldSums(nBlocks, g));
+      context.addVertex(cs, "sparq::FoldSums", slot, part, cycles::foldSums(nBlocks, g),
+                        "blockSums"_f = selectedSums[slot], "sums"_f = approxSums[slot],
+                        "nBlocks"_f = nBlocks, "groupSize"_f = g);
   }
 }
 
@@ -86,13 +81,14 @@ void ListWeights::addSums(const ComputeSet &cs, const Tensor &sums) const {
   for (unsigned slot = 0; slot != context.nSlots(); ++slot)
     if (headsApart(context))
       for (unsigned h = 0; h != g; ++h)
-        addVertex(context.graph, cs, "sparq::ListSums", context.tile(slot, partOfHead(context, h)),
-                  {{"weights", all(slot)[h]}, {"sums", sums[slot].slice(h, h + 1)}},
-                  {{"groupSize", 1u}, {"topK", topK}}, cycles::listSums(topK, 1));
+        context.addVertex(cs, "sparq::ListSums", slot, partOfHead(context, h),
+                          cycles::listSums(topK, 1), "weights"_f = all(slot)[h],
+                          "sums"_f = sums[slot].slice(h, h + 1), "groupSize"_f = 1u,
+                          "topK"_f = topK);
     else
-      addVertex(context.graph, cs, "sparq::ListSums", context.tile(slot, context.parts() - 1),
-                {{"weights", all(slot).flatten()}, {"sums", sums[slot]}},
-                {{"groupSize", g}, {"topK", topK}}, cycles::listSums(topK, g));
+      context.addVertex(cs, "sparq::ListSums", slot, context.parts() - 1, cycles::listSums(topK, g),
+                        "weights"_f = all(slot), "sums"_f = sums[slot], "groupSize"_f = g,
+                        "topK"_f = topK);
 }
 
 void ListWeights::addShares(const ComputeSet &cs, const Tensor &sums,
@@ -100,11 +96,10 @@ void ListWeights::addShares(const ComputeSet &cs, const Tensor &sums,
   for (unsigned slot = 0; slot != context.nSlots(); ++slot)
     for (unsigned part = 0; part != nScoring; ++part) {
       const unsigned first = part * rowsPerPart, n = std::min(rowsPerPart, topK - first);
-      addVertex(context.graph, cs, "sparq::ListShares", context.tile(slot, part),
-                {{"weights", own(slot, part).flatten()},
-                 {"sums", sums[slot]},
-                 {"shares", shares[slot].slice(first, first + n)}},
-                {{"groupSize", g}, {"nRows", n}}, cycles::listShares(n, g));
+      context.addVertex(cs, "sparq::ListShares", slot, part, cycles::listShares(n, g),
+                        "weights"_f = own(slot, part), "sums"_f = sums[slot],
+                        "shares"_f = shares[slot].slice(first, first + n), "groupSize"_f = g,
+                        "nRows"_f = n);
     }
 }
 

@@ -17,35 +17,34 @@ public:
   // groupSize}.
   struct Piece {
     unsigned slot, part, first, n;
-    poplar::Tensor scores, maxima;
+    Tensor scores, maxima;
   };
   // Makes weights of scores: `addScores` adds the vertex of one part that makes these.
-  void weigh(const std::function<void(const poplar::ComputeSet &, const Piece &)> &addScores);
+  void weigh(const std::function<void(const ComputeSet &, const Piece &)> &addScores);
   // Adds the vertices, on that part or on those of partOfHead, that make approxSums: of the
   // approximate weights that were selected, selectedSums {groupSize, blocks} of each slot.
-  void addApproxSums(const poplar::ComputeSet &cs, const std::vector<poplar::Tensor> &selectedSums,
+  void addApproxSums(const ComputeSet &cs, const std::vector<Tensor> &selectedSums,
                      unsigned part) const;
   // The weights of a slot, {groupSize, topK}.
-  poplar::Tensor all(unsigned slot) const;
+  Tensor all(unsigned slot) const;
   // Adds the vertices that make sums {slots, groupSize} of them.
-  void addSums(const poplar::ComputeSet &cs, const poplar::Tensor &sums) const;
+  void addSums(const ComputeSet &cs, const Tensor &sums) const;
   // Adds the vertices that make shares of attention of them (contract E11): shares {slots, topK},
   // each on the part that has its weights.
-  void addShares(const poplar::ComputeSet &cs, const poplar::Tensor &sums,
-                 const std::vector<poplar::Tensor> &shares) const;
+  void addShares(const ComputeSet &cs, const Tensor &sums, const std::vector<Tensor> &shares) const;
 
   const unsigned topK, rowsPerPart, nScoring; // parts that have entries
-  poplar::Tensor approxSums;                  // {slots, groupSize}
+  Tensor approxSums;                          // {slots, groupSize}
 
 private:
   // The part's piece seen as {groupSize, rows}: head by head, as the vertices index it.
-  poplar::Tensor own(unsigned slot, unsigned part) const;
-  template <class Use> void forEachPiece(const poplar::Tensor &maxima, const Use &use) const;
+  Tensor own(unsigned slot, unsigned part) const;
+  template <class Use> void forEachPiece(const Tensor &maxima, const Use &use) const;
 
   const Context &context;
   const unsigned g;
   // {slots, topK, groupSize} in memory, so that a part's are one piece.
-  poplar::Tensor weights;
+  Tensor weights;
 };
 
 } // namespace sparq

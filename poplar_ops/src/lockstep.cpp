@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sparq/lockstep.hpp"
-#include "codelets/lockstep.cycles.hpp"
+#include "codelets/cache.cycles.hpp"
+#include "context.hpp"
 #include "sparq/step_names.hpp"
-#include "vertex.hpp"
 #include <algorithm>
 #include <stdexcept>
 
 namespace sparq {
-
-using namespace poplar;
-using namespace poplar::program;
 
 void Lockstep::nextIpu() {
   if (next_ != steps_.size())
@@ -35,6 +32,12 @@ ComputeSet Lockstep::addComputeSet(Graph &graph, const DebugContext &dc) {
   if (ipu_ == 0)
     all.computeSet = graph.addComputeSet(dc);
   return all.computeSet;
+}
+
+ComputeSet Lockstep::execute(Graph &graph, Sequence &program, const DebugContext &dc) {
+  const ComputeSet cs = addComputeSet(graph, dc);
+  program.add(Execute(cs, dc));
+  return cs;
 }
 
 void Lockstep::copy(const Tensor &from, const Tensor &to, Sequence &program,
@@ -81,12 +84,11 @@ Tensor Lockstep::greatest(Graph &graph, const Tensor &predicate, Sequence &progr
     return predicate;
   const unsigned tile = graph.getTarget().getNumTiles() - 1 - behind; // has little to do
   const Type type = predicate.elementType();
-  const Tensor greatest = graph.addVariable(type, {}, {dc, "of_all_ipus"});
-  graph.setTileMapping(greatest, tile);
+  const Tensor greatest = addOnTile(graph, tile, type, {}, {dc, "of_all_ipus"});
   const ComputeSet cs = graph.addComputeSet({dc, "of_all_ipus"});
   const std::string vertex = "sparq::GreatestOfIpus<" + std::string(type.toString()) + ">";
-  addVertex(graph, cs, vertex.c_str(), tile, {{"ofIpus", concat(all.from)}, {"greatest", greatest}},
-            {{"nIpus", nIpus_}}, cycles::greatestOfIpus(nIpus_));
+  addVertex(graph, cs, vertex.c_str(), tile, cycles::greatestOfIpus(nIpus_),
+            "ofIpus"_f = concat(all.from), "greatest"_f = greatest, "nIpus"_f = nIpus_);
   program.add(Execute(cs, {dc, "of_all_ipus"}));
   return greatest;
 }

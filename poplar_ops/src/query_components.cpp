@@ -1,13 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "query_components.hpp"
 #include "arith/scale.hpp"
-#include "codelets/cycles.hpp"
-#include "codelets/query_components.cycles.hpp"
+#include "codelets/scores.cycles.hpp"
 
 namespace sparq {
-
-using namespace poplar;
-using namespace poplar::program;
 
 Tensor createQuery(const Context &context) {
   return context.perPart(HALF, {std::size_t(context.groupSize()) * context.headDim()}, "query");
@@ -67,9 +63,9 @@ static void addMagnitudes(const Context &context, const QueryComponents &q) {
   const ComputeSet cs = context.execute("group_magnitude");
   for (unsigned slot = 0; slot != context.nSlots(); ++slot)
     for (unsigned part = 0; part != nParts; ++part)
-      addVertex(context.graph, cs, "sparq::GroupMagnitude", context.tile(slot, part),
-                {{"query", q.query[slot][part]}, {"magnitudes", q.magnitudes[slot][part]}},
-                {{"groupSize", g}, {"headDim", d}}, cycles::groupMagnitude(d, g));
+      context.addVertex(cs, "sparq::GroupMagnitude", slot, part, cycles::groupMagnitude(d, g),
+                        "query"_f = q.query[slot][part], "magnitudes"_f = q.magnitudes[slot][part],
+                        "groupSize"_f = g, "headDim"_f = d);
 }
 
 void rankComponents(const Context &context, const SparqSettings &settings,
@@ -79,17 +75,16 @@ void rankComponents(const Context &context, const SparqSettings &settings,
   const unsigned last = context.parts() - 1, n = static_cast<unsigned>(q.magnitudes.dim(2)),
                  perPart = ranksPerPart(context, n);
   for (unsigned slot = 0; slot != context.nSlots(); ++slot)
-    addVertex(context.graph, cs, "sparq::MagnitudeSums", context.tile(slot, last),
-              {{"query", q.query[slot][last]}, {"sums", q.magnitudeSums[slot][last]}},
-              {{"groupSize", g}, {"headDim", d}}, cycles::magnitudeSums(d, g));
+    context.addVertex(cs, "sparq::MagnitudeSums", slot, last, cycles::magnitudeSums(d, g),
+                      "query"_f = q.query[slot][last], "sums"_f = q.magnitudeSums[slot][last],
+                      "groupSize"_f = g, "headDim"_f = d);
   for (unsigned slot = 0; slot != context.nSlots(); ++slot)
     for (unsigned first = 0, part = 0; first < n; first += perPart, ++part) {
       const unsigned own = std::min(perPart, n - first); // only these rank components
-      addVertex(context.graph, cs, "sparq::ComponentRanks", context.tile(slot, part),
-                {{"magnitudes", q.magnitudes[slot][part]},
-                 {"selected", q.selected[slot].slice(first, first + own)}},
-                {{"headDim", n}, {"first", first}, {"nComponents", own}, {"rank", settings.rank}},
-                cycles::componentRanks(own, n));
+      context.addVertex(cs, "sparq::ComponentRanks", slot, part, cycles::componentRanks(own, n),
+                        "magnitudes"_f = q.magnitudes[slot][part],
+                        "selected"_f = q.selected[slot].slice(first, first + own), "headDim"_f = n,
+                        "first"_f = first, "nComponents"_f = own, "rank"_f = settings.rank);
     }
 }
 
@@ -100,15 +95,14 @@ static void listComponents(const Context &context, const SparqSettings &settings
   const unsigned last = context.parts() - 1;
   for (unsigned slot = 0; slot != context.nSlots(); ++slot)
     for (unsigned part = 0; part != context.parts(); ++part)
-      addVertex(context.graph, cs, "sparq::ComponentList", context.tile(slot, part),
-                {{"query", q.query[slot][part]},
-                 {"selected", q.selected[slot]},
-                 {"magnitudeSums", q.magnitudeSums[slot][last]},
-                 {"components", q.components[slot][part]},
-                 {"selectedQuery", q.selectedQuery[slot][part]},
-                 {"inverseTemperature", q.inverseTemperature[slot][part]}},
-                {{"groupSize", g}, {"headDim", d}, {"rank", r}, {"scale", attentionScale(d)}},
-                cycles::componentList(d, g, r));
+      context.addVertex(cs, "sparq::ComponentList", slot, part, cycles::componentList(d, g, r),
+                        "query"_f = q.query[slot][part], "selected"_f = q.selected[slot],
+                        "magnitudeSums"_f = q.magnitudeSums[slot][last],
+                        "components"_f = q.components[slot][part],
+                        "selectedQuery"_f = q.selectedQuery[slot][part],
+                        "inverseTemperature"_f = q.inverseTemperature[slot][part],
+                        "groupSize"_f = g, "headDim"_f = d, "rank"_f = r,
+                        "scale"_f = attentionScale(d));
 }
 
 void selectComponents(const Context &context, const SparqSettings &settings,

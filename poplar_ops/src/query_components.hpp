@@ -8,19 +8,19 @@
 namespace sparq {
 
 // {slots, parts, groupSize * headDim} HALF: the query on every part.
-poplar::Tensor createQuery(const Context &context);
+Tensor createQuery(const Context &context);
 // {slots, parts, groupSize * headDim}: of the op's query what goes to each part.
-poplar::Tensor queryOfParts(const Context &context, const poplar::Tensor &query);
+Tensor queryOfParts(const Context &context, const Tensor &query);
 // That, and the lengths.
-void loadQuery(const Context &context, const poplar::Tensor &query, const poplar::Tensor &perPart);
+void loadQuery(const Context &context, const Tensor &query, const Tensor &perPart);
 struct QueryComponents {
-  poplar::Tensor query;              // {slots, parts, groupSize * headDim} HALF
-  poplar::Tensor magnitudes;         // {slots, parts, headDim} FLOAT
-  poplar::Tensor selected;           // {slots, indexDim} UNSIGNED_INT, spread over the parts
-  poplar::Tensor magnitudeSums;      // {slots, parts, groupSize} FLOAT, the last part's in use
-  poplar::Tensor components;         // {slots, parts, rank} UNSIGNED_INT
-  poplar::Tensor selectedQuery;      // {slots, parts, groupSize * rank} FLOAT
-  poplar::Tensor inverseTemperature; // {slots, parts, groupSize} FLOAT
+  Tensor query;              // {slots, parts, groupSize * headDim} HALF
+  Tensor magnitudes;         // {slots, parts, headDim} FLOAT
+  Tensor selected;           // {slots, indexDim} UNSIGNED_INT, spread over the parts
+  Tensor magnitudeSums;      // {slots, parts, groupSize} FLOAT, the last part's in use
+  Tensor components;         // {slots, parts, rank} UNSIGNED_INT
+  Tensor selectedQuery;      // {slots, parts, groupSize * rank} FLOAT
+  Tensor inverseTemperature; // {slots, parts, groupSize} FLOAT
 };
 // everywhere: with magnitudes and temperatures of each part's own.
 QueryComponents createQueryComponents(const Context &context, const SparqSettings &settings,

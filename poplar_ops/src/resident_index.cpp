@@ -1,16 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "resident_index.hpp"
 #include "arith/key_index.hpp"
-#include "codelets/approx_scores.cycles.hpp"
-#include "codelets/cycles.hpp"
-#include "codelets/resident_index.cycles.hpp"
+#include "arith/scale.hpp"
+#include "codelets/scores.cycles.hpp"
 #include "sparq/step_names.hpp"
 #include "stores/resident_records.hpp"
 
 namespace sparq {
-
-using namespace poplar;
-using namespace poplar::program;
 
 namespace {
 
@@ -24,17 +19,9 @@ public:
         helped(waves.nWaveParts() <= last),
         nIdle(helped ? context.parts() - waves.nWaveParts() - lending.nHelper : 1),
         nPieces(std::min(lending.nHelper != 0 ? nIdle - 1 : nIdle, block / four)) {
-    for (unsigned i = 0; i != nPieces; ++i) {
-      const std::string name = "open_" + std::to_string(i);
-      pieces.push_back(context.once(name, [&] {
-        const Placement &p = context.placement();
-        const Tensor t = context.graph.addVariable(
-            HALF, {p.slots, context.layout().indexDim, end(i) - begin(i)}, {context.dc, name});
-        for (unsigned slot = 0; slot != p.slots; ++slot)
-          context.graph.setTileMapping(t[slot], p.tile(slot, part(i)));
-        return t;
-      }));
-    }
+    for (unsigned i = 0; i != nPieces; ++i)
+      pieces.push_back(context.onPart(part(i), HALF, {context.layout().indexDim, end(i) - begin(i)},
+                                      "open_" + std::to_string(i)));
   }
 
   // The keys {headDim, positions} of each piece, to the parts that score them: to what is copied.
@@ -59,30 +46,18 @@ public:
       const Tensor ofPiece = ofTail.slice(begin(i), end(i), 1);
       Tensor made = ofPiece;
       if (part(i) != last) { // there, for a vertex would fetch what it writes over
-        const std::string name = "open_scores_" + std::to_string(i);
-        made = context.once(name, [&] {
-          const Placement &p = context.placement();
-          const Tensor t =
-              context.graph.addVariable(FLOAT, {p.slots, g, end(i) - begin(i)}, {context.dc, name});
-          for (unsigned of = 0; of != p.slots; ++of)
-            context.graph.setTileMapping(t[of], p.tile(of, part(i)));
-          return t;
-        })[slot];
+        made = context.onPart(part(i), FLOAT, {g, end(i) - begin(i)},
+                              "open_scores_" + std::to_string(i))[slot];
         scored.push_back(made.flatten());
         to.push_back(ofPiece.flatten());
       }
-      addVertex(context.graph, cs, "sparq::TailScores", context.tile(slot, part(i)),
-                {{"tail", pieces[i][slot].flatten()},
-                 {"components", q.components[slot][part(i)]},
-                 {"selectedQuery", q.selectedQuery[slot][part(i)]},
-                 {"inverseTemperature", q.inverseTemperature[slot][part(i)]},
-                 {"scores", made.flatten()}},
-                {{"groupSize", g},
-                 {"rank", r},
-                 {"tailLength", end(i) - begin(i)},
-                 {"tailBegin", 0u},
-                 {"partPositions", end(i) - begin(i)}},
-                cycles::tailScores(end(i) - begin(i), g, r));
+      context.addVertex(
+          cs, "sparq::TailScores", slot, part(i), cycles::tailScores(end(i) - begin(i), g, r),
+          "tail"_f = pieces[i][slot], "components"_f = q.components[slot][part(i)],
+          "selectedQuery"_f = q.selectedQuery[slot][part(i)],
+          "inverseTemperature"_f = q.inverseTemperature[slot][part(i)], "scores"_f = made,
+          "groupSize"_f = g, "rank"_f = r, "tailLength"_f = end(i) - begin(i), "tailBegin"_f = 0u,
+          "partPositions"_f = end(i) - begin(i));
     }
   }
 
@@ -168,46 +143,35 @@ void ResidentRecords::score(const Context &context, const SparqSettings &setting
   for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
     open.score(open.isBefore() ? before : score, slot, q, scores.weights);
     for (unsigned part = 0; part != waves.nWaveParts(); ++part) {
-      const unsigned tile = context.tile(slot, part);
-      const Tensor index = index_[context.task(slot)][part].flatten();
-      std::vector<Edge> coefficientEdges{{"filled", context.filled(slot, part)},
-                                         {"index", index},
-                                         {"columns", columns[slot][part]},
-                                         {"selectedQuery", q.selectedQuery[slot][part]},
-                                         {"coefficients", coefficients[slot][part].flatten()},
-                                         {"units", units[slot][part].flatten()},
-                                         {"offsets", offsets[slot][part].flatten()}};
-      std::vector<Setting> coefficientSettings{
-          {"groupSize", g},     {"rank", r},
-          {"indexBits", bits},  {"firstBlock", part * nBlocks},
-          {"nBlocks", nBlocks}, {"limit", static_cast<float>(coefficientLimit(bits, r))}};
-      std::vector<Edge> scoreEdges{{"filled", context.filled(slot, part)},
-                                   {"index", index},
-                                   {"columns", columns[slot][part]},
-                                   {"coefficients", coefficients[slot][part].flatten()},
-                                   {"units", units[slot][part].flatten()},
-                                   {"offsets", offsets[slot][part].flatten()},
-                                   {"inverseTemperature", q.inverseTemperature[slot][part]},
-                                   {"scores", scores.weights[slot][part].flatten()}};
-      std::vector<Setting> scoreSettings{
-          {"groupSize", g},     {"rank", r},
-          {"indexBits", bits},  {"firstBlock", part * nBlocks},
-          {"nBlocks", nBlocks}, {"partPositions", waves.partPositions()}};
+      const Fields both{"filled"_f = context.filled(slot, part),
+                        "index"_f = index_[context.task(slot)][part],
+                        "columns"_f = columns[slot][part],
+                        "coefficients"_f = coefficients[slot][part],
+                        "units"_f = units[slot][part],
+                        "offsets"_f = offsets[slot][part],
+                        "groupSize"_f = g,
+                        "rank"_f = r,
+                        "indexBits"_f = bits,
+                        "firstBlock"_f = part * nBlocks,
+                        "nBlocks"_f = nBlocks};
+      Fields lent, ofGroup;
       if (byGroup) {
-        scoreEdges.push_back({"codes", codes[slot][part].flatten()});
-        coefficientEdges.push_back({"lent", lentWords[slot][part]});
-        coefficientSettings.push_back({"nLent", lending.nWords});
-        scoreSettings.push_back({"nPieces", nPieces});
+        lent = {"lent"_f = lentWords[slot][part], "nLent"_f = lending.nWords};
+        ofGroup = {"codes"_f = codes[slot][part], "nPieces"_f = nPieces};
       }
-      addVertex(context.graph, coefficient,
-                byGroup ? "sparq::GroupCoefficients" : "sparq::ResidentCoefficients", tile,
-                coefficientEdges, coefficientSettings,
-                byGroup ? cycles::groupCoefficients(nBlocks, g, r, lending.nWords)
-                        : cycles::residentCoefficients(nBlocks, g, r));
-      addVertex(context.graph, score, byGroup ? "sparq::GroupScores" : "sparq::ResidentScores",
-                tile, scoreEdges, scoreSettings,
-                byGroup ? cycles::groupScores(nPieces, g, r, bits)
-                        : cycles::residentScores(nBlocks, g, r, bits));
+      context.addVertex(coefficient,
+                        byGroup ? "sparq::GroupCoefficients" : "sparq::ResidentCoefficients", slot,
+                        part,
+                        byGroup ? cycles::groupCoefficients(nBlocks, g, r, lending.nWords)
+                                : cycles::residentCoefficients(nBlocks, g, r),
+                        both, lent, "selectedQuery"_f = q.selectedQuery[slot][part],
+                        "limit"_f = static_cast<float>(coefficientLimit(bits, r)));
+      context.addVertex(score, byGroup ? "sparq::GroupScores" : "sparq::ResidentScores", slot, part,
+                        byGroup ? cycles::groupScores(nPieces, g, r, bits)
+                                : cycles::residentScores(nBlocks, g, r, bits),
+                        both, ofGroup, "inverseTemperature"_f = q.inverseTemperature[slot][part],
+                        "scores"_f = scores.weights[slot][part],
+                        "partPositions"_f = waves.partPositions());
     }
     for (unsigned i = 0; i != lending.nHelper; ++i) {
       const unsigned helper = lending.first + i, owner = lending.firstOwner(helper),
@@ -215,28 +179,78 @@ void ResidentRecords::score(const Context &context, const SparqSettings &setting
       const auto lent = [&](const Tensor &perPart) { // of the owners' last blocks
         return perPart[slot].slice(owner, owner + n).slice(nBlocks - 1, nBlocks, 1).flatten();
       };
-      addVertex(context.graph, score, "sparq::LentScores", context.tile(slot, helper),
-                {{"filled", context.filled(slot, helper)},
-                 {"words", lentWords[slot].slice(owner, owner + n).flatten()},
-                 {"coefficients", lent(coefficients)},
-                 {"units", lent(units)},
-                 {"offsets", lent(offsets)},
-                 {"inverseTemperature", q.inverseTemperature[slot][helper]},
-                 {"codes", codes[slot][helper].flatten()},
-                 {"scores", scores.weights[slot][helper].flatten()},
-                 {"held", heldOf(context)[slot][helper]}},
-                {{"groupSize", g},
-                 {"rank", r},
-                 {"nWords", lending.nWords},
-                 {"wordsShift", log2Of(lending.nWords)},
-                 {"nPieces", n},
-                 {"firstBlock", owner * nBlocks + nBlocks - 1},
-                 {"blocksOfPart", nBlocks},
-                 {"partPositions", waves.partPositions()}},
-                cycles::groupScores(n * lending.nWords, g, r));
+      context.addVertex(
+          score, "sparq::LentScores", slot, helper, cycles::groupScores(n * lending.nWords, g, r),
+          "filled"_f = context.filled(slot, helper),
+          "words"_f = lentWords[slot].slice(owner, owner + n),
+          "coefficients"_f = lent(coefficients), "units"_f = lent(units),
+          "offsets"_f = lent(offsets), "inverseTemperature"_f = q.inverseTemperature[slot][helper],
+          "codes"_f = codes[slot][helper], "scores"_f = scores.weights[slot][helper],
+          "held"_f = heldOf(context)[slot][helper], "groupSize"_f = g, "rank"_f = r,
+          "nWords"_f = lending.nWords, "wordsShift"_f = log2Of(lending.nWords), "nPieces"_f = n,
+          "firstBlock"_f = owner * nBlocks + nBlocks - 1, "blocksOfPart"_f = nBlocks,
+          "partPositions"_f = waves.partPositions());
     }
   }
   open.bring();
+}
+
+// Components of which a part has the magnitudes: four a worker.
+static constexpr unsigned perPiece = 4 * cycles::nWorkers;
+
+QueryComponents ResidentRecords::components(const Context &context,
+                                            const SparqSettings &settings) const {
+  QueryComponents q = createQueryComponents(context, settings, false);
+  const auto everywhere = [&](const Tensor &t) {
+    return t.expand({1}).broadcast(context.parts(), 1);
+  };
+  q.magnitudes = everywhere(
+      context.sliced(FLOAT, context.layout().indexDim, perPiece, 1, "magnitudes").squeeze({2}));
+  const Tensor temperature =
+      context.onPart(context.parts() - 1, FLOAT, {context.groupSize()}, "inverse_temperature");
+  q.inverseTemperature = everywhere(temperature);
+  return q;
+}
+
+void ResidentRecords::selectComponents(const Context &context, const SparqSettings &settings,
+                                       const QueryComponents &q) const {
+  const unsigned d = context.headDim(), n = context.layout().indexDim, g = context.groupSize(),
+                 r = settings.rank;
+  const ComputeSet magnitude = context.execute("group_magnitude");
+  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+    for (unsigned first = 0, i = 0; first < n; first += perPiece, ++i) {
+      const unsigned own = std::min(perPiece, n - first), part = i % context.parts();
+      context.addVertex(magnitude, "sparq::PieceMagnitude", slot, part,
+                        cycles::pieceMagnitude(own, g), "query"_f = q.query[slot][part],
+                        "magnitudes"_f = q.magnitudes[slot][part].slice(first, first + own),
+                        "groupSize"_f = g, "headDim"_f = d, "first"_f = first, "n"_f = own);
+    }
+  rankComponents(context, settings, q);
+  const ComputeSet list = context.execute("component_list");
+  const Tensor filled = context.perPart(UNSIGNED_INT, {}, "filled"),
+               columns = columnsOf(context, r);
+  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+    for (unsigned part = 0; part != context.parts(); ++part)
+      context.addVertex(
+          list, "sparq::ListComponents", slot, part, cycles::listComponents(n, g, r),
+          "length"_f = context.cache.filled[context.task(slot)], "filled"_f = filled[slot][part],
+          "layer"_f = context.cache.layer[slot][part], "query"_f = q.query[slot][part],
+          "selected"_f = q.selected[slot], "components"_f = q.components[slot][part],
+          "columns"_f = columns[slot][part], "selectedQuery"_f = q.selectedQuery[slot][part],
+          "groupSize"_f = g, "headDim"_f = d, "nComponents"_f = n, "rank"_f = r,
+          "columnWords"_f = static_cast<unsigned>(index_.dim(4)));
+}
+
+void ResidentRecords::addTemperatures(const Context &context, const ComputeSet &cs,
+                                      const QueryComponents &q) const {
+  const unsigned d = context.headDim(), n = context.layout().indexDim, g = context.groupSize(),
+                 last = context.parts() - 1;
+  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+    context.addVertex(cs, "sparq::HeadTemperatures", slot, last, cycles::headTemperatures(n, g),
+                      "query"_f = q.query[slot][last], "selected"_f = q.selected[slot],
+                      "magnitudeSums"_f = q.magnitudeSums[slot][last],
+                      "inverseTemperature"_f = q.inverseTemperature[slot][last], "groupSize"_f = g,
+                      "headDim"_f = d, "nComponents"_f = n, "scale"_f = attentionScale(d));
 }
 
 } // namespace sparq

@@ -2,7 +2,7 @@
 //
 // How a session is built: shards, what passes between them, and the programs of the engine.
 #include "sparq/session.hpp"
-#include "sparq/layers.hpp"
+#include "sparq/cache.hpp"
 #include <algorithm>
 #include <poplar/CycleCount.hpp>
 
@@ -114,7 +114,7 @@ void Session::addWhole(Shard &shard) {
   site.addQuery(whole_);
   for (const std::string &step : shard.steps)
     site.addOutput(whole_, step);
-  if (shard.ports.append.key.valid())
+  if (shard.ports.key.tensor.valid())
     site.addAppend(whole_);
 }
 
@@ -127,12 +127,11 @@ Tensor Session::ofShard(const Shard &shard, const Tensor &whole) const {
   return own.slice(s.firstKvHead * heads, (s.firstKvHead + s.shape.nKvHeads) * heads, 1).flatten();
 }
 
-template <class PortOf>
-Program Session::scatter(const Entry &entry, const PortOf &portOf, const char *name) const {
+Program Session::scatter(const Entry &entry, Port Ports::*port, const char *name) const {
   std::vector<Tensor> from, to;
   for (const Shard *const shard : entry.shards) {
-    from.push_back(ofShard(*shard, portOf(*entry.ports)));
-    to.push_back(portOf(shard->ports).flatten());
+    from.push_back(ofShard(*shard, (entry.ports->*port).tensor));
+    to.push_back((shard->ports.*port).tensor.flatten());
   }
   return Copy(concat(from), concat(to), false, {name});
 }
@@ -141,11 +140,11 @@ Program Session::appendOn(const Entry &entry) const {
   if (!entry.isSpread())
     return entry.shards.front()->append;
   Sequence onAll;
-  if (!entry.ports->append.key.valid())
+  if (!entry.ports->key.tensor.valid())
     return onAll; // there is no such program
-  onAll.add(scatter(entry, [](const Ports &p) { return p.append.key; }, "scatter_key"));
-  onAll.add(scatter(entry, [](const Ports &p) { return p.append.value; }, "scatter_value"));
-  onAll.add(scatter(entry, [](const Ports &p) { return p.append.active; }, "scatter_active"));
+  onAll.add(scatter(entry, &Ports::key, "scatter_key"));
+  onAll.add(scatter(entry, &Ports::value, "scatter_value"));
+  onAll.add(scatter(entry, &Ports::active, "scatter_active"));
   for (const Shard *const shard : entry.shards)
     onAll.add(shard->append);
   return onAll;
@@ -155,12 +154,12 @@ Program Session::attend(const Entry &entry, std::size_t index) const {
   if (!entry.isSpread())
     return entry.shards.front()->attend[index];
   Sequence onAll;
-  onAll.add(scatter(entry, [](const Ports &p) { return p.query; }, "scatter_query"));
+  onAll.add(scatter(entry, &Ports::query, "scatter_query"));
   std::vector<Tensor> from, to;
   for (const Shard *const shard : entry.shards) {
     onAll.add(shard->attend[index]);
-    from.push_back(shard->ports.outputs[index].flatten());
-    to.push_back(ofShard(*shard, entry.ports->outputs[index]));
+    from.push_back(shard->ports.outputs[index].tensor.flatten());
+    to.push_back(ofShard(*shard, entry.ports->outputs[index].tensor));
   }
   onAll.add(Copy(concat(from), concat(to), false, {"gather_output"}));
   return Call(
@@ -194,7 +193,7 @@ Sequence Session::stack(std::size_t index) {
     const Ports &ports = *entry.ports;
     for (unsigned layer = 0; layer != entry.shards.front()->share.nLayers; ++layer) {
       if (layer != 0)
-        program.add(Copy(ports.outputs[index], ports.query, false, {"next_layer"}));
+        program.add(Copy(ports.outputs[index].tensor, ports.query.tensor, false, {"next_layer"}));
       Lockstep together(static_cast<unsigned>(entry.shards.size()));
       for (Shard *const shard : entry.shards) {
         if (shard != entry.shards.front())
@@ -204,7 +203,8 @@ Sequence Session::stack(std::size_t index) {
       program.add(entry.attend[index]);
     }
     if (&entry != &entries_.back())
-      program.add(Copy(ports.outputs[index], (&entry + 1)->ports->query, false, {"next_ipu"}));
+      program.add(Copy(ports.outputs[index].tensor, (&entry + 1)->ports->query.tensor, false,
+                       {"next_ipu"}));
   }
   return program;
 }

@@ -37,31 +37,21 @@ void Session::write(const std::uint16_t *key, const std::uint16_t *value, unsign
                     const std::vector<std::uint32_t> &counts, unsigned layer) {
   const Entry &entry = entryOf("append", layer);
   checkBatch("append", counts.size());
-  if (!entry.isSpread()) {
-    Shard &shard = *entry.shards.front();
-    shard.host->write(*engine_, shard.own(layer), key, value, nTokens, counts);
-    return;
-  }
   for (const Shard *const shard : entry.shards) // before any is altered
-    shard->host->checkRoom(layer, nTokens, shard->share.ofBatch(counts), shard->share.firstBatch);
+    shard->host->checkRoom(shard->own(layer), nTokens, shard->share.ofBatch(counts),
+                           shard->share.firstBatch);
   const std::size_t each = std::size_t(nTokens) * shape_.headDim;
   for (Shard *const shard : entry.shards)
-    shard->host->write(*engine_, layer, partOf(shape_, shard->share, key, each).data(),
+    shard->host->write(*engine_, shard->own(layer), partOf(shape_, shard->share, key, each).data(),
                        partOf(shape_, shard->share, value, each).data(), nTokens,
                        shard->share.ofBatch(counts));
 }
 
 void Session::read(std::uint16_t *key, std::uint16_t *value, unsigned nTokens, unsigned layer) {
-  const Entry &entry = entryOf("read", layer);
-  if (!entry.isSpread()) {
-    Shard &shard = *entry.shards.front();
-    shard.host->read(*engine_, shard.own(layer), key, value, nTokens);
-    return;
-  }
   const std::size_t each = std::size_t(nTokens) * shape_.headDim;
-  for (const Shard *const shard : entry.shards) {
+  for (const Shard *const shard : entryOf("read", layer).shards) {
     std::vector<std::uint16_t> k(shard->share.shape.nTasks() * each), v(k.size());
-    shard->host->read(*engine_, layer, k.data(), v.data(), nTokens);
+    shard->host->read(*engine_, shard->own(layer), k.data(), v.data(), nTokens);
     putPart(shape_, shard->share, k, key, each);
     putPart(shape_, shard->share, v, value, each);
   }
@@ -93,7 +83,9 @@ void Session::append(const std::uint16_t *key, const std::uint16_t *value,
     shard->host->checkRoom(shard->own(layer), 1, shard->share.ofBatch(active),
                            shard->share.firstBatch);
   select(entry, layer);
-  entry.ports->append.write(*engine_, key, value, active);
+  entry.ports->key.host.write(*engine_, key);
+  entry.ports->value.host.write(*engine_, value);
+  entry.ports->active.host.write(*engine_, active.data());
   engine_->run(entry.firstProgram);
   for (Shard *const shard : entry.shards)
     shard->host->advance(shard->own(layer), shard->share.ofBatch(active));
@@ -112,9 +104,9 @@ void Session::attention(std::size_t index, const std::uint16_t *query, std::uint
   const Entry &entry = entryOf("attention", layer);
   checkIndex(index);
   select(entry, layer);
-  entry.ports->writeQuery.write(*engine_, query);
+  entry.ports->query.host.write(*engine_, query);
   engine_->run(entry.firstProgram + static_cast<unsigned>(1 + index));
-  entry.ports->readOutputs[index].read(*engine_, output);
+  entry.ports->outputs[index].host.read(*engine_, output);
   tookStep(entry, index, layer);
 }
 
@@ -122,9 +114,9 @@ void Session::attendAll(std::size_t index, const std::uint16_t *query, std::uint
   checkIndex(index);
   if (firstStack_ == 0)
     throw Error("attention: the session must have been made with stacked=True, got False");
-  entries_.front().ports->writeQuery.write(*engine_, query);
+  entries_.front().ports->query.host.write(*engine_, query);
   engine_->run(firstStack_ + static_cast<unsigned>(index));
-  entries_.back().ports->readOutputs[index].read(*engine_, output);
+  entries_.back().ports->outputs[index].host.read(*engine_, output);
   for (unsigned layer = 0; layer != nLayers_; ++layer)
     tookStep(entryOf("attention", layer), index, layer);
 }

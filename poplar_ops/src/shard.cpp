@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sparq/shard.hpp"
 #include "context.hpp"
+#include "sparq/cache.hpp"
 #include "sparq/kernels.hpp"
-#include "sparq/layers.hpp"
 #include "sparq/step_names.hpp"
 #include <map>
 #include <utility>
 
 namespace sparq {
-
-using namespace poplar;
-using namespace poplar::program;
 
 namespace {
 
@@ -37,44 +34,34 @@ Plan planOf(const Target &target, const Shape &shape, const Programs &programs) 
 
 } // namespace
 
-Tensor PortSite::add(const std::vector<std::size_t> &extents, const std::string &name) const {
-  const std::size_t nTasks = shape.nTasks();
-  std::size_t n = 1;
-  for (const std::size_t extent : extents)
-    n *= extent;
-  const Tensor t = graph.addVariable(HALF, {nTasks, n / nTasks}, prefix + name);
-  for (unsigned task = 0; task != nTasks; ++task)
-    graph.setTileMapping(t[task], placement.home(task % placement.slots));
-  return t.reshape(extents);
+Tensor PortSite::add(unsigned heads, const std::string &name) const {
+  const unsigned nTasks = shape.nTasks();
+  const std::size_t each = std::size_t(heads) * shape.batch / nTasks * shape.headDim;
+  return addOnParts(graph, placement, HALF, nTasks, 1, {each}, prefix + name)
+      .reshape({shape.batch, heads, shape.headDim});
+}
+
+Port PortSite::writable(const Tensor &tensor, const std::string &name) const {
+  return {tensor, HostTensor::writable(graph, tensor, prefix + name)};
 }
 
 void PortSite::addQuery(Ports &ports) const {
-  ports.query = add({shape.batch, shape.nHeads, shape.headDim}, "query");
-  ports.writeQuery = HostTensor::writable(graph, ports.query, prefix + "query");
+  ports.query = writable(add(shape.nHeads, "query"), "query");
 }
 
 void PortSite::addAppend(Ports &ports) const {
-  const std::vector<std::size_t> token{shape.batch, shape.nKvHeads, shape.headDim};
-  NewTokens &append = ports.append;
-  append.key = add(token, "append/key");
-  append.value = add(token, "append/value");
-  append.active = graph.addVariable(UNSIGNED_INT, {shape.batch}, prefix + "append/active");
-  graph.setTileMapping(append.active, 0);
-  const auto writable = [&](const Tensor &tensor, const char *what) {
-    return HostTensor::writable(graph, tensor, prefix + "append/" + what);
-  };
-  append.writeKey = writable(append.key, "key");
-  append.writeValue = writable(append.value, "value");
-  append.writeActive = writable(append.active, "active");
+  const Tensor key = add(shape.nKvHeads, "append/key"), value = add(shape.nKvHeads, "append/value"),
+               active = addOnTile(graph, 0, UNSIGNED_INT, {shape.batch}, prefix + "append/active");
+  ports.key = writable(key, "append/key");
+  ports.value = writable(value, "append/value");
+  ports.active = writable(active, "append/active");
 }
 
-void PortSite::addOutput(Ports &ports, const std::string &step) const {
-  readOutput(ports, add({shape.batch, shape.nHeads, shape.headDim}, step + "/output"), step);
-}
-
-void PortSite::readOutput(Ports &ports, const Tensor &output, const std::string &step) const {
-  ports.outputs.push_back(output);
-  ports.readOutputs.push_back(HostTensor::readable(graph, output, prefix + step + "/output"));
+// One that is not given is elsewhere.
+void PortSite::addOutput(Ports &ports, const std::string &step, Tensor output) const {
+  if (!output.valid())
+    output = add(shape.nHeads, step + "/output");
+  ports.outputs.push_back({output, HostTensor::readable(graph, output, prefix + step + "/output")});
 }
 
 Shard::Shard(const Share &shareIn, Graph tiles, const Programs &programs,
@@ -87,22 +74,23 @@ Shard::Shard(const Share &shareIn, Graph tiles, const Programs &programs,
 // Where it would be, if attention had made it.
 Tensor Shard::attendNothing(Sequence &program, const std::string &step) {
   const DebugContext dc{step};
-  const Tensor output = createOutput(graph, cache, {dc, "output"}).reshape(ports.query.shape()),
-               asked = graph.addVariable(BOOL, {}, {dc, "asked"});
-  graph.setTileMapping(asked, graph.getTarget().getNumTiles() - 1); // as most branches
+  const Tensor output =
+                   createOutput(graph, cache, {dc, "output"}).reshape(ports.query.tensor.shape()),
+               asked = addOnTile(graph, graph.getTarget().getNumTiles() - 1, BOOL, {},
+                                 {dc, "asked"}); // as most branches
   graph.setInitialValue(asked, false);
   if (plan.hot.nPlaces != 0) {
-    const Tensor number = graph.addVariable(INT, {}, {dc, "number"});
-    graph.setTileMapping(number, graph.getTarget().getNumTiles() - 1);
+    const Tensor number =
+        addOnTile(graph, graph.getTarget().getNumTiles() - 1, INT, {}, {dc, "number"});
     graph.setInitialValue(number, 0);
     cache.lockstep->agreed(graph, number, program, dc);
     const Tensor most = cache.lockstep->greatest(graph, number, program, {dc, steps::switchOfAll});
     Sequence other({}, dc);
-    cache.lockstep->copy(ports.query, output, other, dc);
+    cache.lockstep->copy(ports.query.tensor, output, other, dc);
     program.add(Switch(most, {{1, other}}, {dc, steps::switchOfAll}));
   }
   Sequence body({}, dc);
-  cache.lockstep->copy(ports.query, output, body, dc);
+  cache.lockstep->copy(ports.query.tensor, output, body, dc);
   const Tensor any = cache.lockstep->greatest(graph, asked, program, dc);
   program.add(If(any, body, Sequence(), {dc, "branch"}));
   return output;
@@ -132,18 +120,17 @@ void Shard::addPrograms(const Programs &programs, bool shared,
   append = Sequence({}, {"append"});
   if (programs.append && cache.refusal().empty()) {
     site.addAppend(ports);
-    const NewTokens &t = ports.append;
     append = made("append", true, [&](Sequence &body) {
-      sparq::append(graph, cache, t.key, t.value, t.active, body, {"append"});
+      sparq::append(graph, cache, ports.key.tensor, ports.value.tensor, ports.active.tensor, body,
+                    {"append"});
     });
   }
   for (std::size_t i = 0; i != plan.attention.size(); ++i)
     attend.push_back(made(steps[i].c_str(), false, [&](Sequence &body) {
-      site.readOutput(ports,
-                      programs.onlyBetween
-                          ? attendNothing(body, steps[i])
-                          : sparq::attend(graph, cache, i, ports.query, body, {steps[i]}),
-                      steps[i]);
+      site.addOutput(ports, steps[i],
+                     programs.onlyBetween
+                         ? attendNothing(body, steps[i])
+                         : sparq::attend(graph, cache, i, ports.query.tensor, body, {steps[i]}));
     }));
 }
 

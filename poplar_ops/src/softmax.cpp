@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "softmax.hpp"
-#include "codelets/cycles.hpp"
-#include "codelets/softmax.cycles.hpp"
+#include "codelets/attention.cycles.hpp"
 #include "planning.hpp"
-#include "resident_index.hpp"
 #include "sparq/step_names.hpp"
+#include "stores/resident_records.hpp"
 
 namespace sparq {
-
-using namespace poplar;
-using namespace poplar::program;
 
 Tensor ascending(const Tensor &perPart, const Waves &waves, unsigned unit) {
   const std::size_t parts = perPart.dim(0), g = perPart.dim(1), inUse = waves.nWaveParts();
@@ -38,15 +34,8 @@ unsigned partOfHead(const Context &context, unsigned head) {
 }
 
 Tensor perHead(const Context &context, unsigned firstHead, const char *name) {
-  return context.once(name, [&] {
-    const Placement &p = context.placement();
-    const unsigned g = context.groupSize();
-    const Tensor t = context.graph.addVariable(FLOAT, {p.slots, g}, {context.dc, name});
-    for (unsigned slot = 0; slot != p.slots; ++slot)
-      for (unsigned h = 0; h != g; ++h)
-        context.graph.setTileMapping(t[slot][h], p.tile(slot, partOfHead(context, firstHead + h)));
-    return t;
-  });
+  return context.onParts(FLOAT, context.groupSize(), {}, name,
+                         [&](unsigned h) { return partOfHead(context, firstHead + h); });
 }
 
 Tensor holding(const Tensor &perPart, const Waves &waves) {
@@ -57,11 +46,11 @@ Tensor holding(const Tensor &perPart, const Waves &waves) {
   return concat(used, 0);
 }
 
-std::vector<Setting> positionSettings(const Waves &waves, unsigned part) {
+Fields positionSettings(const Waves &waves, unsigned part) {
   return {
-      {"part", part},           {"stride", waves.stride},         {"length", waves.length},
-      {"nWaves", waves.nWaves}, {"tailLength", waves.tailLength}, {"tailFirst", waves.tailFirst},
-      {"chunk", waves.chunk}};
+      "part"_f = part,           "stride"_f = waves.stride,         "length"_f = waves.length,
+      "nWaves"_f = waves.nWaves, "tailLength"_f = waves.tailLength, "tailFirst"_f = waves.tailFirst,
+      "chunk"_f = waves.chunk};
 }
 
 // In three tiers a step's time is work on chip.
@@ -109,15 +98,14 @@ void reduceMax(const Context &context, const std::vector<Tensor> &maxima, const 
     const unsigned nPartials = static_cast<unsigned>(all.numElements()) / g;
     const unsigned each = roundUp(ceilDiv(nPartials, cycles::nWorkers), 2); // of a run
     for (unsigned part = 0; part != context.parts(); ++part) {
-      const unsigned tile = context.tile(slot, part);
-      const std::vector<Edge> edges{{"maxima", all}, {"maximum", maximum[slot][part]}};
+      const Fields fields{"maxima"_f = all, "maximum"_f = maximum[slot][part],
+                          "nPartials"_f = nPartials, "groupSize"_f = g};
       if (inRuns(context))
-        addVertex(context.graph, cs, "sparq::ReduceRuns", tile, edges,
-                  {{"nPartials", nPartials}, {"groupSize", g}, {"each", each}},
-                  cycles::reduceRuns(nPartials, g));
+        context.addVertex(cs, "sparq::ReduceRuns", slot, part, cycles::reduceRuns(nPartials, g),
+                          fields, "each"_f = each);
       else
-        addVertex(context.graph, cs, "sparq::ReduceMax", tile, edges,
-                  {{"nPartials", nPartials}, {"groupSize", g}}, cycles::reduceMax(nPartials, g));
+        context.addVertex(cs, "sparq::ReduceMax", slot, part, cycles::reduceMax(nPartials, g),
+                          fields);
     }
   }
 }
@@ -139,8 +127,8 @@ void softmax(const Context &context, const Waves &waves, const Scores &scores) {
     return of;
   };
   const auto settings = [&](unsigned part) {
-    std::vector<Setting> all = positionSettings(own(part), lending.helps(part) ? 0 : part);
-    all.insert(all.end(), {{"groupSize", g}, {"partPositions", n}});
+    Fields all = positionSettings(own(part), lending.helps(part) ? 0 : part);
+    all.insert(all.end(), {"groupSize"_f = g, "partPositions"_f = n});
     return all;
   };
   const auto filled = [&](unsigned slot, unsigned part) {
@@ -151,18 +139,13 @@ void softmax(const Context &context, const Waves &waves, const Scores &scores) {
                                : waves.nOwn(part) - lending.nLent(part);
   };
   const auto nPieces = static_cast<unsigned>(scores.maxima.dim(2)) / g;
-  const auto pieces = [&](std::vector<Setting> all) {
-    all.push_back({"nPieces", nPieces});
-    return all;
-  };
   const ComputeSet partial = context.execute(steps::partialMax);
   for (unsigned slot = 0; slot != context.nSlots(); ++slot)
     for (unsigned part = 0; part != context.parts(); ++part)
-      addVertex(context.graph, partial, "sparq::PartialMax", context.tile(slot, part),
-                {{"filled", filled(slot, part)},
-                 {"scores", scores.weights[slot][part].flatten()},
-                 {"maxima", scores.maxima[slot][part]}},
-                pieces(settings(part)), cycles::partialMax(nOwn(part), g, nPieces));
+      context.addVertex(
+          partial, "sparq::PartialMax", slot, part, cycles::partialMax(nOwn(part), g, nPieces),
+          "filled"_f = filled(slot, part), "scores"_f = scores.weights[slot][part],
+          "maxima"_f = scores.maxima[slot][part], "nPieces"_f = nPieces, settings(part));
   std::vector<Tensor> maxima;
   for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
     const Tensor &all = scores.maxima[slot];
@@ -191,26 +174,23 @@ void softmax(const Context &context, const Waves &waves, const Scores &scores) {
     const Tensor sums = ascending(scores.blockSums[slot], waves, block);
     const unsigned nBlocks = static_cast<unsigned>(sums.dim(1));
     for (unsigned part = 0; part != context.parts(); ++part) {
-      const unsigned tile = context.tile(slot, part);
-      addVertex(context.graph, weights, "sparq::SoftmaxWeights", tile,
-                {{"filled", filled(slot, part)},
-                 {"maximum", scores.maximum[slot][part]},
-                 {"weights", scores.weights[slot][part].flatten()}},
-                settings(part), cycles::softmaxWeights(nOwn(part), n, g));
-      addVertex(context.graph, blocks, "sparq::BlockSums", tile,
-                {{"weights", scores.weights[slot][part].flatten()},
-                 {"blockSums", scores.blockSums[slot][part].flatten()}},
-                {{"nBlocks", g * n / block}}, cycles::blockSums(g * n / block));
+      context.addVertex(weights, "sparq::SoftmaxWeights", slot, part,
+                        cycles::softmaxWeights(nOwn(part), n, g), "filled"_f = filled(slot, part),
+                        "maximum"_f = scores.maximum[slot][part],
+                        "weights"_f = scores.weights[slot][part], settings(part));
+      context.addVertex(blocks, "sparq::BlockSums", slot, part, cycles::blockSums(g * n / block),
+                        "weights"_f = scores.weights[slot][part],
+                        "blockSums"_f = scores.blockSums[slot][part], "nBlocks"_f = g * n / block);
       if (!headsApart(context))
-        addVertex(context.graph, fold, "sparq::FoldSums", tile,
-                  {{"blockSums", sums.flatten()}, {"sums", scores.sums[slot][part]}},
-                  {{"nBlocks", nBlocks}, {"groupSize", g}}, cycles::foldSums(nBlocks, g));
+        context.addVertex(fold, "sparq::FoldSums", slot, part, cycles::foldSums(nBlocks, g),
+                          "blockSums"_f = sums, "sums"_f = scores.sums[slot][part],
+                          "nBlocks"_f = nBlocks, "groupSize"_f = g);
     }
     for (unsigned h = 0; h != g && headsApart(context); ++h)
-      addVertex(
-          context.graph, fold, "sparq::FoldSums", context.tile(slot, partOfHead(context, h)),
-          {{"blockSums", sums[h]}, {"sums", perHead(context, 0, "sums")[slot].slice(h, h + 1)}},
-          {{"nBlocks", nBlocks}, {"groupSize", 1u}}, cycles::foldSums(nBlocks, 1));
+      context.addVertex(fold, "sparq::FoldSums", slot, partOfHead(context, h),
+                        cycles::foldSums(nBlocks, 1), "blockSums"_f = sums[h],
+                        "sums"_f = perHead(context, 0, "sums")[slot].slice(h, h + 1),
+                        "nBlocks"_f = nBlocks, "groupSize"_f = 1u);
   }
 }
 

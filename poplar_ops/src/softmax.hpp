@@ -8,11 +8,11 @@
 namespace sparq {
 
 struct Scores {
-  poplar::Tensor weights;   // {slots, parts, groupSize, partPositions} FLOAT: scores, then weights
-  poplar::Tensor maxima;    // {slots, parts, n * groupSize} FLOAT: of n pieces of the part's
-  poplar::Tensor maximum;   // {slots, parts, 6 * groupSize} FLOAT: of six workers
-  poplar::Tensor blockSums; // {slots, parts, groupSize, partPositions / 64} FLOAT
-  poplar::Tensor sums;      // {slots, parts, groupSize} FLOAT, Z
+  Tensor weights;   // {slots, parts, groupSize, partPositions} FLOAT: scores, then weights
+  Tensor maxima;    // {slots, parts, n * groupSize} FLOAT: of n pieces of the part's
+  Tensor maximum;   // {slots, parts, 6 * groupSize} FLOAT: of six workers
+  Tensor blockSums; // {slots, parts, groupSize, partPositions / 64} FLOAT
+  Tensor sums;      // {slots, parts, groupSize} FLOAT, Z
 };
 Scores createScores(const Context &context, const Waves &waves);
 void softmax(const Context &context, const Waves &waves, const Scores &scores);
@@ -21,18 +21,17 @@ void softmax(const Context &context, const Waves &waves, const Scores &scores);
 // FLOAT of these parts, of which there may be several: the heads of one begin at firstHead.
 bool headsApart(const Context &context);
 unsigned partOfHead(const Context &context, unsigned head);
-poplar::Tensor perHead(const Context &context, unsigned firstHead, const char *name);
+Tensor perHead(const Context &context, unsigned firstHead, const char *name);
 // Fields that say which positions a part holds (codelets/segments.hpp).
-std::vector<Setting> positionSettings(const Waves &waves, unsigned part);
+Fields positionSettings(const Waves &waves, unsigned part);
 // Numbers that each part of a slot has for every `unit` of its positions, ascending by position: by
 // wave, then part that waves reach; then the tail, by part that has one.
 //   {parts, rows, partPositions / unit} -> {rows, all of them}
-poplar::Tensor ascending(const poplar::Tensor &perPart, const Waves &waves, unsigned unit);
+Tensor ascending(const Tensor &perPart, const Waves &waves, unsigned unit);
 // What the parts have that can hold positions: {parts, ...} -> {those parts, ...}.
-poplar::Tensor holding(const poplar::Tensor &perPart, const Waves &waves);
+Tensor holding(const Tensor &perPart, const Waves &waves);
 // Adds the vertices that reduce each slot's partial results {n, groupSize} to `maximum` on all
 // parts.
-void reduceMax(const Context &context, const std::vector<poplar::Tensor> &maxima,
-               const poplar::Tensor &maximum);
+void reduceMax(const Context &context, const std::vector<Tensor> &maxima, const Tensor &maximum);
 
 } // namespace sparq

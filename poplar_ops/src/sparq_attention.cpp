@@ -3,14 +3,11 @@
 // SparQ decode attention (arXiv:2312.04985, Algorithm 1; docs/exactness.md E6): the steps in order,
 // over whatever stores the cache has. All give the same bits.
 #include "combine.hpp"
-#include "resident_index.hpp"
 #include "stores/index.hpp"
+#include "stores/resident_records.hpp"
 #include "stores/rows.hpp"
 
 namespace sparq {
-
-using namespace poplar;
-using namespace poplar::program;
 
 namespace {
 
@@ -115,31 +112,13 @@ std::uint64_t tieredNeed(const Plan &plan, const PlannedAttention &attention, un
   return scoreBytes(plan, w) + marks + lists + pieces + coefficients;
 }
 
-Kernel kernel(const char *name, Memory memory) {
-  Kernel k;
-  k.name = name;
-  k.op = "sparq_attention";
-  k.prefix = "sparq";
-  k.memory = memory;
-  k.takes = Takes::sparq;
-  k.keyColumns = true;
-  k.build = build;
-  return k;
-}
-
 } // namespace
 
-const Kernel sparqStreaming = [] {
-  Kernel k = kernel("sparq-streaming", Memory::streaming);
-  k.waves = streamingWaves;
-  k.need = streamingNeed;
-  return k;
-}();
-const Kernel sparqTiered = [] {
-  Kernel k = kernel("sparq-tiered", Memory::tiered);
-  k.waves = tieredWaves;
-  k.need = tieredNeed;
-  return k;
-}();
+const Kernel sparqStreaming{"sparq-streaming", "sparq_attention", "sparq",
+                            Memory::streaming, Takes::sparq,      true,
+                            streamingWaves,    streamingNeed,     build};
+const Kernel sparqTiered{"sparq-tiered", "sparq_attention", "sparq",
+                         Memory::tiered, Takes::sparq,      true,
+                         tieredWaves,    tieredNeed,        build};
 
 } // namespace sparq

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One call to add a vertex: where, what it reads and writes, its settings, its cost.
+// One call to add a vertex: where, its cost, what it reads and writes, its settings.
 #pragma once
 
 #include <cstdint>
 #include <poplar/Graph.hpp>
+#include <poplar/Program.hpp>
 #include <string>
 #include <utility>
 #include <variant>
@@ -12,21 +13,64 @@
 
 namespace sparq {
 
-using Edge = std::pair<const char *, poplar::Tensor>;
-using Setting = std::pair<const char *, std::variant<unsigned, float, bool>>;
+// Of all builders: the headers outside of src/ do not include this one.
+using namespace poplar;
+using namespace poplar::program;
 
-inline void addVertex(poplar::Graph &graph, const poplar::ComputeSet &cs, const char *type,
-                      unsigned tile, const std::vector<Edge> &edges,
-                      const std::vector<Setting> &settings, std::uint64_t cycles) {
-  poplar::VertexRef vertex = graph.addVertex(cs, type);
-  graph.setTileMapping(vertex, tile);
-  for (const Edge &edge : edges)
-    graph.connect(vertex[edge.first], edge.second);
-  for (const Setting &setting : settings) {
-    const poplar::FieldRef field = vertex[setting.first];
-    std::visit([&](auto value) { graph.setInitialValue(field, value); }, setting.second);
+// A field of a vertex: "name"_f = a tensor to connect, flat, or an initial value.
+struct Field {
+  using Value = std::variant<Tensor, unsigned, float, bool>;
+  const char *name;
+  Value value;
+
+  void set(Graph &graph, const VertexRef &vertex) const {
+    if (const auto *const tensor = std::get_if<Tensor>(&value))
+      return graph.connect(vertex[name], tensor->rank() > 1 ? tensor->flatten() : *tensor);
+    std::visit(
+        [&](const auto &number) {
+          if constexpr (!std::is_same_v<decltype(number), const Tensor &>)
+            graph.setInitialValue(vertex[name], number);
+        },
+        value);
   }
+};
+using Fields = std::vector<Field>;
+
+struct FieldName {
+  const char *name;
+  Field operator=(Field::Value value) const { return {name, std::move(value)}; }
+};
+constexpr FieldName operator""_f(const char *name, std::size_t) { return {name}; }
+
+// `fields`: each a Field, or Fields.
+template <class... Some>
+void addVertex(Graph &graph, const ComputeSet &cs, const char *type, unsigned tile,
+               std::uint64_t cycles, const Some &...fields) {
+  const VertexRef vertex = graph.addVertex(cs, type);
+  graph.setTileMapping(vertex, tile);
+  const auto set = [&](const auto &some) {
+    if constexpr (std::is_same_v<decltype(some), const Field &>)
+      some.set(graph, vertex);
+    else
+      for (const Field &field : some)
+        field.set(graph, vertex);
+  };
+  (set(fields), ...);
   graph.setPerfEstimate(vertex, cycles);
+}
+
+// The same from lists of pairs.
+using Edge = std::pair<const char *, Tensor>;
+using Setting = std::pair<const char *, std::variant<unsigned, float, bool>>;
+inline void addVertex(Graph &graph, const ComputeSet &cs, const char *type, unsigned tile,
+                      const std::vector<Edge> &edges, const std::vector<Setting> &settings,
+                      std::uint64_t cycles) {
+  Fields fields;
+  for (const auto &[name, tensor] : edges)
+    fields.push_back({name, tensor});
+  for (const auto &[name, value] : settings)
+    std::visit([&, of = name](auto number) { fields.push_back({of, number}); }, value);
+  addVertex(graph, cs, type, tile, cycles, fields);
 }
 
 } // namespace sparq

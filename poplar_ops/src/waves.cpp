@@ -6,9 +6,6 @@
 
 namespace sparq {
 
-using namespace poplar;
-using namespace poplar::program;
-
 RowWave createRowWave(const Context &context, const Waves &waves) {
   const unsigned perRow = context.layout().positionsPerRow;
   RowWave landing;
@@ -30,16 +27,13 @@ void readRows(const Context &context, const Waves &waves, const RowWave &landing
       const unsigned room = waves.room(part), first = part * waves.length / perRow;
       if (room == 0)
         break;
-      addVertex(context.graph, cs, "sparq::RowOffsets", context.tile(slot, part),
-                {{"wave", wave.on(slot, part)},
-                 {"layer", context.cache.layer[slot][part]},
-                 {"rows", landing.offsets[slot].slice(first, first + room / perRow)}},
-                {{"nRows", room / perRow},
-                 {"rowsPerWave", waves.stride / perRow},
-                 {"firstRow", rowBase + first},
-                 {"lastRow", rowBase + (layout.capacity - 1) / perRow},
-                 {"layerRows", context.cache.layerRows()}},
-                cycles::rowOffsets(room / perRow));
+      context.addVertex(cs, "sparq::RowOffsets", slot, part, cycles::rowOffsets(room / perRow),
+                        "wave"_f = wave.on(slot, part), "layer"_f = context.cache.layer[slot][part],
+                        "rows"_f = landing.offsets[slot].slice(first, first + room / perRow),
+                        "nRows"_f = room / perRow, "rowsPerWave"_f = waves.stride / perRow,
+                        "firstRow"_f = rowBase + first,
+                        "lastRow"_f = rowBase + (layout.capacity - 1) / perRow,
+                        "layerRows"_f = context.cache.layerRows());
     }
   }
   const std::size_t nRows = std::size_t(context.nSlots()) * waves.stride / perRow;

@@ -8,8 +8,8 @@
 namespace sparq {
 
 struct RowWave {
-  poplar::Tensor offsets; // {slots, stride / positionsPerRow} UNSIGNED_INT
-  poplar::Tensor rows;    // {slots, stride, headDim} HALF, position p on part p / length
+  Tensor offsets; // {slots, stride / positionsPerRow} UNSIGNED_INT
+  Tensor rows;    // {slots, stride, headDim} HALF, position p on part p / length
 };
 RowWave createRowWave(const Context &context, const Waves &waves);
 // Reads the rows of the current wave: of the keys, or, `firstRow` behind them, of the values.

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "weighted_values.hpp"
-#include "codelets/weighted_values.cycles.hpp"
+#include "codelets/attention.cycles.hpp"
 
 namespace sparq {
-
-using namespace poplar;
-using namespace poplar::program;
 
 Tensor createByComponent(const Context &context, const Type &type, const char *name) {
   // Laid out {slots, headDim / 8, groupSize, 8}, so that a part's components of all heads are one
@@ -24,21 +21,13 @@ void addWeightedValues(const Context &context, const ComputeSet &cs, unsigned sl
   const unsigned g = context.groupSize();
   const unsigned nRows = static_cast<unsigned>(values.dim(0)),
                  width = static_cast<unsigned>(values.dim(1));
-  addVertex(context.graph, cs, "sparq::WeightedValues", context.tile(slot, part),
-            {{"filled", context.filled(slot, part)},
-             {"wave", wave.on(slot, part)},
-             {"values", values.flatten()},
-             {"weights", weights.flatten()},
-             {"partials", partials.flatten()}},
-            {{"begin", sum.begin},
-             {"stride", sum.stride},
-             {"limit", sum.limit},
-             {"headStride", sum.headStride},
-             {"weightStride", sum.weightStride},
-             {"groupSize", g},
-             {"nRows", nRows},
-             {"width", width}},
-            cycles::weightedValues(static_cast<double>(partials.dim(0)), nRows, width, g));
+  context.addVertex(cs, "sparq::WeightedValues", slot, part,
+                    cycles::weightedValues(static_cast<double>(partials.dim(0)), nRows, width, g),
+                    "filled"_f = context.filled(slot, part), "wave"_f = wave.on(slot, part),
+                    "values"_f = values, "weights"_f = weights, "partials"_f = partials,
+                    "begin"_f = sum.begin, "stride"_f = sum.stride, "limit"_f = sum.limit,
+                    "headStride"_f = sum.headStride, "weightStride"_f = sum.weightStride,
+                    "groupSize"_f = g, "nRows"_f = nRows, "width"_f = width);
 }
 
 void foldBlocks(const Context &context, const WaveIndex &wave, const Tensor &partials,
@@ -50,12 +39,11 @@ void foldBlocks(const Context &context, const WaveIndex &wave, const Tensor &par
   for (unsigned slot = 0; slot != context.nSlots(); ++slot)
     for (unsigned slice = 0; slice != p.nSlices; ++slice) {
       const unsigned first = slice * p.width, end = std::min(first + p.width, d);
-      addVertex(context.graph, cs, "sparq::FoldBlocks", context.tile(slot, slice),
-                {{"wave", wave.on(slot, slice)},
-                 {"partials", partials[slot].slice(first, end, 2).flatten()},
-                 {"accumulator", accumulator[slot].slice(first, end, 1).flatten()}},
-                {{"nBlocks", nBlocks}, {"groupSize", g}, {"width", end - first}},
-                cycles::foldBlocks(nBlocks, end - first, g));
+      context.addVertex(
+          cs, "sparq::FoldBlocks", slot, slice, cycles::foldBlocks(nBlocks, end - first, g),
+          "wave"_f = wave.on(slot, slice), "partials"_f = partials[slot].slice(first, end, 2),
+          "accumulator"_f = accumulator[slot].slice(first, end, 1), "nBlocks"_f = nBlocks,
+          "groupSize"_f = g, "width"_f = end - first);
     }
 }
 

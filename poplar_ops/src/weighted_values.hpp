@@ -13,15 +13,13 @@ struct WeightedSum {
   unsigned begin, stride, limit;     // which entries the rows are: see the codelet
   unsigned headStride, weightStride; // where their weights are
 };
-void addWeightedValues(const Context &context, const poplar::ComputeSet &cs, unsigned slot,
-                       unsigned part, const WaveIndex &wave, const WeightedSum &sum,
-                       const poplar::Tensor &values, const poplar::Tensor &weights,
-                       const poplar::Tensor &partials);
+void addWeightedValues(const Context &context, const ComputeSet &cs, unsigned slot, unsigned part,
+                       const WaveIndex &wave, const WeightedSum &sum, const Tensor &values,
+                       const Tensor &weights, const Tensor &partials);
 // Folds partials {slots, blocks, groupSize, headDim} into accumulator {slots, groupSize, headDim}.
-void foldBlocks(const Context &context, const WaveIndex &wave, const poplar::Tensor &partials,
-                const poplar::Tensor &accumulator);
+void foldBlocks(const Context &context, const WaveIndex &wave, const Tensor &partials,
+                const Tensor &accumulator);
 // {slots, groupSize, headDim}, components spread over the parts as in Placement.
-poplar::Tensor createByComponent(const Context &context, const poplar::Type &type,
-                                 const char *name);
+Tensor createByComponent(const Context &context, const Type &type, const char *name);
 
 } // namespace sparq

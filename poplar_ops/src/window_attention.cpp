@@ -3,17 +3,137 @@
 // Window attention (arXiv:2403.17312, Algorithm 1; docs/exactness.md E11): the steps in order.
 // Every KV head selects for itself, at the same time and the same positions: a list made once would
 // have to be sent to all of them.
-#include "codelets/window_history.cycles.hpp"
+#include "codelets/attention.cycles.hpp"
 #include "combine.hpp"
+#include "list_weights.hpp"
+#include "planning.hpp"
+#include "stores/history.hpp"
 #include "stores/rows.hpp"
-#include "window_history.hpp"
 
 namespace sparq {
 
-using namespace poplar;
-using namespace poplar::program;
-
 namespace {
+
+// A variable {n, topK}; entries of the list of task taskOf(i) on the parts of its slot.
+template <class TaskOf>
+Tensor addLists(Graph &graph, const Placement &p, unsigned n, unsigned topK, unsigned rowsPerPart,
+                const TaskOf &taskOf, const DebugContext &dc) {
+  const Tensor t = graph.addVariable(UNSIGNED_INT, {n, topK}, dc);
+  for (unsigned i = 0; i != n; ++i)
+    for (unsigned first = 0, part = 0; first < topK; first += rowsPerPart, ++part)
+      graph.setTileMapping(t[i].slice(first, std::min(first + rowsPerPart, topK)),
+                           p.tile(taskOf(i) % p.slots, part));
+  return t;
+}
+
+// What window attention selects by (docs/exactness.md E11).
+// One attention program's use of it: in every round `keys`, then `take`; behind them `addStep`.
+class HistoryStep {
+public:
+  // Loads the sums of the layer that is being worked on.
+  HistoryStep(Graph &graphIn, const Cache &cacheIn, unsigned wanted, Sequence &programIn,
+              const DebugContext &dcIn)
+      : graph(graphIn), cache(cacheIn), p(cacheIn.plan.placement),
+        history(storeOf<RecentShares>(cacheIn)), entries(storeOf<ListRows>(cacheIn)),
+        topK(std::min(wanted, cacheIn.layout().capacity)), rowsPerPart(ceilDiv(topK, p.parts)),
+        program(programIn), dc(dcIn) {
+    const Plan &plan = cache.plan;
+    const History &pieces = plan.history;
+    const unsigned batch = plan.shape.batch, nKvHeads = plan.shape.nKvHeads;
+    lists = addLists(graph, p, batch, topK, rowsPerPart, [&](unsigned b) { return b * nKvHeads; },
+                     {dc, "listed_rows"});
+    shares = addLists(graph, p, plan.shape.nTasks(), topK, rowsPerPart,
+                      [](unsigned task) { return task; }, {dc, "list_shares"});
+    const std::size_t held = std::size_t(pieces.nPieces) * pieces.length;
+    if (cache.layout().nLayers == 1) {
+      sums = history.sums.reshape({batch, held});
+      return;
+    }
+    const Tensor loaded = addPieces(graph, plan, {pieces.length}, "recent_sums");
+    const ComputeSet cs = cache.lockstep->execute(graph, program, {dc, "recent_sums"});
+    addPieceMoves(graph, cs, cache, true, history.sums, loaded);
+    sums = loaded.reshape({batch, held});
+  }
+  // The sums by position, on the parts of each slot: {slots, parts, partPositions}.
+  Tensor keys(const Context &context, const Waves &waves) const {
+    const Tensor keys = context.perPart(UNSIGNED_INT, {waves.partPositions()}, "window_keys");
+    std::vector<Tensor> from, to;
+    for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
+      const unsigned b = context.task(slot) / cache.plan.shape.nKvHeads;
+      from.push_back(sums[b].slice(0, waves.stride));
+      to.push_back(keys[slot].flatten().slice(0, waves.stride));
+    }
+    cache.lockstep->copy(concat(from), concat(to), program, {dc, "window_keys"});
+    return keys;
+  }
+  // Of a round: how much attention each entry of the list got. `list`: the context of what attends
+  // to it.
+  void take(const Context &list, const Selected &selected, const Gathered &gathered) {
+    const unsigned nKvHeads = cache.plan.shape.nKvHeads;
+    std::vector<Tensor> ofSlots, from, to;
+    for (unsigned slot = 0; slot != list.nSlots(); ++slot) {
+      const unsigned task = list.task(slot);
+      ofSlots.push_back(shares[task]);
+      if (task % nKvHeads == 0) { // heads have the same list
+        from.push_back(selected.rows[slot][0]);
+        to.push_back(lists[task / nKvHeads]);
+      }
+    }
+    if (!from.empty())
+      cache.lockstep->copy(concat(from), concat(to), program, {dc, "listed_rows"});
+    ListWeights(list, topK).addShares(list.execute("list_shares"), gathered.sums, ofSlots);
+  }
+  // The step of all rounds into the history.
+  void addStep() {
+    const Plan &plan = cache.plan;
+    const History &pieces = plan.history;
+    const unsigned nKvHeads = plan.shape.nKvHeads, batch = plan.shape.batch;
+    const Tensor ofElements =
+        addLists(graph, p, batch, topK, rowsPerPart, [&](unsigned b) { return b * nKvHeads; },
+                 {dc, "step_shares"});
+    const ComputeSet sum = cache.lockstep->execute(graph, program, {dc, "sum_shares"}),
+                     add = cache.lockstep->execute(graph, program, {dc, "add_step"});
+    for (unsigned b = 0; b != batch; ++b) {
+      const Tensor ofHeads = shares.slice(b * nKvHeads, (b + 1) * nKvHeads);
+      for (unsigned first = 0, part = 0; first < topK; first += rowsPerPart, ++part) {
+        const unsigned end = std::min(first + rowsPerPart, topK);
+        addVertex(graph, sum, "sparq::SumShares", p.tile(b * nKvHeads % p.slots, part),
+                  cycles::sumShares(end - first, nKvHeads),
+                  "ofHeads"_f = ofHeads.slice(first, end, 1),
+                  "shares"_f = ofElements[b].slice(first, end), "nKvHeads"_f = nKvHeads,
+                  "nRows"_f = end - first);
+      }
+      // Of the first head's list, from which positions are taken.
+      const ListEntries listed = entries.entries(cache, b * nKvHeads);
+      for (unsigned piece = 0; piece != pieces.nPieces; ++piece) {
+        const unsigned tile = pieces.tile(b, piece);
+        const Tensor layer = layerOn(cache, tile), step = history.step[b][piece];
+        addVertex(graph, sum, "sparq::NextStep", tile, cycles::nextStep(), "layer"_f = layer,
+                  "step"_f = step, "nRecent"_f = pieces.nRecent);
+        addVertex(graph, add, "sparq::AddStep", tile, cycles::addStep(pieces.length, topK),
+                  "filled"_f = cache.filled[b * nKvHeads], "layer"_f = layer, "step"_f = step,
+                  "list"_f = lists[b], "shares"_f = ofElements[b],
+                  "rows"_f = history.rows[b][piece], "sums"_f = history.sums[b][piece],
+                  "topK"_f = topK, "nRecent"_f = pieces.nRecent, "length"_f = pieces.length,
+                  "firstRow"_f = listed.rowBase + piece * pieces.length,
+                  "layerRows"_f = listed.layerRows);
+      }
+    }
+  }
+
+private:
+  Graph &graph;
+  const Cache &cache;
+  const Placement &p;
+  const RecentShares &history;
+  const ListRows &entries;
+  const unsigned topK, rowsPerPart;
+  Sequence &program;
+  const DebugContext dc;
+  Tensor sums;   // {batch, positions}
+  Tensor lists;  // {batch, topK}: rows of the first KV head of each element
+  Tensor shares; // {nTasks, topK}
+};
 
 // Sums of shares are below this power of two; above it, selection has a pass more.
 constexpr unsigned mostNarrowSteps = 1u << 14; // of a step and head 2^16 units
@@ -40,23 +160,17 @@ Strided stridedPositions(const Context &context, const WindowSettings &settings,
     const ListEntries listed = entries.entries(context.cache, context.task(slot));
     for (unsigned part = 0; part != parts; ++part) {
       const unsigned first = part * rowsPerPart, end = std::min(first + rowsPerPart, topK);
-      addVertex(context.graph, cs, "sparq::StridedCount", context.tile(slot, part),
-                {{"filled", context.filled(slot, part)}, {"count", count[slot][part]}},
-                {{"topK", topK}, {"nLocal", nLocal}}, cycles::stridedCount());
+      context.addVertex(cs, "sparq::StridedCount", slot, part, cycles::stridedCount(),
+                        "filled"_f = context.filled(slot, part), "count"_f = count[slot][part],
+                        "topK"_f = topK, "nLocal"_f = nLocal);
       if (first < topK)
-        addVertex(context.graph, cs, "sparq::StridedRows", context.tile(slot, part),
-                  {{"filled", context.filled(slot, part)},
-                   {"layer", context.cache.layer[slot][part]},
-                   {"keyRows", keyRows[slot].slice(first, end)},
-                   {"valueRows", valueRows[slot].slice(first, end)}},
-                  {{"topK", topK},
-                   {"nLocal", nLocal},
-                   {"firstEntry", first},
-                   {"nEntries", end - first},
-                   {"rowBase", listed.rowBase},
-                   {"valueRow", listed.valueRow},
-                   {"layerRows", listed.layerRows}},
-                  cycles::stridedRows(end - first));
+        context.addVertex(
+            cs, "sparq::StridedRows", slot, part, cycles::stridedRows(end - first),
+            "filled"_f = context.filled(slot, part), "layer"_f = context.cache.layer[slot][part],
+            "keyRows"_f = keyRows[slot].slice(first, end),
+            "valueRows"_f = valueRows[slot].slice(first, end), "topK"_f = topK, "nLocal"_f = nLocal,
+            "firstEntry"_f = first, "nEntries"_f = end - first, "rowBase"_f = listed.rowBase,
+            "valueRow"_f = listed.valueRow, "layerRows"_f = listed.layerRows);
     }
   }
   return {{concat(keyRows.expand({1}), valueRows.expand({1}), 1), {}}, count};
@@ -137,30 +251,13 @@ std::uint64_t tieredNeed(const Plan &plan, const PlannedAttention &attention, un
   return workingBytes(plan, attention, pieces);
 }
 
-Kernel kernel(const char *name, Memory memory) {
-  Kernel k;
-  k.name = name;
-  k.op = "window_attention";
-  k.prefix = "window";
-  k.memory = memory;
-  k.takes = Takes::window;
-  k.waves = planWaves;
-  k.build = build;
-  return k;
-}
-
 } // namespace
 
-const Kernel windowStreaming = [] {
-  Kernel k = kernel("window-streaming", Memory::streaming);
-  k.need = streamingNeed;
-  return k;
-}();
-const Kernel windowTiered = [] {
-  Kernel k = kernel("window-tiered", Memory::tiered);
-  k.keyColumns = true;
-  k.need = tieredNeed;
-  return k;
-}();
+const Kernel windowStreaming{"window-streaming", "window_attention", "window",
+                             Memory::streaming,  Takes::window,      false,
+                             planWaves,          streamingNeed,      build};
+const Kernel windowTiered{"window-tiered", "window_attention", "window",
+                          Memory::tiered,  Takes::window,      true,
+                          planWaves,       tieredNeed,         build};
 
 } // namespace sparq

@@ -112,18 +112,9 @@ def test_calls_refused_by_the_module() -> None:
     assert cache.lengths == [4, 4]
 
 
-@pytest.mark.parametrize(
-    ("offset", "n_bytes", "text"),
-    [
-        (100, 4096, "StreamSum: offset must be a multiple of 4096 in [0, 8192], got 100"),
-        (-4096, 4096, "StreamSum: offset must be a multiple of 4096 in [0, 8192], got -4096"),
-        (12288, 0, "StreamSum: offset must be a multiple of 4096 in [0, 8192], got 12288"),
-        (0, 100, "StreamSum: n_bytes must be a multiple of 4096 in [0, 8192], got 100"),
-        (4096, 8192, "StreamSum: n_bytes must be a multiple of 4096 in [0, 4096], got 8192"),
-    ],
-)
-def test_what_a_benchmark_does_not_read(offset: int, n_bytes: int, text: str) -> None:
+@pytest.mark.parametrize(("offset", "n_bytes"), [(100, 4096), (-4096, 4096), (0, 100), (4096, 8192)])
+def test_what_a_benchmark_does_not_read(offset: int, n_bytes: int) -> None:
     stream = _cpu.StreamSum(5000, n_threads=1)  # rounded up to 8192
-    with refusal(text):
+    with refusal("StreamSum: what is read must be whole pages of its memory"):
         stream.run(offset, n_bytes)
     assert stream.run(4096, 4096) == 1024  # float32 ones

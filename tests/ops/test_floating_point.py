@@ -15,6 +15,7 @@ from typing import Any, Iterator
 
 import numpy as np
 import pytest
+import vertex
 from strategies import tensors
 from vertex import assert_bits
 
@@ -76,7 +77,7 @@ def test_exceptions_are_on() -> None:
         accumulator=np.ones(8, np.float32), sums=np.zeros(1, np.float32), output=np.zeros(8, np.float16)
     )
     with pytest.raises(RuntimeError, match=r"division by zero .* in vertex sparq::CombineDense"):
-        _core.run_vertex("sparq::CombineDense", fields, dict(groupSize=1, width=8), "emulator")
+        vertex.run("CombineDense", fields, groupSize=1, width=8)
 
 
 @pytest.mark.parametrize("name", CACHES)

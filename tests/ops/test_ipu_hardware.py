@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import vertex
 
 import sparq_ipu
 from sparq_reference import numerics
 
-_core = pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
+pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
 DEVICE = "ipu"
 pytestmark = pytest.mark.skipif(
     "ipu" not in sparq_ipu.available_devices(), reason="no IPU: rounding on silicon was not checked"
@@ -37,11 +38,7 @@ def test_division_and_narrowing_on_an_ipu() -> None:
     sums = np.array([1.0], np.float32)
     for divisor in (1.0, 3.0):
         sums[0] = divisor
-        output = _core.run_vertex(
-            "sparq::CombineDense",
-            dict(accumulator=accumulator, sums=sums, output=np.zeros(4096, np.float16)),
-            dict(groupSize=1, width=4096),
-            DEVICE,
-        )["output"]
+        fields = dict(accumulator=accumulator, sums=sums, output=np.zeros(4096, np.float16))
+        output = vertex.run_on(DEVICE, "CombineDense", fields, dict(groupSize=1, width=4096))["output"]
         expected = numerics.to_half(numerics.flush(accumulator) / sums)
         np.testing.assert_array_equal(output.view(np.uint16), expected.view(np.uint16))

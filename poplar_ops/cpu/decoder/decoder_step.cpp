@@ -11,8 +11,7 @@
 #include <string>
 #include <utility>
 
-namespace sparq {
-namespace cpu {
+namespace sparq::cpu {
 namespace {
 
 // Calls work(row), on all threads where there are several rows.
@@ -231,5 +230,4 @@ void DecoderStep::turn(std::size_t index, const Rotary &rotary, std::size_t nRow
   });
 }
 
-} // namespace cpu
-} // namespace sparq
+} // namespace sparq::cpu

@@ -13,8 +13,7 @@
 #include <string>
 #include <vector>
 
-namespace sparq {
-namespace cpu {
+namespace sparq::cpu {
 
 // Linear layers of one input, as FewBitsProduct takes them. Arrays are the caller's.
 struct FewBitsWeights {
@@ -114,5 +113,4 @@ private:
   const DecoderKernels &kernels;
 };
 
-} // namespace cpu
-} // namespace sparq
+} // namespace sparq::cpu

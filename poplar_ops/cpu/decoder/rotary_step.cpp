@@ -5,8 +5,7 @@
 #include <cmath>
 #include <cstring>
 
-namespace sparq {
-namespace cpu {
+namespace sparq::cpu {
 namespace {
 
 // From here on a number rounds to an infinity of fp16.
@@ -178,5 +177,4 @@ std::vector<std::int64_t> attendRotary(const std::vector<Wave> &waves, const Rot
   return lengths;
 }
 
-} // namespace cpu
-} // namespace sparq
+} // namespace sparq::cpu

@@ -11,8 +11,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace sparq {
-namespace cpu {
+namespace sparq::cpu {
 
 struct Rotary {
   Float type; // of cos and sin
@@ -51,5 +50,4 @@ struct RotaryStep {
 // hold a number. Throws Error as `append` and `attention` do; then too nothing has happened.
 std::vector<std::int64_t> attendRotary(const std::vector<Wave> &waves, const RotaryStep &step);
 
-} // namespace cpu
-} // namespace sparq
+} // namespace sparq::cpu

@@ -16,7 +16,7 @@ class Store; // src/stores/store.hpp
 
 // Lengths, and stores for everything else. With several layers, `filled` and what stores keep in
 // SRAM under the name `state` belong to the current layer; the other layers' state lies beside it,
-// on the same tiles. A program sets `layerNumber`, loads that layer (sparq/layers.hpp), and stores
+// on the same tiles. A program sets `layerNumber`, loads that layer, and stores
 // it again if it has changed it.
 struct Cache {
   std::string name;
@@ -41,13 +41,11 @@ struct Cache {
   std::string refusal() const;
 };
 
-// Adds this library's codelets to the graph, once. `directory` holds the .gp files; empty: where
-// this library was installed or built, or the environment variable SPARQ_CODELETS. Throws Error
-// where they are not found, listing what was tried.
-void addCodelets(poplar::Graph &graph, const std::string &directory = "");
-
-// The file that addCodelets loads. Throws as that does.
-std::string codeletsPath(const std::string &directory = "");
+// Adds this library's codelets to the graph, once. Their .gp file is where this library was
+// installed or built, or where the environment variable SPARQ_CODELETS says. Throws Error where it
+// is not found, listing what was tried.
+void addCodelets(poplar::Graph &graph);
+std::string codeletsPath();
 
 // Allocates the cache: `name` makes its handles unique ("<name>/rows", ...). One that a HostCache
 // writes (`hostWrites`) has the spare rows in streaming memory that this needs: see RemoteRows.
@@ -63,5 +61,54 @@ void checkGrows(const char *op, const Cache &cache);
 void append(poplar::Graph &graph, const Cache &cache, const poplar::Tensor &key,
             const poplar::Tensor &value, const poplar::Tensor &active,
             poplar::program::Sequence &program, const poplar::DebugContext &dc = {});
+
+// ---- layers. Several layers of one shape share their programs: a program works on the state of one
+// layer, which it loads first, and stores again where it has altered it. So vertices and code do
+// not grow with the layers. With one layer these do nothing.
+
+// Makes layer cache.layerNumber the one that the program works on.
+void loadLayer(const Cache &cache, poplar::program::Sequence &program,
+               const poplar::DebugContext &dc = {});
+
+// Makes cache.layerNumber a number that the program is built with; `together`: in step with other
+// caches.
+void selectLayer(poplar::Graph &graph, const Cache &cache, unsigned layer,
+                 poplar::program::Sequence &program, const poplar::DebugContext &dc = {},
+                 Lockstep *together = nullptr);
+
+// Keeps what the program made of the layer that it loaded.
+void storeLayer(const Cache &cache, poplar::program::Sequence &program,
+                const poplar::DebugContext &dc = {});
+
+// Makes cache.load and cache.store, of a cache with several layers.
+void addLayerFunctions(poplar::Graph &graph, Cache &cache);
+
+// ---- on a device without a host at hand, as for PopART's operators: begin empty, take a whole
+// prompt (prefill), and see to it that no row gets more than it has room for
+
+// Makes the cache, every layer of it, empty whenever the program is loaded.
+void initialiseCache(poplar::Graph &graph, const Cache &cache);
+
+// Prefill: where lengths[b] is not negative, batch element b then holds the first lengths[b] (at
+// most n) of these tokens and no others; elsewhere it stays as it is. What comes out is, bit for
+// bit, what appending the tokens one by one to an empty element leaves.
+//   key, value  {batch, nKvHeads, n, headDim} HALF, n in [1, capacity];  lengths {batch} INT
+// Throws Error where a type or shape is wrong, or the cache does not hold one position a row. The
+// program has a part for each batch element, so that a few can be replaced at the cost of a few;
+// one part moves a chunk of positions of every KV head at a time.
+void fillCache(poplar::Graph &graph, const Cache &cache, const poplar::Tensor &key,
+               const poplar::Tensor &value, const poplar::Tensor &lengths,
+               poplar::program::Sequence &program, const poplar::DebugContext &dc = {});
+
+// {batch} UNSIGNED_INT for append: 1 where requested {batch} INT is not 0 and the element holds
+// less than the capacity of its shape, else 0.
+poplar::Tensor activeTokens(poplar::Graph &graph, const Cache &cache,
+                            const poplar::Tensor &requested, poplar::program::Sequence &program,
+                            const poplar::DebugContext &dc = {});
+
+// {batch} INT: positions that each element holds at this point of the program.
+poplar::Tensor heldPositions(poplar::Graph &graph, const Cache &cache,
+                             poplar::program::Sequence &program,
+                             const poplar::DebugContext &dc = {});
 
 } // namespace sparq

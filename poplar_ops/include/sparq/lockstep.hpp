@@ -26,6 +26,9 @@ public:
   // Whether what is built is the program of all.
   bool complete() const { return ipu_ + 1 == nIpus_; }
   poplar::ComputeSet addComputeSet(poplar::Graph &graph, const poplar::DebugContext &dc);
+  // The same, which the program executes next.
+  poplar::ComputeSet execute(poplar::Graph &graph, poplar::program::Sequence &program,
+                             const poplar::DebugContext &dc);
   void copy(const poplar::Tensor &from, const poplar::Tensor &to,
             poplar::program::Sequence &program, const poplar::DebugContext &dc);
   // The tensor holds nothing yet.

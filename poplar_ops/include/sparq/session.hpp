@@ -110,9 +110,7 @@ private:
   poplar::program::Program timed(Entry &entry, std::size_t index) const;
   // Between the ports of an entry and those of its shards: one copy for all IPUs.
   poplar::Tensor ofShard(const Shard &shard, const poplar::Tensor &whole) const;
-  template <class PortOf>
-  poplar::program::Program scatter(const Entry &entry, const PortOf &portOf,
-                                   const char *name) const;
+  poplar::program::Program scatter(const Entry &entry, Port Ports::*port, const char *name) const;
   poplar::program::Program appendOn(const Entry &entry) const;
   poplar::program::Program attend(const Entry &entry, std::size_t index) const;
   poplar::program::Sequence stack(std::size_t index);

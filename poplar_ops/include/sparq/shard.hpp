@@ -14,26 +14,17 @@
 
 namespace sparq {
 
-// A token for each batch element whose active is 1.
-struct NewTokens {
-  poplar::Tensor key, value, active;
-  HostTensor writeKey, writeValue, writeActive;
-
-  void write(poplar::Engine &engine, const std::uint16_t *keys, const std::uint16_t *values,
-             const std::vector<std::uint32_t> &elements) const {
-    writeKey.write(engine, keys);
-    writeValue.write(engine, values);
-    writeActive.write(engine, elements.data());
-  }
+// A tensor that programs take or give, and how the host writes or reads it.
+struct Port {
+  poplar::Tensor tensor;
+  HostTensor host;
 };
 
 // What programs take and give, of a cache of one shape.
 struct Ports {
-  poplar::Tensor query;                // {batch, nHeads, headDim}
-  NewTokens append;                    // {batch, nKvHeads, headDim}, active {batch}
-  std::vector<poplar::Tensor> outputs; // of each attention
-  HostTensor writeQuery;
-  std::vector<HostTensor> readOutputs;
+  Port query;              // {batch, nHeads, headDim}
+  Port key, value, active; // of append: {batch, nKvHeads, headDim}, {batch}; valid where it is one
+  std::vector<Port> outputs; // of each attention, as the query
 };
 
 // Where ports are: what belongs to a task on the home tile of its slot. Names begin with `prefix`.
@@ -45,12 +36,11 @@ struct PortSite {
 
   void addQuery(Ports &ports) const;
   void addAppend(Ports &ports) const;
-  // For outputs that are elsewhere.
-  void addOutput(Ports &ports, const std::string &step) const;
-  void readOutput(Ports &ports, const poplar::Tensor &output, const std::string &step) const;
+  void addOutput(Ports &ports, const std::string &step, poplar::Tensor output = {}) const;
 
 private:
-  poplar::Tensor add(const std::vector<std::size_t> &extents, const std::string &name) const;
+  poplar::Tensor add(unsigned heads, const std::string &name) const;
+  Port writable(const poplar::Tensor &tensor, const std::string &name) const;
 };
 
 struct Shard {

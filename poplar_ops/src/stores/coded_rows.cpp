@@ -4,14 +4,11 @@
 // stores have what they hold.
 #include "arith/row_codes.hpp"
 #include "arith/row_groups.hpp"
-#include "codelets/row_codes.cycles.hpp"
+#include "codelets/cache.cycles.hpp"
 #include "rows.hpp"
 #include <cstring>
 
 namespace sparq {
-
-using namespace poplar;
-using namespace poplar::program;
 
 namespace {
 
@@ -76,15 +73,15 @@ public:
   }
   void addCut(Graph &graph, const ComputeSet &cs, unsigned tile, const Tensor &rows,
               const Tensor &pieces, unsigned n, unsigned headDim, unsigned width) const override {
-    addVertex(graph, cs, "sparq::CutCodes", tile, {{"rows", rows}, {"pieces", pieces}},
-              {{"n", n}, {"headDim", headDim}, {"width", width}},
-              cycles::cutCodes(n, headDim, width));
+    addVertex(graph, cs, "sparq::CutCodes", tile, cycles::cutCodes(n, headDim, width),
+              "rows"_f = rows, "pieces"_f = pieces, "n"_f = n, "headDim"_f = headDim,
+              "width"_f = width);
   }
   void addColumns(Graph &graph, const ComputeSet &cs, unsigned tile, const Tensor &rows,
                   const Tensor &columns, const CacheLayout &layout) const override {
-    addVertex(graph, cs, "sparq::CodeColumns", tile, {{"rows", rows}, {"columns", columns}},
-              {{"headDim", layout.headDim}, {"nComponents", layout.indexDim}},
-              cycles::codeColumns(layout.indexDim));
+    addVertex(graph, cs, "sparq::CodeColumns", tile, cycles::codeColumns(layout.indexDim),
+              "rows"_f = rows, "columns"_f = columns, "headDim"_f = layout.headDim,
+              "nComponents"_f = layout.indexDim);
   }
 
 protected:
@@ -106,7 +103,7 @@ Tensor CodedRows::code(const Steps &steps, const Places &places,
                        std::map<std::string, Tensor> &variables, Tensor &keys,
                        Tensor &values) const {
   const unsigned d = steps.layout().headDim;
-  const ComputeSet cs = steps.cache.lockstep->addComputeSet(steps.graph, {steps.dc, "round_rows"});
+  const ComputeSet cs = steps.execute("round_rows");
   std::vector<Tensor> numbers[2], codes, scales;
   for (const bool ofValues : {false, true})
     for (unsigned first = 0; first < d; first += places.width) { // a multiple of 32, or headDim
@@ -130,12 +127,10 @@ Tensor CodedRows::code(const Steps &steps, const Places &places,
           for (end = begin + 1; end != used.second && places.tileOf(end, of) == tile;)
             ++end;
           const auto own = [&](const Tensor &t) { return t.slice(begin, end).flatten(); };
-          addVertex(steps.graph, cs, "sparq::RoundRows", tile,
-                    {{"numbers", from.slice(done, done + end - begin).flatten()},
-                     {"rounded", own(rounded)},
-                     {"codes", own(code)},
-                     {"scales", own(scale)}},
-                    {{"n", end - begin}, {"width", n}}, cycles::roundRows(end - begin, n));
+          addVertex(steps.graph, cs, "sparq::RoundRows", tile, cycles::roundRows(end - begin, n),
+                    "numbers"_f = from.slice(done, done + end - begin), "rounded"_f = own(rounded),
+                    "codes"_f = own(code), "scales"_f = own(scale), "n"_f = end - begin,
+                    "width"_f = n);
           done += end - begin;
         }
       }
@@ -149,7 +144,6 @@ Tensor CodedRows::code(const Steps &steps, const Places &places,
       codes.push_back(chosen(code));
       scales.push_back(chosen(scale));
     }
-  steps.program.add(Execute(cs, {steps.dc, "round_rows"}));
   codes.insert(codes.end(), scales.begin(), scales.end());
   keys = concat(numbers[0], 1);
   values = concat(numbers[1], 1);

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "history.hpp"
-#include "codelets/layers.cycles.hpp"
+#include "codelets/cache.cycles.hpp"
 
 namespace sparq {
-
-using namespace poplar;
-using namespace poplar::program;
 
 namespace {
 
@@ -74,12 +71,10 @@ void addPieceMoves(Graph &graph, const ComputeSet &cs, const Cache &cache, bool 
     for (unsigned piece = 0; piece != history.nPieces; ++piece) {
       const unsigned tile = history.tile(b, piece);
       const auto width = static_cast<unsigned>(state[b][piece].numElements());
-      addVertex(graph, cs, type, tile,
-                {{"layer", layerOn(cache, tile)},
-                 {"stored", stored[b][piece].flatten()},
-                 {"state", state[b][piece].flatten()}},
-                {{"nLayers", cache.layout().nLayers}, {"nRows", 1u}, {"width", width}},
-                cycles::moveLayer(1, width));
+      addVertex(graph, cs, type, tile, cycles::moveLayer(1, width),
+                "layer"_f = layerOn(cache, tile), "stored"_f = stored[b][piece].flatten(),
+                "state"_f = state[b][piece].flatten(), "nLayers"_f = cache.layout().nLayers,
+                "nRows"_f = 1u, "width"_f = width);
     }
 }
 

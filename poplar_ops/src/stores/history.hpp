@@ -11,32 +11,32 @@ namespace sparq {
 class RecentShares final : public Store {
 public:
   static constexpr const char *what = "a history of shares";
-  RecentShares(poplar::Graph &graph, const Cache &cache, bool); // of no step
+  RecentShares(Graph &graph, const Cache &cache, bool); // of no step
 
   // Of all layers, UNSIGNED_INT.
-  poplar::Tensor rows; // {batch, nPieces, nLayers, nRecent * length}: shares of each step
-  poplar::Tensor sums; // {batch, nPieces, nLayers, length}: of all of them
-  poplar::Tensor step; // {batch, nPieces, nLayers}: the row of the newest
+  Tensor rows; // {batch, nPieces, nLayers, nRecent * length}: shares of each step
+  Tensor sums; // {batch, nPieces, nLayers, length}: of all of them
+  Tensor step; // {batch, nPieces, nLayers}: the row of the newest
 
   // The history of one layer, for the host: with one layer the tensors themselves, else others, and
   // programs that bring the layer that was loaded last there and back.
   struct OfLayer {
-    poplar::Tensor rows; // {batch, nPieces, nRecent * length}
-    poplar::Tensor sums; // {batch, nPieces, length}
-    poplar::Tensor step; // {batch, nPieces}
-    poplar::program::Sequence load, store;
+    Tensor rows; // {batch, nPieces, nRecent * length}
+    Tensor sums; // {batch, nPieces, length}
+    Tensor step; // {batch, nPieces}
+    Sequence load, store;
   };
-  OfLayer ofLayer(poplar::Graph &graph, const Cache &cache) const;
+  OfLayer ofLayer(Graph &graph, const Cache &cache) const;
 };
 
 // A variable {batch, nPieces, shape...}, each piece on its tile.
-poplar::Tensor addPieces(poplar::Graph &graph, const Plan &plan,
-                         const std::vector<std::size_t> &shape, const std::string &name);
+Tensor addPieces(Graph &graph, const Plan &plan, const std::vector<std::size_t> &shape,
+                 const std::string &name);
 // The number of the layer, on a tile that has a piece.
-poplar::Tensor layerOn(const Cache &cache, unsigned tile);
+Tensor layerOn(const Cache &cache, unsigned tile);
 // Adds, for each piece, the load of a layer from `stored` {batch, nPieces, nLayers...} into
 // `state`, or its store.
-void addPieceMoves(poplar::Graph &graph, const poplar::ComputeSet &cs, const Cache &cache,
-                   bool loads, const poplar::Tensor &stored, const poplar::Tensor &state);
+void addPieceMoves(Graph &graph, const ComputeSet &cs, const Cache &cache, bool loads,
+                   const Tensor &stored, const Tensor &state);
 
 } // namespace sparq

@@ -4,7 +4,6 @@
 #pragma once
 
 #include "sparq/host_tensor.hpp"
-#include "sparq/remote_rows.hpp"
 #include "sparq/settings.hpp"
 #include <poplar/Engine.hpp>
 

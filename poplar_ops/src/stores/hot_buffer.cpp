@@ -1,16 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hot_buffer.hpp"
-#include "codelets/hot_insert.cycles.hpp"
-#include "codelets/hot_places.cycles.hpp"
+#include "codelets/hot_rows.cycles.hpp"
 #include "host_store.hpp"
-#include "hot_attention.hpp"
-#include "hot_rows.hpp"
-#include "sparq/layers.hpp"
+#include "sparq/cache.hpp"
 
 namespace sparq {
-
-using namespace poplar;
-using namespace poplar::program;
 
 namespace {
 
@@ -133,7 +127,8 @@ HotBuffer::HotBuffer(Graph &graph, const Cache &cache, bool) {
   const std::size_t d = plan.shape.headDim, nLayers = plan.layout.nLayers;
   const auto add = [&](const Type &type, unsigned n, const std::vector<std::size_t> &shape,
                        const char *name, unsigned firstPart = 0) {
-    return addOnParts(graph, plan.placement, type, n, shape, cache.name + name, firstPart);
+    return addOnParts(graph, plan.placement, type, plan.placement.nTasks, n, shape,
+                      cache.name + name, [firstPart](unsigned i) { return firstPart + i; });
   };
   keys = add(HALF, hot.nSets * HotRows::nPairs, {nLayers, hot.rowsOfSet(), d / HotRows::nPairs},
              "/hot_keys");
@@ -151,41 +146,31 @@ HotBuffer::HotBuffer(Graph &graph, const Cache &cache, bool) {
 void HotBuffer::appendNewest(const Append &step) const {
   Graph &graph = step.graph;
   const Cache &cache = step.cache;
-  const DebugContext &dc = step.dc;
   const Plan &plan = cache.plan;
   const Placement &p = plan.placement;
   const HotRows &hot = plan.hot;
   const unsigned d = plan.shape.headDim;
   const Tensor slots =
-      addOnParts(graph, p, UNSIGNED_INT, hot.nOwners, {}, cache.name + "/newest_places");
-  const ComputeSet deal = cache.lockstep->addComputeSet(graph, {dc, "deal_newest"}),
-                   insert = cache.lockstep->addComputeSet(graph, {dc, "insert_newest"});
+      addOnParts(graph, p, UNSIGNED_INT, p.nTasks, hot.nOwners, {}, cache.name + "/newest_places");
+  const ComputeSet deal = step.execute("deal_newest"), insert = step.execute("insert_newest");
   for (unsigned task = 0; task != p.nTasks; ++task) {
     const unsigned slot = task % p.slots;
     for (unsigned owner = 0; owner != hot.nOwners; ++owner)
       addVertex(graph, deal, "sparq::DealNewest", p.tile(slot, owner),
-                {{"filled", cache.filled[task]},
-                 {"active", step.active[task]},
-                 {"layer", cache.layer[slot][owner]},
-                 {"clock", clock[task][owner]},
-                 {"held", held[task][owner].flatten()},
-                 {"stamps", stamps[task][owner].flatten()},
-                 {"place", slots[task][owner]}},
-                {{"nWays", hot.nWays()}, {"owner", owner}, {"nOwners", hot.nOwners}},
-                cycles::dealNewest(hot.nWays()));
+                cycles::dealNewest(hot.nWays()), "filled"_f = cache.filled[task],
+                "active"_f = step.active[task], "layer"_f = cache.layer[slot][owner],
+                "clock"_f = clock[task][owner], "held"_f = held[task][owner],
+                "stamps"_f = stamps[task][owner], "place"_f = slots[task][owner],
+                "nWays"_f = hot.nWays(), "owner"_f = owner, "nOwners"_f = hot.nOwners);
     const auto addInsert = [&](unsigned part, const Tensor &piece, const Tensor &rows, unsigned set,
                                unsigned setShift) {
       addVertex(graph, insert, "sparq::InsertNewest", p.tile(slot, part % p.parts),
-                {{"layer", cache.layer[slot][part % p.parts]},
-                 {"places", slots[task]},
-                 {"piece", piece.flatten()},
-                 {"rows", rows.flatten()}},
-                {{"nOwners", hot.nOwners},
-                 {"nRows", static_cast<unsigned>(rows.dim(1))},
-                 {"width", static_cast<unsigned>(rows.dim(2))},
-                 {"set", set},
-                 {"setShift", setShift}},
-                cycles::insertNewest(hot.nOwners, static_cast<unsigned>(rows.dim(2))));
+                cycles::insertNewest(hot.nOwners, static_cast<unsigned>(rows.dim(2))),
+                "layer"_f = cache.layer[slot][part % p.parts], "places"_f = slots[task],
+                "piece"_f = piece, "rows"_f = rows, "nOwners"_f = hot.nOwners,
+                "nRows"_f = static_cast<unsigned>(rows.dim(1)),
+                "width"_f = static_cast<unsigned>(rows.dim(2)), "set"_f = set,
+                "setShift"_f = setShift);
     };
     const Tensor pairs = step.keys[task].reshape({d / 8, HotRows::nPairs, 2});
     for (unsigned i = 0; i != hot.nSets * HotRows::nPairs; ++i)
@@ -196,23 +181,19 @@ void HotBuffer::appendNewest(const Append &step) const {
       addInsert(i, step.values[task].slice(first, first + hot.width), values[task][i], 0, 0);
     }
   }
-  step.program.add(Execute(deal, {dc, "deal_newest"}));
-  step.program.add(Execute(insert, {dc, "insert_newest"}));
 }
 
 void HotBuffer::replaced(const Steps &steps, unsigned firstTask, unsigned endTask) const {
   const Cache &cache = steps.cache;
   const Placement &p = cache.plan.placement;
   const HotRows &hot = cache.plan.hot;
-  const ComputeSet cs = steps.cache.lockstep->addComputeSet(steps.graph, {steps.dc, "forget_hot"});
+  const ComputeSet cs = steps.execute("forget_hot");
   for (unsigned task = firstTask; task != endTask; ++task)
     for (unsigned owner = 0; owner != hot.nOwners; ++owner)
       addVertex(steps.graph, cs, "sparq::ForgetHot", p.tile(task % p.slots, owner),
-                {{"layer", cache.layer[task % p.slots][owner]},
-                 {"held", held[task][owner].flatten()},
-                 {"stamps", stamps[task][owner].flatten()}},
-                {{"nWays", hot.nWays()}}, cycles::forgetHot(hot.nWays()));
-  steps.program.add(Execute(cs, {steps.dc, "forget_hot"}));
+                cycles::forgetHot(hot.nWays()), "layer"_f = cache.layer[task % p.slots][owner],
+                "held"_f = held[task][owner], "stamps"_f = stamps[task][owner],
+                "nWays"_f = hot.nWays());
 }
 
 std::unique_ptr<HostStore> HotBuffer::host(Graph &graph, const Cache &cache) const {

@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "index.hpp"
-#include "codelets/cache_append.cycles.hpp"
-#include "codelets/quantise.cycles.hpp"
+#include "codelets/cache.cycles.hpp"
 
 namespace sparq {
-
-using namespace poplar;
-using namespace poplar::program;
 
 Index::Index(Graph &graph, const Cache &cache) {
   const CacheLayout &layout = cache.layout();
@@ -26,12 +22,10 @@ void Index::addAppend(const Append &step, const ComputeSet &cs, unsigned task) c
   for (unsigned slice = 0; slice != layout.nTailSlices(); ++slice) {
     const TailSlice own(layout, slice);
     addVertex(step.graph, cs, "sparq::AppendTail", p.tile(task % p.slots, slice),
-              {{"filled", step.cache.filled[task]},
-               {"active", step.active[task]},
-               {"key", own.of(step.keys[task])},
-               {"tail", own.of(tail()[task]).flatten()}},
-              {{"nComponents", own.n()}, {"width", layout.tailWidth()}},
-              cycles::appendTail(own.n()));
+              cycles::appendTail(own.n()), "filled"_f = step.cache.filled[task],
+              "active"_f = step.active[task], "key"_f = own.of(step.keys[task]),
+              "tail"_f = own.of(tail()[task]), "nComponents"_f = own.n(),
+              "width"_f = layout.tailWidth());
   }
 }
 
@@ -42,27 +36,23 @@ Tensor Index::addQuantise(const Append &step, const Tensor &blockFull, Sequence 
   const Tensor full =
       addSliced(step.graph, p, UNSIGNED_INT, p.nTasks, 1, 1, 1, {step.dc, "chunk_full"})
           .reshape({p.nTasks});
-  const ComputeSet cs = step.cache.lockstep->addComputeSet(step.graph, {step.dc, "quantise_tail"});
+  const ComputeSet cs = step.within(program).execute("quantise_tail");
   for (unsigned task = 0; task != p.nTasks; ++task) {
     const unsigned slot = task % p.slots;
     for (unsigned slice = 0; slice != layout.nTailSlices(); ++slice) {
       const TailSlice own(layout, slice);
       addVertex(step.graph, cs, "sparq::QuantiseTail", p.tile(slot, slice),
-                {{"filled", filled[task]},
-                 {"full", blockFull[task]},
-                 {"tail", own.of(tail()[task]).flatten()},
-                 {"tailIndex", own.of(records()[task]).flatten()}},
-                {{"nComponents", own.n()},
-                 {"indexBits", layout.indexBits},
-                 {"columnWords", static_cast<unsigned>(layout.columnElements(layout.chunk))},
-                 {"chunk", layout.chunk}},
-                cycles::quantiseTail(own.n()));
+                cycles::quantiseTail(own.n()), "filled"_f = filled[task],
+                "full"_f = blockFull[task], "tail"_f = own.of(tail()[task]),
+                "tailIndex"_f = own.of(records()[task]), "nComponents"_f = own.n(),
+                "indexBits"_f = layout.indexBits,
+                "columnWords"_f = static_cast<unsigned>(layout.columnElements(layout.chunk)),
+                "chunk"_f = layout.chunk);
     }
-    addVertex(step.graph, cs, "sparq::ChunkFull", p.home(slot),
-              {{"filled", filled[task]}, {"blockFull", blockFull[task]}, {"full", full[task]}},
-              {{"chunk", layout.chunk}}, cycles::chunkFull());
+    addVertex(step.graph, cs, "sparq::ChunkFull", p.home(slot), cycles::chunkFull(),
+              "filled"_f = filled[task], "blockFull"_f = blockFull[task], "full"_f = full[task],
+              "chunk"_f = layout.chunk);
   }
-  program.add(Execute(cs, {step.dc, "quantise_tail"}));
   return full;
 }
 

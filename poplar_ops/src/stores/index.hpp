@@ -14,19 +14,19 @@ namespace sparq {
 class Index : public Store {
 public:
   static constexpr const char *what = "a key index";
-  Index(poplar::Graph &graph, const Cache &cache);
+  Index(Graph &graph, const Cache &cache);
 
   // {nTasks, indexDim, tailWidth} HALF: columns of the unfilled chunk. With an index of few bits,
   // of its unfilled block, and {nTasks, indexDim, ...} UNSIGNED_INT: records of its full blocks.
-  const poplar::Tensor &tail() const { return tail_.state; }
-  const poplar::Tensor &records() const { return tail_.words; }
+  const Tensor &tail() const { return tail_.state; }
+  const Tensor &records() const { return tail_.words; }
 
   // The query and the lengths to the parts, the components of the query that it goes by (E6.1),
   // then approximate scores of all positions (docs/exactness.md E6.2).
   virtual QueryComponents components(const Context &context, const SparqSettings &settings) const {
     return createQueryComponents(context, settings);
   }
-  virtual void loadQuery(const Context &context, const Waves &, const poplar::Tensor &query,
+  virtual void loadQuery(const Context &context, const Waves &, const Tensor &query,
                          const QueryComponents &q) const {
     sparq::loadQuery(context, query, q.query);
   }
@@ -38,13 +38,12 @@ public:
                      const QueryComponents &q, const Scores &scores) const = 0;
 
   std::vector<Layered> layered() const override { return {tail_}; }
-  void addAppend(const Append &step, const poplar::ComputeSet &cs, unsigned task) const override;
+  void addAppend(const Append &step, const ComputeSet &cs, unsigned task) const override;
   unsigned unit(const CacheLayout &layout) const override { return layout.tailWidth(); }
 
 protected:
   // Adds what makes records of full blocks; {nTasks} UNSIGNED_INT: whether that fills the chunk.
-  poplar::Tensor addQuantise(const Append &step, const poplar::Tensor &blockFull,
-                             poplar::program::Sequence &program) const;
+  Tensor addQuantise(const Append &step, const Tensor &blockFull, Sequence &program) const;
 
 private:
   Layered tail_;
@@ -59,7 +58,7 @@ public:
 // The tail, for a host.
 class HostTail {
 public:
-  HostTail(poplar::Graph &graph, const Cache &cache, const Index &index);
+  HostTail(Graph &graph, const Cache &cache, const Index &index);
 
   // Of all tasks, zero at first.
   struct Values {
@@ -70,7 +69,7 @@ public:
     return {std::vector<std::uint16_t>(columns_.size()),
             std::vector<std::uint32_t>(records_.size())};
   }
-  void write(poplar::Engine &engine, const Values &tail) const;
+  void write(Engine &engine, const Values &tail) const;
 
 private:
   HostTensor columns_, records_;
@@ -80,16 +79,16 @@ private:
 class KeyColumns : public Index {
 public:
   static constexpr const char *what = "key columns in streaming memory";
-  KeyColumns(poplar::Graph &graph, const Cache &cache, bool hostWrites);
-  const poplar::RemoteBuffer &buffer() const { return buffer_; }
+  KeyColumns(Graph &graph, const Cache &cache, bool hostWrites);
+  const RemoteBuffer &buffer() const { return buffer_; }
 
-  std::uint64_t streamingBytes(const poplar::Target &target) const override;
+  std::uint64_t streamingBytes(const Target &target) const override;
   void score(const Context &context, const SparqSettings &settings, const Waves &waves,
              const QueryComponents &q, const Scores &scores) const override; // approx_scores.cpp
-  void appended(const Append &step, const poplar::Tensor &full) const override;
+  void appended(const Append &step, const Tensor &full) const override;
   unsigned fillStep(const CacheLayout &layout) const override { return layout.chunk; }
   void fill(FillStep &step) const final;
-  std::unique_ptr<HostStore> host(poplar::Graph &graph, const Cache &cache) const override;
+  std::unique_ptr<HostStore> host(Graph &graph, const Cache &cache) const override;
 
   // Numbers to add to a row, layer by layer.
   static unsigned layerRows(const Cache &cache) {
@@ -98,30 +97,26 @@ public:
 
 protected:
   // What a full chunk leaves in the tail {nTasks, headDim, row}, to streaming memory.
-  poplar::program::Sequence flush(const Append &step, const poplar::Tensor &chunks,
-                                  const poplar::Tensor &full) const;
-  RemoteRows hostRows(poplar::Graph &graph, const Cache &cache) const;
+  Sequence flush(const Append &step, const Tensor &chunks, const Tensor &full) const;
+  RemoteRows hostRows(Graph &graph, const Cache &cache) const;
 
   // Of a prefill step: working tensors {slots, nTailParts, headDim * size}, on the parts that score
   // the tail; and one slot's as {headDim, chunk}.
-  static poplar::Tensor fillPieces(FillStep &step, const poplar::Type &type, std::size_t size,
-                                   const char *name);
-  static poplar::Tensor fillColumns(FillStep &step) {
-    return fillPieces(step, poplar::HALF, step.layout().tailLength, "fill_columns");
+  static Tensor fillPieces(FillStep &step, const Type &type, std::size_t size, const char *name);
+  static Tensor fillColumns(FillStep &step) {
+    return fillPieces(step, HALF, step.layout().tailLength, "fill_columns");
   }
-  static poplar::Tensor byComponent(const FillStep &step, const poplar::Tensor &pieces);
+  static Tensor byComponent(const FillStep &step, const Tensor &pieces);
   // Makes of its columns what streaming memory gets; that, of a slot with these columns.
   virtual void addRecords(FillStep &) const {}
-  virtual poplar::Tensor chunk(FillStep &, unsigned, const poplar::Tensor &columns) const {
-    return columns;
-  }
+  virtual Tensor chunk(FillStep &, unsigned, const Tensor &columns) const { return columns; }
   // Keeps components of columns and chunk as the tail of task i, where the element ends in this
   // chunk.
   virtual void addTail(const FillStep &step, unsigned i, const TailSlice &own, unsigned tile,
-                       const poplar::Tensor &columns, const poplar::Tensor &chunk) const;
+                       const Tensor &columns, const Tensor &chunk) const;
 
 private:
-  poplar::RemoteBuffer buffer_;
+  RemoteBuffer buffer_;
 };
 
 // Of an index in streaming memory.
@@ -136,8 +131,8 @@ class HostKeyColumns : public HostRemoteStore {
 public:
   HostKeyColumns(RemoteRows rows, const HostTail &tail, const CacheLayout &layout,
                  unsigned layerRows);
-  void write(poplar::Engine &engine, HostTokens &tokens) override;
-  void reset(poplar::Engine &engine) override { tail_.write(engine, tail_.empty()); }
+  void write(Engine &engine, HostTokens &tokens) override;
+  void reset(Engine &engine) override { tail_.write(engine, tail_.empty()); }
 
 protected:
   // The first n positions of a chunk are in `columns`.

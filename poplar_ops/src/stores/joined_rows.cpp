@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "codelets/cache_fill.cycles.hpp"
-#include "codelets/hot_insert.cycles.hpp"
+#include "codelets/cache.cycles.hpp"
+#include "codelets/hot_rows.cycles.hpp"
 #include "rows.hpp"
 #include <algorithm>
 
 namespace sparq {
-
-using namespace poplar;
-using namespace poplar::program;
 
 namespace {
 
@@ -73,15 +70,15 @@ std::unique_ptr<HostStore> JoinedRows::host(Graph &graph, const Cache &cache) co
 
 void JoinedRows::addCut(Graph &graph, const ComputeSet &cs, unsigned tile, const Tensor &rows,
                         const Tensor &pieces, unsigned n, unsigned headDim, unsigned width) const {
-  addVertex(graph, cs, "sparq::CutRows", tile, {{"rows", rows}, {"pieces", pieces}},
-            {{"n", n}, {"headDim", headDim}, {"width", width}}, cycles::cutRows(n, headDim, width));
+  addVertex(graph, cs, "sparq::CutRows", tile, cycles::cutRows(n, headDim, width), "rows"_f = rows,
+            "pieces"_f = pieces, "n"_f = n, "headDim"_f = headDim, "width"_f = width);
 }
 
 void JoinedRows::addColumns(Graph &graph, const ComputeSet &cs, unsigned tile, const Tensor &rows,
                             const Tensor &columns, const CacheLayout &layout) const {
-  addVertex(graph, cs, "sparq::RowColumns", tile, {{"rows", rows}, {"columns", columns}},
-            {{"headDim", layout.headDim}, {"nComponents", layout.indexDim}},
-            cycles::fillColumns(layout.indexDim, block));
+  addVertex(graph, cs, "sparq::RowColumns", tile, cycles::fillColumns(layout.indexDim, block),
+            "rows"_f = rows, "columns"_f = columns, "headDim"_f = layout.headDim,
+            "nComponents"_f = layout.indexDim);
 }
 
 void HostJoinedRows::write(Engine &engine, HostTokens &tokens) {

@@ -1,13 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "codelets/cache_append.cycles.hpp"
-#include "codelets/cache_fill.cycles.hpp"
+#include "codelets/cache.cycles.hpp"
 #include "index.hpp"
 #include <algorithm>
 
 namespace sparq {
-
-using namespace poplar;
-using namespace poplar::program;
 
 namespace {
 
@@ -63,25 +59,18 @@ Sequence KeyColumns::flush(const Append &step, const Tensor &chunks, const Tenso
           .squeeze({1});
   Sequence program({}, {step.dc, "flush"});
   for (unsigned round = 0; round != p.nRounds; ++round) {
-    const ComputeSet cs =
-        step.cache.lockstep->addComputeSet(step.graph, {step.dc, "flush_offsets"});
+    const ComputeSet cs = step.within(program).execute("flush_offsets");
     const unsigned n = p.nActive(round), first = p.firstTask(round);
     for (unsigned slot = 0; slot != n; ++slot) {
       const unsigned task = first + slot;
-      addVertex(step.graph, cs, "sparq::FlushOffsets", p.home(slot),
-                {{"filled", step.cache.filled[task]},
-                 {"full", full[task]},
-                 {"layer", step.cache.layer[slot][0]},
-                 {"rows", rows[slot]}},
-                {{"headDim", d},
-                 {"layerRows", layerRows(step.cache)},
-                 {"nChunks", layout.nChunks()},
-                 {"chunk", layout.chunk},
-                 {"rowBase", static_cast<unsigned>(layout.columnRow(task, 0, 0))},
-                 {"scratchRow", static_cast<unsigned>(layout.scratchColumn(slot))}},
-                cycles::flushOffsets(d));
+      addVertex(step.graph, cs, "sparq::FlushOffsets", p.home(slot), cycles::flushOffsets(d),
+                "filled"_f = step.cache.filled[task], "full"_f = full[task],
+                "layer"_f = step.cache.layer[slot][0], "rows"_f = rows[slot], "headDim"_f = d,
+                "layerRows"_f = layerRows(step.cache), "nChunks"_f = layout.nChunks(),
+                "chunk"_f = layout.chunk,
+                "rowBase"_f = static_cast<unsigned>(layout.columnRow(task, 0, 0)),
+                "scratchRow"_f = static_cast<unsigned>(layout.scratchColumn(slot)));
     }
-    program.add(Execute(cs, {step.dc, "flush_offsets"}));
     step.cache.lockstep->write(
         buffer_, chunks.slice(first, first + n, 0).reshape({std::size_t(n) * d, chunks.dim(2)}),
         rows.slice(0, n, 0).flatten(), program, {step.dc, "write_key_columns"});
@@ -106,12 +95,8 @@ Tensor KeyColumns::fillPieces(FillStep &step, const Type &type, std::size_t size
   const Placement &p = step.placement();
   const CacheLayout &layout = step.layout();
   return onceIn(step.variables, name, [&] {
-    const Tensor t = step.graph.addVariable(
-        type, {p.slots, layout.nTailParts(), layout.headDim * size}, {step.dc, name});
-    for (unsigned slot = 0; slot != p.slots; ++slot)
-      for (unsigned i = 0; i != layout.nTailParts(); ++i)
-        step.graph.setTileMapping(t[slot][i], p.tile(slot, layout.tailFirst + i));
-    return t;
+    return addOnParts(step.graph, p, type, p.slots, layout.nTailParts(), {layout.headDim * size},
+                      {step.dc, name}, [&](unsigned i) { return layout.tailFirst + i; });
   });
 }
 
@@ -134,13 +119,10 @@ void KeyColumns::fill(FillStep &step) const {
     return addSliced(step.graph, p, UNSIGNED_INT, p.slots, 1, 1, d, {step.dc, "fill_column_rows"})
         .squeeze({1});
   });
-  const ComputeSet transpose =
-      step.cache.lockstep->addComputeSet(step.graph, {step.dc, "fill_columns"});
-  step.program.add(Execute(transpose, {step.dc, "fill_columns"}));
+  const ComputeSet transpose = step.execute("fill_columns");
   const Tensor columns = fillColumns(step);
   addRecords(step);
-  step.keep = step.cache.lockstep->addComputeSet(step.graph, {step.dc, "fill_tail"});
-  step.program.add(Execute(*step.keep, {step.dc, "fill_tail"}));
+  step.keep = step.execute("fill_tail");
   std::vector<Tensor> chunks, rows;
   for (unsigned i = 0; i != step.nTasks; ++i) {
     const unsigned slot = step.slot(i);
@@ -152,11 +134,10 @@ void KeyColumns::fill(FillStep &step) const {
                     layout.nChunks(), layerRows(step.cache));
     for (unsigned piece = 0, at = 0; at < n; ++piece, at += layout.tailLength) {
       const unsigned own = std::min(layout.tailLength, n - at);
-      addVertex(
-          step.graph, transpose, "sparq::FillColumns", p.tile(slot, layout.tailFirst + piece),
-          {{"keys", step.keys[i].slice(at, at + own).flatten()}, {"columns", columns[slot][piece]}},
-          {{"n", own}, {"headDim", d}, {"tailLength", layout.tailLength}},
-          cycles::fillColumns(d, own));
+      addVertex(step.graph, transpose, "sparq::FillColumns", p.tile(slot, layout.tailFirst + piece),
+                cycles::fillColumns(d, own), "keys"_f = step.keys[i].slice(at, at + own),
+                "columns"_f = columns[slot][piece], "n"_f = own, "headDim"_f = d,
+                "tailLength"_f = layout.tailLength);
     }
     for (unsigned slice = 0; slice != layout.nTailSlices(); ++slice)
       addTail(step, i, TailSlice(layout, slice), p.tile(slot, slice), mine, chunks.back());
@@ -169,12 +150,10 @@ void KeyColumns::fill(FillStep &step) const {
 void KeyColumns::addTail(const FillStep &step, unsigned i, const TailSlice &own, unsigned tile,
                          const Tensor &columns, const Tensor &) const {
   const unsigned chunkSize = step.layout().chunk;
-  addVertex(step.graph, *step.keep, "sparq::FillTail", tile,
-            {{"held", step.held},
-             {"columns", own.of(columns).flatten()},
-             {"tail", own.of(tail()[step.firstTask + i]).flatten()}},
-            {{"index", step.begin / chunkSize}, {"chunk", chunkSize}, {"nComponents", own.n()}},
-            cycles::fillTail(own.n(), step.n()));
+  addVertex(step.graph, *step.keep, "sparq::FillTail", tile, cycles::fillTail(own.n(), step.n()),
+            "held"_f = step.held, "columns"_f = own.of(columns),
+            "tail"_f = own.of(tail()[step.firstTask + i]), "index"_f = step.begin / chunkSize,
+            "chunk"_f = chunkSize, "nComponents"_f = own.n());
 }
 
 // ---- the host's side

@@ -4,14 +4,11 @@
 // record.
 #include "arith/half_bits.hpp"
 #include "arith/key_index.hpp"
-#include "codelets/quantise.cycles.hpp"
+#include "codelets/cache.cycles.hpp"
 #include "index.hpp"
 #include <algorithm>
 
 namespace sparq {
-
-using namespace poplar;
-using namespace poplar::program;
 
 namespace {
 
@@ -87,21 +84,17 @@ private:
   void addRecords(FillStep &step) const override {
     const CacheLayout &layout = step.layout();
     const Tensor columns = fillColumns(step), pieces = fillRecords(step);
-    const ComputeSet cs = step.cache.lockstep->addComputeSet(step.graph, {step.dc, "fill_index"});
+    const ComputeSet cs = step.execute("fill_index");
     for (unsigned i = 0; i != step.nTasks; ++i)
       for (unsigned piece = 0, at = 0; at < step.n(); ++piece, at += layout.tailLength) {
         const unsigned own = std::min(layout.tailLength, step.n() - at), slot = step.slot(i);
         addVertex(step.graph, cs, "sparq::FillIndex",
                   step.placement().tile(slot, layout.tailFirst + piece),
-                  {{"columns", columns[slot][piece]}, {"index", pieces[slot][piece]}},
-                  {{"n", own},
-                   {"headDim", layout.headDim},
-                   {"indexBits", layout.indexBits},
-                   {"columnWords", pieceWords(step)},
-                   {"tailLength", layout.tailLength}},
-                  cycles::fillIndex(layout.headDim, own / block));
+                  cycles::fillIndex(layout.headDim, own / block),
+                  "columns"_f = columns[slot][piece], "index"_f = pieces[slot][piece], "n"_f = own,
+                  "headDim"_f = layout.headDim, "indexBits"_f = layout.indexBits,
+                  "columnWords"_f = pieceWords(step), "tailLength"_f = layout.tailLength);
       }
-    step.program.add(Execute(cs, {step.dc, "fill_index"}));
   }
 
   Tensor chunk(FillStep &step, unsigned slot, const Tensor &) const override {
@@ -114,17 +107,12 @@ private:
     const unsigned task = step.firstTask + i,
                    rowSize = static_cast<unsigned>(layout.columnElements(layout.chunk));
     addVertex(step.graph, *step.keep, "sparq::FillTailIndex", tile,
-              {{"held", step.held},
-               {"columns", own.of(columns).flatten()},
-               {"columnIndex", own.of(chunk).flatten()},
-               {"tail", own.of(tail()[task]).flatten()},
-               {"tailIndex", own.of(records()[task]).flatten()}},
-              {{"index", step.begin / layout.chunk},
-               {"chunk", layout.chunk},
-               {"nComponents", own.n()},
-               {"indexBits", layout.indexBits},
-               {"columnWords", rowSize}},
-              cycles::fillTailIndex(own.n(), rowSize));
+              cycles::fillTailIndex(own.n(), rowSize), "held"_f = step.held,
+              "columns"_f = own.of(columns), "columnIndex"_f = own.of(chunk),
+              "tail"_f = own.of(tail()[task]), "tailIndex"_f = own.of(records()[task]),
+              "index"_f = step.begin / layout.chunk, "chunk"_f = layout.chunk,
+              "nComponents"_f = own.n(), "indexBits"_f = layout.indexBits,
+              "columnWords"_f = rowSize);
   }
 };
 

@@ -1,17 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "resident_records.hpp"
-#include "codelets/quantise.cycles.hpp"
-#include "codelets/resident_index.cycles.hpp"
+#include "codelets/cache.cycles.hpp"
+#include "codelets/scores.cycles.hpp"
 #include "rows.hpp"
-#include "sparq/layers.hpp"
+#include "sparq/cache.hpp"
 #include "sparq/step_names.hpp"
 #include <algorithm>
 #include <limits>
 
 namespace sparq {
-
-using namespace poplar;
-using namespace poplar::program;
 
 namespace {
 
@@ -51,24 +48,21 @@ Sequence storeRecords(const Append &step, const ResidentRecords &store, const Te
   const Placement &p = plan.placement;
   const CacheLayout &layout = plan.layout;
   const unsigned nBlocks = ResidentRecords::partPositions(plan) / block;
-  const ComputeSet cs = step.cache.lockstep->addComputeSet(step.graph, {step.dc, "store_records"});
+  Sequence program({}, {step.dc, "store_records"});
+  const ComputeSet cs = step.within(program).execute("store_records");
   for (unsigned task = 0; task != p.nTasks; ++task)
     for (unsigned part = 0; part != nIndexParts(plan); ++part) {
       const unsigned slot = task % p.slots;
       addVertex(step.graph, cs, "sparq::StoreRecords", p.tile(slot, part),
-                {{"filled", cache.filled[task]},
-                 {"full", full[task]},
-                 {"layer", cache.layer[slot][part]},
-                 {"records", store.records()[task].flatten()},
-                 {"index", store.index()[task][part].flatten()}},
-                {{"nComponents", layout.indexDim},
-                 {"indexBits", layout.indexBits},
-                 {"columnWords", static_cast<unsigned>(store.index().dim(4))},
-                 {"firstBlock", part * nBlocks},
-                 {"nBlocks", nBlocks}},
-                cycles::storeRecords(layout.indexDim, layout.columnElements(block)));
+                cycles::storeRecords(layout.indexDim, layout.columnElements(block)),
+                "filled"_f = cache.filled[task], "full"_f = full[task],
+                "layer"_f = cache.layer[slot][part], "records"_f = store.records()[task],
+                "index"_f = store.index()[task][part], "nComponents"_f = layout.indexDim,
+                "indexBits"_f = layout.indexBits,
+                "columnWords"_f = static_cast<unsigned>(store.index().dim(4)),
+                "firstBlock"_f = part * nBlocks, "nBlocks"_f = nBlocks);
     }
-  return Sequence({Execute(cs, {step.dc, "store_records"})}, {step.dc, "store_records"});
+  return program;
 }
 
 // Rows of one block of every part, or of the open block of every task, by component.
@@ -91,51 +85,41 @@ public:
     Sequence program({}, {dc, "index_block"});
     const unsigned d = plan.layout.indexDim, length = ResidentRecords::partPositions(plan),
                    nBlocks = length / block;
-    const ComputeSet offsets = cache.lockstep->addComputeSet(graph, {dc, "block_offsets"}),
-                     index = cache.lockstep->addComputeSet(graph, {dc, "index_block"});
+    const ComputeSet offsets = cache.lockstep->execute(graph, program, {dc, "block_offsets"});
     const Staging &staging = ofParts;
     for (unsigned slot = 0; slot != nSlots; ++slot)
       for (unsigned part = 0; part != nParts; ++part)
         addVertex(graph, offsets, "sparq::BlockOffsets", p.tile(slot, part),
-                  {{"layer", cache.layer[slot][part]},
-                   {"block", number},
-                   {"rows", staging.offsets[slot][part]}},
-                  rowSettings(slot, part * length), cycles::blockOffsets(block));
-    program.add(Execute(offsets, {dc, "block_offsets"}));
+                  cycles::blockOffsets(block), "layer"_f = cache.layer[slot][part],
+                  "block"_f = number, "rows"_f = staging.offsets[slot][part],
+                  rowSettings(slot, part * length));
     staging.read(program);
+    const ComputeSet index = cache.lockstep->execute(graph, program, {dc, "index_block"});
     for (unsigned slot = 0; slot != nSlots; ++slot)
       for (unsigned part = 0; part != nParts; ++part) {
         const unsigned task = firstTask + slot;
-        addVertex(graph, index, "sparq::IndexBlock", p.tile(slot, part),
-                  {{"filled", cache.filled[task]},
-                   {"layer", cache.layer[slot][part]},
-                   {"block", number},
-                   {"columns", staging.columns[slot][part].flatten()},
-                   {"index", store.index()[task][part].flatten()}},
-                  {{"nComponents", d},
-                   {"indexBits", plan.layout.indexBits},
-                   {"columnWords", static_cast<unsigned>(store.index().dim(4))},
-                   {"firstBlock", part * nBlocks},
-                   {"nBlocks", nBlocks}},
-                  cycles::fillIndex(d, 1));
+        addVertex(graph, index, "sparq::IndexBlock", p.tile(slot, part), cycles::fillIndex(d, 1),
+                  "filled"_f = cache.filled[task], "layer"_f = cache.layer[slot][part],
+                  "block"_f = number, "columns"_f = staging.columns[slot][part],
+                  "index"_f = store.index()[task][part], "nComponents"_f = d,
+                  "indexBits"_f = plan.layout.indexBits,
+                  "columnWords"_f = static_cast<unsigned>(store.index().dim(4)),
+                  "firstBlock"_f = part * nBlocks, "nBlocks"_f = nBlocks);
       }
-    program.add(Execute(index, {dc, "index_block"}));
     return program;
   }
 
   // The block that is being filled, into the tail.
   Sequence openBlocks() const {
     Sequence program({}, {dc, "open_block"});
-    const ComputeSet offsets = cache.lockstep->addComputeSet(graph, {dc, "open_block_offsets"});
+    const ComputeSet offsets = cache.lockstep->execute(graph, program, {dc, "open_block_offsets"});
     const unsigned part = p.parts - 1;
     const Staging &staging = ofSlots;
     for (unsigned slot = 0; slot != nSlots; ++slot)
       addVertex(graph, offsets, "sparq::OpenBlockOffsets", p.tile(slot, part),
-                {{"filled", cache.filled[firstTask + slot]},
-                 {"layer", cache.layer[slot][part]},
-                 {"rows", staging.offsets[slot][0]}},
-                rowSettings(slot, 0), cycles::blockOffsets(block));
-    program.add(Execute(offsets, {dc, "open_block_offsets"}));
+                cycles::blockOffsets(block), "filled"_f = cache.filled[firstTask + slot],
+                "layer"_f = cache.layer[slot][part], "rows"_f = staging.offsets[slot][0],
+                rowSettings(slot, 0));
     staging.read(program);
     cache.lockstep->copy(staging.columns.slice(0, nSlots).squeeze({1}),
                          store.tail().slice(firstTask, firstTask + nSlots, 0), program,
@@ -160,13 +144,8 @@ private:
       columns = add(HALF, {d, block}, "columns_of_block");
     }
     Tensor add(const Type &type, const std::vector<std::size_t> &shape, const char *name) const {
-      std::vector<std::size_t> full{reader.p.slots, nBlocks};
-      full.insert(full.end(), shape.begin(), shape.end());
-      const Tensor t = reader.graph.addVariable(type, full, {reader.dc, name});
-      for (unsigned slot = 0; slot != reader.p.slots; ++slot)
-        for (unsigned i = 0; i != nBlocks; ++i)
-          reader.graph.setTileMapping(t[slot][i], reader.p.tile(slot, firstPart + i));
-      return t;
+      return addOnParts(reader.graph, reader.p, type, reader.p.slots, nBlocks, shape,
+                        {reader.dc, name}, [&](unsigned i) { return firstPart + i; });
     }
     // Reads the rows and cuts them into columns.
     void read(Sequence &program) const {
@@ -177,21 +156,20 @@ private:
           rows.slice(0, reader.nSlots).reshape({active.numElements(), layout.rowElements}),
           active.flatten(), program, {reader.dc, steps::readRows});
       const ComputeSet cs =
-          reader.cache.lockstep->addComputeSet(reader.graph, {reader.dc, "row_columns"});
+          reader.cache.lockstep->execute(reader.graph, program, {reader.dc, "row_columns"});
       for (unsigned slot = 0; slot != reader.nSlots; ++slot)
         for (unsigned i = 0; i != nBlocks; ++i)
           reader.source.addColumns(reader.graph, cs, reader.p.tile(slot, firstPart + i),
                                    rows[slot][i].flatten(), columns[slot][i].flatten(), layout);
-      program.add(Execute(cs, {reader.dc, "row_columns"}));
     }
   };
 
-  std::vector<Setting> rowSettings(unsigned slot, unsigned firstPosition) const {
+  Fields rowSettings(unsigned slot, unsigned firstPosition) const {
     const CacheLayout &layout = plan.layout;
     const unsigned task = firstTask + slot;
-    return {{"firstRow", static_cast<unsigned>(layout.keyRow(task, firstPosition))},
-            {"lastRow", static_cast<unsigned>(layout.keyRow(task, layout.capacity - 1))},
-            {"layerRows", cache.layerRows()}};
+    return {"firstRow"_f = static_cast<unsigned>(layout.keyRow(task, firstPosition)),
+            "lastRow"_f = static_cast<unsigned>(layout.keyRow(task, layout.capacity - 1)),
+            "layerRows"_f = cache.layerRows()};
   }
 
   Graph &graph;
@@ -224,7 +202,8 @@ const StoreKind &residentRecords = residentRecordsKind;
 
 ResidentRecords::ResidentRecords(Graph &graph, const Cache &cache, bool)
     : Index(graph, cache),
-      index_(addOnParts(graph, cache.plan.placement, UNSIGNED_INT, nIndexParts(cache.plan),
+      index_(addOnParts(graph, cache.plan.placement, UNSIGNED_INT, cache.plan.placement.nTasks,
+                        nIndexParts(cache.plan),
                         {cache.layout().nLayers, cache.layout().indexDim,
                          cache.layout().columnElements(partPositions(cache.plan))},
                         cache.name + "/index")) {}
@@ -258,14 +237,13 @@ void ResidentRecords::addRebuild(const Steps &steps) const {
   const DebugContext &dc = steps.dc;
   const Plan &plan = cache.plan;
   const unsigned nBlocks = partPositions(plan) / block;
-  const Tensor number = graph.addVariable(UNSIGNED_INT, {}, {dc, "block"}),
+  const Tensor number = addOnTile(graph, 0, UNSIGNED_INT, {}, {dc, "block"}),
                before = graph.addConstant(UNSIGNED_INT, {}, std::numeric_limits<unsigned>::max(),
                                           {dc, "before_first_block"});
-  graph.setTileMapping(number, 0);
   graph.setTileMapping(before, 0);
-  const ComputeSet next = cache.lockstep->addComputeSet(graph, {dc, "next_block"});
-  addVertex(graph, next, "sparq::NextBlock", 0, {{"block", number}}, {}, cycles::nextBlock());
-  Sequence body({Execute(next, {dc, "next_block"})}, {dc, "blocks"});
+  Sequence body({}, {dc, "blocks"});
+  const ComputeSet next = steps.within(body).execute("next_block");
+  addVertex(graph, next, "sparq::NextBlock", 0, cycles::nextBlock(), "block"_f = number);
   BlockReader reader(graph, cache, *this, dc);
   for (unsigned round = 0; round != plan.placement.nRounds; ++round) {
     reader.setRound(round);

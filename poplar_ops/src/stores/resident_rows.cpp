@@ -6,9 +6,6 @@
 
 namespace sparq {
 
-using namespace poplar;
-using namespace poplar::program;
-
 namespace {
 
 constexpr unsigned octet = 8, pair = 2;
@@ -96,8 +93,8 @@ const KindOf<ResidentRows, ResidentRowsKind> residentRowsKind;
 
 Tensor addPieces(Graph &graph, const Cache &cache, unsigned nParts, std::size_t elements,
                  const char *name) {
-  const Tensor t = addOnParts(graph, cache.plan.placement, HALF, nParts,
-                              {cache.layout().nLayers, elements}, cache.name + name);
+  const Tensor t = addOnParts(graph, cache.plan.placement, HALF, cache.plan.placement.nTasks,
+                              nParts, {cache.layout().nLayers, elements}, cache.name + name);
   graph.setInitialValueHalf(t,
                             0); // a host writes some of it, and a pair of positions is read whole
   return t;
@@ -126,29 +123,24 @@ void ResidentRows::append(Append &step) const {
   const Cache &cache = step.cache;
   const Placement &p = step.placement();
   const unsigned d = step.layout().headDim;
-  const ComputeSet cs = cache.lockstep->addComputeSet(step.graph, {step.dc, "keep_rows"});
+  const ComputeSet cs = step.execute("keep_rows");
   for (unsigned task = 0; task != p.nTasks; ++task) {
     const unsigned slot = task % p.slots;
-    const auto add = [&](const char *type, unsigned part, const Tensor &row, const char *name,
-                         const Tensor &to, std::vector<Setting> settings, std::uint64_t cycles) {
-      settings.push_back({"headDim", d});
-      addVertex(step.graph, cs, type, p.tile(slot, part),
-                {{"filled", cache.filled[task]},
-                 {"active", step.active[task]},
-                 {"layer", cache.layer[slot][part]},
-                 {"row", row},
-                 {name, to.flatten()}},
-                settings, cycles);
+    const auto add = [&](const char *type, unsigned part, std::uint64_t cycles,
+                         const auto &...fields) {
+      addVertex(step.graph, cs, type, p.tile(slot, part), cycles, "filled"_f = cache.filled[task],
+                "active"_f = step.active[task], "layer"_f = cache.layer[slot][part], fields...,
+                "headDim"_f = d);
     };
     for (unsigned part = 0; part != pieces.nKeyParts; ++part)
-      add("sparq::KeepKey", part, step.keys[task], "keys", keys[task][part],
-          {{"length", pieces.positions}, {"firstPosition", part * pieces.positions}},
-          cycles::keepKey(d));
+      add("sparq::KeepKey", part, cycles::keepKey(d), "row"_f = step.keys[task],
+          "keys"_f = keys[task][part], "length"_f = pieces.positions,
+          "firstPosition"_f = part * pieces.positions);
     for (unsigned part = 0; part != pieces.nValueParts; ++part)
-      add("sparq::KeepValue", part, step.values[task], "values", values[task][part],
-          {{"nUnits", pieces.units}, {"firstUnit", part * pieces.units}}, cycles::keepValue(d));
+      add("sparq::KeepValue", part, cycles::keepValue(d), "row"_f = step.values[task],
+          "values"_f = values[task][part], "nUnits"_f = pieces.units,
+          "firstUnit"_f = part * pieces.units);
   }
-  step.program.add(Execute(cs, {step.dc, "keep_rows"}));
 }
 
 std::unique_ptr<HostStore> ResidentRows::host(Graph &graph, const Cache &cache) const {

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rows.hpp"
-#include "codelets/cache_append.cycles.hpp"
+#include "codelets/cache.cycles.hpp"
 
 namespace sparq {
-
-using namespace poplar;
-using namespace poplar::program;
 
 RemoteRowStore::RemoteRowStore(Graph &graph, const Cache &cache, bool hostWrites)
     : buffer_(addBuffer(graph, cache, "rows", HALF, cache.layout().rowElements,
@@ -22,19 +19,15 @@ Tensor RemoteRowStore::addAppendOffsets(const Append &step) const {
   const Tensor rows =
       addSliced(step.graph, p, UNSIGNED_INT, p.nTasks, 1, 1, 2, {step.dc, "append_rows"})
           .squeeze({1});
-  const ComputeSet cs = step.cache.lockstep->addComputeSet(step.graph, {step.dc, "append_offsets"});
+  const ComputeSet cs = step.execute("append_offsets");
   for (unsigned task = 0; task != p.nTasks; ++task)
     addVertex(step.graph, cs, "sparq::AppendOffsets", p.home(task % p.slots),
-              {{"filled", cache.filled[task]},
-               {"active", step.active[task]},
-               {"layer", cache.layer[task % p.slots][0]},
-               {"rows", rows[task]}},
-              {{"rowBase", static_cast<unsigned>(layout.keyRow(task, 0))},
-               {"layerRows", cache.layerRows()},
-               {"scratchRow", static_cast<unsigned>(layout.scratchRow(task))},
-               {"valueRow", static_cast<unsigned>(layout.valueRow())}},
-              cycles::appendOffsets());
-  step.program.add(Execute(cs, {step.dc, "append_offsets"}));
+              cycles::appendOffsets(), "filled"_f = cache.filled[task],
+              "active"_f = step.active[task], "layer"_f = cache.layer[task % p.slots][0],
+              "rows"_f = rows[task], "rowBase"_f = static_cast<unsigned>(layout.keyRow(task, 0)),
+              "layerRows"_f = cache.layerRows(),
+              "scratchRow"_f = static_cast<unsigned>(layout.scratchRow(task)),
+              "valueRow"_f = static_cast<unsigned>(layout.valueRow()));
   return rows;
 }
 

@@ -31,19 +31,19 @@ protected:
 // Rows in streaming memory.
 class RemoteRowStore : public Store {
 public:
-  RemoteRowStore(poplar::Graph &graph, const Cache &cache, bool hostWrites);
-  const poplar::RemoteBuffer &buffer() const { return buffer_; }
-  std::uint64_t streamingBytes(const poplar::Target &target) const override;
+  RemoteRowStore(Graph &graph, const Cache &cache, bool hostWrites);
+  const RemoteBuffer &buffer() const { return buffer_; }
+  std::uint64_t streamingBytes(const Target &target) const override;
 
 protected:
   // Adds what numbers the rows of an append: {nTasks, 2}, of the key and of the value.
-  poplar::Tensor addAppendOffsets(const Append &step) const;
+  Tensor addAppendOffsets(const Append &step) const;
   // {slots, length} UNSIGNED_INT: numbers of a prefill step's rows.
-  static poplar::Tensor fillRows(FillStep &step, const char *name);
-  RemoteRows hostRows(poplar::Graph &graph, const Cache &cache) const;
+  static Tensor fillRows(FillStep &step, const char *name);
+  RemoteRows hostRows(Graph &graph, const Cache &cache) const;
 
 private:
-  poplar::RemoteBuffer buffer_;
+  RemoteBuffer buffer_;
 };
 
 // All keys, then all values; several positions to a row where they are only read in sequence.
@@ -56,7 +56,7 @@ public:
   std::string refusal(const Cache &cache) const override;
   void append(Append &step) const override;
   void fill(FillStep &step) const override;
-  std::unique_ptr<HostStore> host(poplar::Graph &graph, const Cache &cache) const override;
+  std::unique_ptr<HostStore> host(Graph &graph, const Cache &cache) const override;
 
   ListEntries entries(const Cache &cache, unsigned task) const override;
   Gathered attend(const Context &context, const Waves &waves, const QueryComponents &q,
@@ -77,12 +77,12 @@ struct ResidentPieces {
 class ResidentRows final : public Store {
 public:
   static constexpr const char *what = "keys and values in SRAM";
-  ResidentRows(poplar::Graph &graph, const Cache &cache, bool);
+  ResidentRows(Graph &graph, const Cache &cache, bool);
   const ResidentPieces pieces;
-  const poplar::Tensor keys, values; // {nTasks, parts that have some, nLayers, elements} HALF
+  const Tensor keys, values; // {nTasks, parts that have some, nLayers, elements} HALF
 
   void append(Append &step) const override;
-  std::unique_ptr<HostStore> host(poplar::Graph &graph, const Cache &cache) const override;
+  std::unique_ptr<HostStore> host(Graph &graph, const Cache &cache) const override;
 };
 
 // The key and the value of a position in one row, for programs that read both or neither.
@@ -93,17 +93,15 @@ public:
 
   void append(Append &step) const final;
   void fill(FillStep &step) const final;
-  std::unique_ptr<HostStore> host(poplar::Graph &graph, const Cache &cache) const override;
+  std::unique_ptr<HostStore> host(Graph &graph, const Cache &cache) const override;
 
   // Adds the vertices that cut n rows into `pieces`, by pairs of lanes and by `width` components of
   // the value; and that turn the keys of a block of rows into columns, of the components that are
   // indexed.
-  virtual void addCut(poplar::Graph &graph, const poplar::ComputeSet &cs, unsigned tile,
-                      const poplar::Tensor &rows, const poplar::Tensor &pieces, unsigned n,
-                      unsigned headDim, unsigned width) const;
-  virtual void addColumns(poplar::Graph &graph, const poplar::ComputeSet &cs, unsigned tile,
-                          const poplar::Tensor &rows, const poplar::Tensor &columns,
-                          const CacheLayout &layout) const;
+  virtual void addCut(Graph &graph, const ComputeSet &cs, unsigned tile, const Tensor &rows,
+                      const Tensor &pieces, unsigned n, unsigned headDim, unsigned width) const;
+  virtual void addColumns(Graph &graph, const ComputeSet &cs, unsigned tile, const Tensor &rows,
+                          const Tensor &columns, const CacheLayout &layout) const;
 
 protected:
   // Which tile works on component `component` of the row at a place; components of a value follow
@@ -117,9 +115,8 @@ protected:
   };
   // Rows {n, row} HALF of keys, values {n, headDim}, which become what these rows hold. `variables`
   // as FillStep has them.
-  virtual poplar::Tensor code(const Steps &steps, const Places &places,
-                              std::map<std::string, poplar::Tensor> &variables,
-                              poplar::Tensor &keys, poplar::Tensor &values) const;
+  virtual Tensor code(const Steps &steps, const Places &places,
+                      std::map<std::string, Tensor> &variables, Tensor &keys, Tensor &values) const;
 };
 
 // The host's side of joined rows.
@@ -127,9 +124,8 @@ class HostJoinedRows : public HostRemoteStore {
 public:
   HostJoinedRows(RemoteRows rows, const CacheLayout &layout)
       : HostRemoteStore(std::move(rows)), layout_(layout) {}
-  void write(poplar::Engine &engine, HostTokens &tokens) override;
-  void read(poplar::Engine &engine, unsigned layer,
-            const std::vector<HostRange> &ranges) const override;
+  void write(Engine &engine, HostTokens &tokens) override;
+  void read(Engine &engine, unsigned layer, const std::vector<HostRange> &ranges) const override;
 
 protected:
   unsigned headDim() const { return layout_.headDim; }
@@ -141,6 +137,23 @@ private:
   virtual void round(HostTokens &) const {}
 
   CacheLayout layout_;
+};
+
+// The running sum of all values of a task, from which their mean is made.
+class ValueSum final : public Store {
+public:
+  static constexpr const char *what = "a sum of the values";
+  ValueSum(Graph &graph, const Cache &cache, bool);
+  const Tensor &sum() const { return sum_; } // {nTasks, headDim} FLOAT
+
+  std::vector<Layered> layered() const override { return {state_}; }
+  void addAppend(const Append &step, const ComputeSet &cs, unsigned task) const override;
+  void fill(FillStep &step) const override;
+  std::unique_ptr<HostStore> host(Graph &graph, const Cache &cache) const override;
+
+private:
+  Layered state_;
+  Tensor sum_;
 };
 
 } // namespace sparq

@@ -5,9 +5,6 @@
 
 namespace sparq {
 
-using namespace poplar;
-using namespace poplar::program;
-
 namespace {
 
 constexpr unsigned packet = 1024; // bytes that streaming memory moves at a time

@@ -46,14 +46,14 @@ public:
   virtual void arrange(const Request &, Plan &) const {}
   virtual TileNeed need(const Plan &) const { return {0, 0}; }
   // Allocates the store of a cache that has a name, a plan and lengths. See createCache.
-  virtual std::shared_ptr<const Store> make(poplar::Graph &graph, const Cache &cache,
+  virtual std::shared_ptr<const Store> make(Graph &graph, const Cache &cache,
                                             bool hostWrites) const = 0;
 };
 
 // A kind of stores of type S.
 template <class S, class Base = StoreKind> class KindOf final : public Base {
 public:
-  std::shared_ptr<const Store> make(poplar::Graph &graph, const Cache &cache,
+  std::shared_ptr<const Store> make(Graph &graph, const Cache &cache,
                                     bool hostWrites) const override {
     return std::make_shared<S>(graph, cache, hostWrites);
   }
@@ -68,55 +68,58 @@ std::vector<const StoreKind *> makeStores(const Shape &shape, const Programs &pr
 
 // What SRAM holds of the layer that is being worked on, and of all layers if there are several.
 struct Layered {
-  poplar::Tensor state;  // {nTasks, rows, width}
-  poplar::Tensor stored; // {nTasks, rows, nLayers * width}
-  unsigned rowsPerPart;  // of a task, on each part of its slot
+  Tensor state;         // {nTasks, rows, width}
+  Tensor stored;        // {nTasks, rows, nLayers * width}
+  unsigned rowsPerPart; // of a task, on each part of its slot
   // As these, of words: where one vertex moves both.
-  poplar::Tensor words, storedWords;
+  Tensor words, storedWords;
 };
-Layered addLayered(poplar::Graph &graph, const Cache &cache, const poplar::Type &type,
-                   std::size_t nRows, unsigned rowsPerPart, std::size_t width, const char *name);
+Layered addLayered(Graph &graph, const Cache &cache, const Type &type, std::size_t nRows,
+                   unsigned rowsPerPart, std::size_t width, const char *name);
 
 // A buffer "<cache>/<name>" in streaming memory that uses nRows rows.
-poplar::RemoteBuffer addBuffer(poplar::Graph &graph, const Cache &cache, const char *name,
-                               const poplar::Type &type, std::size_t width, std::size_t nRows,
-                               bool hostWrites);
+RemoteBuffer addBuffer(Graph &graph, const Cache &cache, const char *name, const Type &type,
+                       std::size_t width, std::size_t nRows, bool hostWrites);
 
-std::uint64_t bytesOf(const poplar::RemoteBuffer &buffer, const poplar::Target &target);
+std::uint64_t bytesOf(const RemoteBuffer &buffer, const Target &target);
 
 // A program that stores add to.
 struct Steps {
-  poplar::Graph &graph;
+  Graph &graph;
   const Cache &cache;
-  poplar::program::Sequence &program;
-  const poplar::DebugContext &dc;
+  Sequence &program;
+  const DebugContext &dc;
 
   const CacheLayout &layout() const { return cache.layout(); }
   const Placement &placement() const { return cache.plan.placement; }
+  // A compute set that the program executes next.
+  ComputeSet execute(const char *name) const {
+    return cache.lockstep->execute(graph, program, {dc, name});
+  }
+  Steps within(Sequence &body) const { return {graph, cache, body, dc}; }
 };
 
 // One position of every task, on its way into the stores.
 struct Append : Steps {
-  poplar::Tensor active;       // {nTasks} UNSIGNED_INT, 0 or 1
-  poplar::Tensor keys, values; // {nTasks, headDim} HALF: as rows hold them, once rows have them
+  Tensor active;       // {nTasks} UNSIGNED_INT, 0 or 1
+  Tensor keys, values; // {nTasks, headDim} HALF: as rows hold them, once rows have them
 };
 
 // Positions [begin, end) of some tasks of a batch element, no two of them in one slot.
 struct FillStep : Steps {
-  std::map<std::string, poplar::Tensor>
-      &variables;             // working tensors by name, which all steps share
-  poplar::Tensor held;        // {}: positions that the element holds when it is replaced
-  poplar::ComputeSet offsets; // runs before what stores add to the program
-  unsigned length;            // of a full step
+  std::map<std::string, Tensor> &variables; // working tensors by name, which all steps share
+  Tensor held;        // {}: positions that the element holds when it is replaced
+  ComputeSet offsets; // runs before what stores add to the program
+  unsigned length;    // of a full step
   unsigned firstTask, nTasks, begin, end;
-  std::vector<poplar::Tensor> keys, values; // {end - begin, headDim} of each task: as for Append
+  std::vector<Tensor> keys, values; // {end - begin, headDim} of each task: as for Append
   // Of what is kept on chip, where a store has added one: others may use it.
-  std::optional<poplar::ComputeSet> keep;
+  std::optional<ComputeSet> keep;
 
   unsigned n() const { return end - begin; }
   unsigned slot(unsigned i) const { return (firstTask + i) % placement().slots; }
   // Adds what numbers rows: first, first + stride, ... of layer 0, on the home of the slot.
-  void addOffsets(unsigned slot, const poplar::Tensor &rows, std::size_t first, unsigned stride,
+  void addOffsets(unsigned slot, const Tensor &rows, std::size_t first, unsigned stride,
                   unsigned layerRows) const;
 };
 
@@ -125,7 +128,7 @@ public:
   virtual ~Store() = default;
 
   // Of the IPU's streaming memory.
-  virtual std::uint64_t streamingBytes(const poplar::Target &) const { return 0; }
+  virtual std::uint64_t streamingBytes(const Target &) const { return 0; }
   // Why no program can append to it; empty if one can.
   virtual std::string refusal(const Cache &) const { return {}; }
   virtual std::vector<Layered> layered() const { return {}; }
@@ -135,11 +138,11 @@ public:
 
   // ---- one position: rows go first, then vertices of all stores in one compute set, task by task
   virtual void append(Append &) const {}
-  virtual void addAppend(const Append &, const poplar::ComputeSet &, unsigned) const {}
+  virtual void addAppend(const Append &, const ComputeSet &, unsigned) const {}
   // Behind these, before lengths grow.
   virtual void appendNewest(const Append &) const {}
   // Lengths have grown; full {nTasks} is 1 where one became a multiple of unit().
-  virtual void appended(const Append &, const poplar::Tensor &) const {}
+  virtual void appended(const Append &, const Tensor &) const {}
   virtual unsigned unit(const CacheLayout &) const { return 1; }
 
   // ---- prefill
@@ -149,10 +152,10 @@ public:
   // Tasks [firstTask, endTask) have their new lengths.
   virtual void replaced(const Steps &, unsigned, unsigned) const {}
   // All tasks have their new lengths; {batch} is 1 for the elements that were replaced.
-  virtual void filled(const Steps &, const poplar::Tensor &) const {}
+  virtual void filled(const Steps &, const Tensor &) const {}
 
   // Adds what a host needs to the graph, if it has to do with this store.
-  virtual std::unique_ptr<HostStore> host(poplar::Graph &, const Cache &) const { return nullptr; }
+  virtual std::unique_ptr<HostStore> host(Graph &, const Cache &) const { return nullptr; }
 };
 
 // The store of type T. Throws Error with T::what where the cache has none.

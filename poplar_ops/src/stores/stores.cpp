@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "codelets/cache_fill.cycles.hpp"
-#include "sparq/remote_rows.hpp"
+#include "codelets/cache.cycles.hpp"
+#include "sparq/host_tensor.hpp"
 #include "store.hpp"
 
 namespace sparq {
-
-using namespace poplar;
-using namespace poplar::program;
 
 namespace {
 
@@ -87,13 +84,9 @@ std::uint64_t bytesOf(const RemoteBuffer &buffer, const Target &target) {
 void FillStep::addOffsets(unsigned slot, const Tensor &rows, std::size_t first, unsigned stride,
                           unsigned layerRows) const {
   const auto n = static_cast<unsigned>(rows.numElements());
-  addVertex(graph, offsets, "sparq::FillOffsets", placement().home(slot),
-            {{"layer", cache.layer[slot][0]}, {"rows", rows}},
-            {{"n", n},
-             {"first", static_cast<unsigned>(first)},
-             {"step", stride},
-             {"layerRows", layerRows}},
-            cycles::fillOffsets(n));
+  addVertex(graph, offsets, "sparq::FillOffsets", placement().home(slot), cycles::fillOffsets(n),
+            "layer"_f = cache.layer[slot][0], "rows"_f = rows, "n"_f = n,
+            "first"_f = static_cast<unsigned>(first), "step"_f = stride, "layerRows"_f = layerRows);
 }
 
 } // namespace sparq

@@ -1,14 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "value_sum.hpp"
 #include "arith/half_bits.hpp"
-#include "codelets/cache_append.cycles.hpp"
-#include "codelets/cache_fill.cycles.hpp"
+#include "codelets/cache.cycles.hpp"
 #include "host_store.hpp"
+#include "rows.hpp"
 
 namespace sparq {
-
-using namespace poplar;
-using namespace poplar::program;
 
 namespace {
 
@@ -59,28 +55,24 @@ void ValueSum::addAppend(const Append &step, const ComputeSet &cs, unsigned task
   for (unsigned part = 0; part != p.nSlices; ++part) {
     const Slice c(p, part, step.cache.layout().headDim);
     addVertex(step.graph, cs, "sparq::AppendSum", p.tile(task % p.slots, part),
-              {{"active", step.active[task]},
-               {"value", step.values[task].slice(c.begin, c.end)},
-               {"valueSum", sum_[task].slice(c.begin, c.end)}},
-              {{"width", c.end - c.begin}}, cycles::appendSum(c.end - c.begin));
+              cycles::appendSum(c.end - c.begin), "active"_f = step.active[task],
+              "value"_f = step.values[task].slice(c.begin, c.end),
+              "valueSum"_f = sum_[task].slice(c.begin, c.end), "width"_f = c.end - c.begin);
   }
 }
 
 void ValueSum::fill(FillStep &step) const {
   const Placement &p = step.placement();
-  if (!step.keep) {
-    step.keep = step.cache.lockstep->addComputeSet(step.graph, {step.dc, "fill_sums"});
-    step.program.add(Execute(*step.keep, {step.dc, "fill_sums"}));
-  }
+  if (!step.keep)
+    step.keep = step.execute("fill_sums");
   for (unsigned i = 0; i != step.nTasks; ++i)
     for (unsigned part = 0; part != p.nSlices; ++part) {
       const Slice c(p, part, step.layout().headDim);
       addVertex(step.graph, *step.keep, "sparq::FillSum", p.tile(step.slot(i), part),
-                {{"held", step.held},
-                 {"values", step.values[i].slice(c.begin, c.end, 1).flatten()},
-                 {"valueSum", sum_[step.firstTask + i].slice(c.begin, c.end)}},
-                {{"first", step.begin}, {"n", step.n()}, {"width", c.end - c.begin}},
-                cycles::fillSum(step.n(), c.end - c.begin));
+                cycles::fillSum(step.n(), c.end - c.begin), "held"_f = step.held,
+                "values"_f = step.values[i].slice(c.begin, c.end, 1),
+                "valueSum"_f = sum_[step.firstTask + i].slice(c.begin, c.end),
+                "first"_f = step.begin, "n"_f = step.n(), "width"_f = c.end - c.begin);
     }
 }
 
