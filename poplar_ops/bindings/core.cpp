@@ -169,6 +169,8 @@ bool py::detail::type_caster<sparq::Attention>::load(handle source, bool) {
   const bool sparq = takes == sparq::Takes::sparq, window = takes == sparq::Takes::window;
   if (sparq ? read(value.settings) : window ? read(value.window) : given.is_none())
     return true;
+  if (!given.is_none() && !read(value.settings) && !read(value.window))
+    return false; // of another type
   throw sparq::Error("session: settings of " + std::string(value.kernel->name) + " must be " +
                      (sparq    ? "SparqSettings"
                       : window ? "WindowSettings"

@@ -62,9 +62,9 @@ void append(poplar::Graph &graph, const Cache &cache, const poplar::Tensor &key,
             const poplar::Tensor &value, const poplar::Tensor &active,
             poplar::program::Sequence &program, const poplar::DebugContext &dc = {});
 
-// ---- layers. Several layers of one shape share their programs: a program works on the state of one
-// layer, which it loads first, and stores again where it has altered it. So vertices and code do
-// not grow with the layers. With one layer these do nothing.
+// ---- layers. Several layers of one shape share their programs: a program works on the state of
+// one layer, which it loads first, and stores again where it has altered it. So vertices and code
+// do not grow with the layers. With one layer these do nothing.
 
 // Makes layer cache.layerNumber the one that the program works on.
 void loadLayer(const Cache &cache, poplar::program::Sequence &program,

@@ -32,7 +32,7 @@ public:
                   const Selected &selected) const override;
 };
 
-// Brings them into the buffer (hot_rows.cpp): places {slots, topK} of the selected positions {slots, topK}.
+// Brings selected positions {slots, topK} into the buffer: their places {slots, topK}.
 Tensor makeHot(const Context &context, const HotBuffer &buffer, const Tensor &positions);
 
 // Attention over rows in these places {slots, topK} of the buffer, plus 1; `selected` as
