@@ -3,8 +3,8 @@
 // Small programs that each do one thing of which the device model has a rule, often, between two
 // readings of a tile's cycle counter. rules.py sets what a device takes for it beside the rule. A
 // part of sparq_ipu._core, which wheels for other machines leave out (SPARQ_PROBES).
-#include "codelets/scores.cycles.hpp"
 #include "codelets/cache.cycles.hpp"
+#include "codelets/scores.cycles.hpp"
 #include "timed.hpp"
 #include "vertex.hpp"
 #include <algorithm>

@@ -5,10 +5,12 @@
 #include "convert.hpp"
 #include "cpu.hpp"
 #include "kv_cache.hpp"
-#include "plain_array.hpp"
 
+#include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 #include <pybind11/typing.h>
+
+#include <cstring>
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -19,6 +21,53 @@ using sparq::SparqSettings;
 using sparq::WindowSettings;
 
 namespace {
+
+// fp16 in this machine's byte order.
+py::dtype half() { return py::dtype(23); } // NPY_HALF
+bool isHalf(const py::array &array) {
+  const py::dtype type = array.dtype();
+  return type.num() == 23 && type.byteorder() == '=';
+}
+
+// The number `row` of an array's rows, which are along its last axis.
+const char *rowOf(const py::array &array, std::size_t row) {
+  const char *at = static_cast<const char *>(array.data());
+  for (py::ssize_t a = array.ndim() - 2; a >= 0; --a) {
+    const auto n = static_cast<std::size_t>(array.shape(a));
+    at += static_cast<std::ptrdiff_t>(row % n) * array.strides(a);
+    row /= n;
+  }
+  return at;
+}
+
+// An ndarray, no subclass, of fp16 in this machine's byte order, with this many dimensions, none of
+// them empty, and the numbers of each row one after another.
+bool isPlain(const py::object &object, py::ssize_t nDims) {
+  if (Py_TYPE(object.ptr()) != py::detail::npy_api::get().PyArray_Type_)
+    return false;
+  const auto array = py::reinterpret_borrow<py::array>(object);
+  return isHalf(array) && array.ndim() == nDims && array.size() != 0 &&
+         array.strides(nDims - 1) == sizeof(std::uint16_t);
+}
+
+// Whether a plain array has neither NaN nor infinity.
+bool isFinite(const py::array &array) {
+  const auto width = static_cast<std::size_t>(array.shape(array.ndim() - 1));
+  const std::size_t nRows = static_cast<std::size_t>(array.size()) / width;
+  for (std::size_t row = 0; row != nRows; ++row) {
+    const char *const at = rowOf(array, row);
+    std::uint16_t most = 0; // without a branch: this is vectorised
+    for (std::size_t c = 0; c != width; ++c) {
+      std::uint16_t bits;
+      std::memcpy(&bits, at + c * sizeof(bits), sizeof(bits));
+      const auto exponent = static_cast<std::uint16_t>(bits & 0x7c00u);
+      most = exponent > most ? exponent : most;
+    }
+    if (most == 0x7c00u)
+      return false;
+  }
+  return true;
+}
 
 using Shape = std::initializer_list<std::int64_t>; // -1: any number
 
@@ -35,7 +84,7 @@ bool hasShape(const py::array &array, const Shape &shape) {
 // Throws Error unless it is an fp16 array of that shape.
 void checkHalf(const char *op, const char *argument, const py::array &array, const char *axes,
                const Shape &shape) {
-  if (!sparq::isHalf(array) || array.ndim() != static_cast<py::ssize_t>(shape.size()))
+  if (!isHalf(array) || array.ndim() != static_cast<py::ssize_t>(shape.size()))
     throw Error(std::string(op) + ": " + argument + " must be float16 with " +
                 std::to_string(shape.size()) + " dimensions, got " +
                 py::str(array.dtype()).cast<std::string>() + " with " +
@@ -71,14 +120,14 @@ Tokens tokensOf(const py::array &a) {
 // Whether key and value can be appended as they are.
 bool arePlain(const KVCache &cache, const py::object &key, const py::object &value, bool finite) {
   for (const py::object *const tokens : {&key, &value}) {
-    if (!sparq::isPlain(*tokens, 4))
+    if (!isPlain(*tokens, 4))
       return false;
     const auto array = py::reinterpret_borrow<py::array>(*tokens);
     const auto first = py::reinterpret_borrow<py::array>(key);
     if (!hasShape(array, {static_cast<std::int64_t>(cache.batch),
                           static_cast<std::int64_t>(cache.nKvHeads), first.shape(2),
                           static_cast<std::int64_t>(cache.headDim)}) ||
-        (finite && !sparq::isFinite(array)))
+        (finite && !isFinite(array)))
       return false;
   }
   return true;
@@ -114,7 +163,7 @@ py::typing::Tuple<py::array, py::array> readPositions(const KVCache &cache, std:
   const std::vector<py::ssize_t> shape{static_cast<py::ssize_t>(cache.batch),
                                        static_cast<py::ssize_t>(cache.nKvHeads), stop - start,
                                        static_cast<py::ssize_t>(cache.headDim)};
-  py::array key(sparq::half(), shape), value(sparq::half(), shape);
+  py::array key(half(), shape), value(half(), shape);
   Half *const keys = static_cast<Half *>(key.mutable_data());
   Half *const values = static_cast<Half *>(value.mutable_data());
   {
@@ -147,7 +196,7 @@ py::array attendFromTokens(const KVCache &cache, const py::array &query, std::si
   const Query view = queryOf("dense_attention", cache, query, true);
   const std::int64_t nHeads = query.shape(1);
   const auto nKvHeads = static_cast<py::ssize_t>(cache.nKvHeads);
-  py::array output(sparq::half(),
+  py::array output(half(),
                    {query.shape(0), nKvHeads, query.shape(2), nHeads / nKvHeads, query.shape(3)});
   Half *const to = static_cast<Half *>(output.mutable_data());
   {
@@ -159,12 +208,11 @@ py::array attendFromTokens(const KVCache &cache, const py::array &query, std::si
 
 // Whether a query of one token can be read as it is.
 bool isPlainQuery(const KVCache &cache, const py::object &query, bool finite) {
-  if (!sparq::isPlain(query, 3))
+  if (!isPlain(query, 3))
     return false;
   const auto array = py::reinterpret_borrow<py::array>(query);
   return array.shape(0) == static_cast<py::ssize_t>(cache.batch) &&
-         array.shape(2) == static_cast<py::ssize_t>(cache.headDim) &&
-         (!finite || sparq::isFinite(array));
+         array.shape(2) == static_cast<py::ssize_t>(cache.headDim) && (!finite || isFinite(array));
 }
 
 // `check` as of `append`; it raises, or the call goes on.
@@ -189,7 +237,7 @@ py::array attend(KVCache &cache, const py::object &query, const py::object &sett
                              : sparq ? "sparq_attention"
                                      : "dense_attention",
                              cache, array, false);
-  py::array output(sparq::half(), {array.shape(0), array.shape(1), array.shape(2)});
+  py::array output(half(), {array.shape(0), array.shape(1), array.shape(2)});
   const std::int64_t nHeads = array.shape(1);
   Half *const to = static_cast<Half *>(output.mutable_data());
   py::gil_scoped_release release;

@@ -78,8 +78,8 @@ constexpr double imbalance = 0.12;
 
 // Who works on what: most pairs (batch element, KV head) go to one thread each, the longest first;
 // those that would leave threads idle at the end are split by blocks of positions and done by all
-// threads together. Orders `pairs`, 0 .. n - 1 in any order, by length, longest first, equal lengths
-// by number; returns how many from the front to split.
+// threads together. Orders `pairs`, 0 .. n - 1 in any order, by length, longest first, equal
+// lengths by number; returns how many from the front to split.
 std::size_t schedulePairs(std::uint32_t *pairs, std::size_t n, const std::size_t *lengths,
                           unsigned nThreads) {
   std::sort(pairs, pairs + n, [&](std::uint32_t a, std::uint32_t b) {

@@ -3,12 +3,28 @@
 // Numbers of the types that models have.
 #pragma once
 
-#include "bfloat16.hpp"
 #include "kernels/table.hpp"
 
+#include <cstdint>
 #include <cstring>
 
 namespace sparq::cpu {
+
+// Numbers of bfloat16: the upper half of fp32.
+
+inline float widened(std::uint16_t bits) {
+  const std::uint32_t word = std::uint32_t(bits) << 16;
+  float x;
+  std::memcpy(&x, &word, sizeof(x));
+  return x;
+}
+
+// To nearest, ties to even; for what fp32 makes of bfloat16 (a NaN of theirs stays one).
+inline std::uint16_t narrowed(float x) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &x, sizeof(bits));
+  return static_cast<std::uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
 
 enum class Float { float32, bfloat16, float16 };
 

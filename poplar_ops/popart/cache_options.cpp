@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cache_options.hpp"
+#include "cache_op.hpp"
 #include <limits>
 
 namespace sparq_popart {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sparq/host_history.hpp"
 #include "sparq/cache.hpp"
+#include "sparq/host_cache.hpp"
 #include "stores/history.hpp"
 
 namespace sparq {

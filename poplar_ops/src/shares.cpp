@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sparq/shares.hpp"
+#include "sparq/device_options.hpp"
 #include <string>
 
 namespace sparq {

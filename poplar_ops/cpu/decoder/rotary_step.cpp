@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rotary_step.hpp"
+#include "decoder_step.hpp"
 
 #include <algorithm>
 #include <cmath>

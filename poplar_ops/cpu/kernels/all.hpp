@@ -8,7 +8,6 @@
 #include "key_topk.hpp"
 #include "prompt_attention.hpp"
 #include "quantise.hpp"
-#include "rough_keys.hpp"
 #include "rows.hpp"
 
 inline void widen(const Half *from, float *to, std::size_t n) {

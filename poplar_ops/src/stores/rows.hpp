@@ -3,6 +3,7 @@
 // Stores of keys and values by position.
 #pragma once
 
+#include "codelets/cache.cycles.hpp"
 #include "gathered_attention.hpp"
 #include "host_store.hpp"
 #include "store.hpp"
@@ -31,16 +32,47 @@ protected:
 // Rows in streaming memory.
 class RemoteRowStore : public Store {
 public:
-  RemoteRowStore(Graph &graph, const Cache &cache, bool hostWrites);
+  RemoteRowStore(Graph &graph, const Cache &cache, bool hostWrites)
+      : buffer_(addBuffer(graph, cache, "rows", HALF, cache.layout().rowElements,
+                          cache.layout().nLayers * cache.layout().layerRows(), hostWrites)) {}
   const RemoteBuffer &buffer() const { return buffer_; }
-  std::uint64_t streamingBytes(const Target &target) const override;
+  std::uint64_t streamingBytes(const Target &target) const override {
+    return bytesOf(buffer_, target);
+  }
 
 protected:
   // Adds what numbers the rows of an append: {nTasks, 2}, of the key and of the value.
-  Tensor addAppendOffsets(const Append &step) const;
+  Tensor addAppendOffsets(const Append &step) const {
+    const Cache &cache = step.cache;
+    const Placement &p = cache.plan.placement;
+    const CacheLayout &layout = cache.layout();
+    const Tensor rows =
+        addSliced(step.graph, p, UNSIGNED_INT, p.nTasks, 1, 1, 2, {step.dc, "append_rows"})
+            .squeeze({1});
+    const ComputeSet cs = step.execute("append_offsets");
+    for (unsigned task = 0; task != p.nTasks; ++task)
+      addVertex(step.graph, cs, "sparq::AppendOffsets", p.home(task % p.slots),
+                cycles::appendOffsets(), "filled"_f = cache.filled[task],
+                "active"_f = step.active[task], "layer"_f = cache.layer[task % p.slots][0],
+                "rows"_f = rows[task], "rowBase"_f = static_cast<unsigned>(layout.keyRow(task, 0)),
+                "layerRows"_f = cache.layerRows(),
+                "scratchRow"_f = static_cast<unsigned>(layout.scratchRow(task)),
+                "valueRow"_f = static_cast<unsigned>(layout.valueRow()));
+    return rows;
+  }
   // {slots, length} UNSIGNED_INT: numbers of a prefill step's rows.
-  static Tensor fillRows(FillStep &step, const char *name);
-  RemoteRows hostRows(Graph &graph, const Cache &cache) const;
+  static Tensor fillRows(FillStep &step, const char *name) {
+    const Placement &p = step.placement();
+    return onceIn(step.variables, name, [&] {
+      return addSliced(step.graph, p, UNSIGNED_INT, p.slots, step.length,
+                       ceilDiv(step.length, p.parts), 1, {step.dc, "fill_rows"})
+          .squeeze({2});
+    });
+  }
+  RemoteRows hostRows(Graph &graph, const Cache &cache) const {
+    return {graph, buffer_, cache.layout().nLayers * cache.layout().layerRows(),
+            cache.name + "/rows"};
+  }
 
 private:
   RemoteBuffer buffer_;
