@@ -123,8 +123,6 @@ def test_window_attention_over_several_ipus() -> None:
     assert planned.seconds_per_token == pytest.approx(counted["seconds"]["total"], rel=2e-3)
     with pytest.raises(ValueError, match="plan: split must be 'layers' where heads of one history"):
         plan_pod(**SHAPE, **of_window, n_ipus=2, split="heads")
-    with pytest.raises(ValueError, match="plan: n_ipus must be 1 for window attention, got 2"):
-        plan(**SHAPE, **of_window, n_ipus=2)
 
 
 def test_a_plan_of_one_ipu_is_that_of_a_layer() -> None:
