@@ -71,69 +71,37 @@ __all__ = ["Run", "first_difference", "forced_predictions", "generate", "main", 
 
 
 def _parser(prog: str) -> argparse.ArgumentParser:
-    parser = Parser(
-        prog=prog,
-        description=description(__doc__, prog),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    about = description(__doc__, prog)
+    parser = Parser(prog=prog, description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     basic = parser.add_argument_group("basic")
     settings = parser.add_argument_group("settings of SparQ attention (arXiv:2312.04985)")
     add_cache_dir(parser, "e.g. with another question about the same file")
-    sampling = parser.add_argument_group("sampling (greedy by default)")
+    sampling = parser.add_argument_group("sampling (greedy by default)").add_argument
     advanced = parser.add_argument_group("advanced")
-    _add_basic(basic)
+    source = basic.add_mutually_exclusive_group(required=True).add_argument
+    source("--prompt", help="the text to continue")
+    text = 'a file with the text to continue (UTF-8); "-": standard input'
+    source("--prompt-file", type=Path, help=text)
+    text = "the prompt is a user's message: apply the chat template"
+    basic.add_argument("--chat", action="store_true", help=text)
+    text = "maximum number of new tokens (default 128)"
+    basic.add_argument("--new-tokens", type=positive_integer, default=128, help=text)
+    text = "decode densely too, and show where the texts differ"
+    basic.add_argument("--compare-dense", action="store_true", help=text)
     add_model(basic, advanced, "prefill")
     add_attention(settings, advanced)
-    _add_sampling(sampling)
-    _add_advanced(advanced)
-    return parser
-
-
-def _add_basic(text: argparse._ArgumentGroup) -> None:
-    source = text.add_mutually_exclusive_group(required=True)
-    source.add_argument("--prompt", help="the text to continue")
-    source.add_argument(
-        "--prompt-file", type=Path, help='a file with the text to continue (UTF-8); "-": standard input'
-    )
-    text.add_argument(
-        "--chat", action="store_true", help="the prompt is a user's message: apply the chat template"
-    )
-    text.add_argument(
-        "--new-tokens", type=positive_integer, default=128, help="maximum number of new tokens (default 128)"
-    )
-    text.add_argument(
-        "--compare-dense", action="store_true", help="decode densely too, and show where the texts differ"
-    )
-
-
-def _add_sampling(sampling: argparse._ArgumentGroup) -> None:
-    sampling.add_argument(
-        "--temperature",
-        type=number(float, "a positive number", lambda x: 0 < x < float("inf")),
-        help="sample at this temperature",
-    )
-    sampling.add_argument(
-        "--top-p",
-        type=number(float, "in [0, 1]", lambda x: 0 <= x <= 1),
-        help="with --temperature: sample among the most likely tokens of this total probability (default 1)",
-    )
-    sampling.add_argument(
-        "--seed",
-        type=number(int, "an integer in [0, 2**63)", lambda n: 0 <= n < 1 << 63),
-        help="with --temperature: seed of the random numbers (default 0)",
-    )
-
-
-def _add_advanced(advanced: argparse._ArgumentGroup) -> None:
-    advanced.add_argument(
-        "--device",
-        default="auto",
-        help="device of the KV cache: auto, or one that `sparq-ipu devices` lists (default auto)",
-    )
-    advanced.add_argument(
-        "--prompt-tokens", type=positive_integer, help="keep only the first N tokens of the prompt"
-    )
+    positive = number(float, "a positive number", lambda x: 0 < x < float("inf"))
+    sampling("--temperature", type=positive, help="sample at this temperature")
+    text = "with --temperature: sample among the most likely tokens of this total probability (default 1)"
+    sampling("--top-p", type=number(float, "in [0, 1]", lambda x: 0 <= x <= 1), help=text)
+    seed = number(int, "an integer in [0, 2**63)", lambda n: 0 <= n < 1 << 63)
+    sampling("--seed", type=seed, help="with --temperature: seed of the random numbers (default 0)")
+    text = "device of the KV cache: auto, or one that `sparq-ipu devices` lists (default auto)"
+    advanced.add_argument("--device", default="auto", help=text)
+    text = "keep only the first N tokens of the prompt"
+    advanced.add_argument("--prompt-tokens", type=positive_integer, help=text)
     advanced.add_argument("--json", type=output_path, help="append one JSON line with the figures")
+    return parser
 
 
 def _check_alone(arguments: argparse.Namespace) -> None:
@@ -217,10 +185,8 @@ def _beside_dense(model: Any, run: Run, *ways: Callable[[], None]) -> str:
 
 def _total(loading: float, reading: float, writing: float) -> str:
     """The seconds of a run, and where they went."""
-    return (
-        f"total     {loading + reading + writing:.1f} s: loading {loading:.1f}, reading {reading:.1f}, "
-        f"writing {writing:.1f}"
-    )
+    parts = f"loading {loading:.1f}, reading {reading:.1f}, writing {writing:.1f}"
+    return f"total     {loading + reading + writing:.1f} s: {parts}"
 
 
 def _step_milliseconds(run: Run) -> list[float]:

