@@ -361,29 +361,19 @@ def of_day(archive: Path, model_file: Path | None) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--write",
-        action="store_true",
-        help=f"put the fit into {PARAMETERS.name}, {HEADER.name} and docs/{DOCUMENT.name}",
-    )
+    about = f"put the fit into {PARAMETERS.name}, {HEADER.name} and docs/{DOCUMENT.name}"
+    parser.add_argument("--write", action="store_true", help=about)
     parser.add_argument("--points", action="store_true", help="list every measurement with its modelled time")
-    parser.add_argument(
-        "--check",
-        type=Path,
-        metavar="FILE",
-        help=f"only judge the model as it is in {PARAMETERS.name} by other measurements (CSV, same columns)",
-    )
+    about = f"only judge the model as it is in {PARAMETERS.name} by other measurements (CSV, same columns)"
+    parser.add_argument("--check", type=Path, metavar="FILE", help=about)
     parser.add_argument(
         "--day", type=Path, metavar="FILE.tar.gz", help="fit the model to a day of hardware_day.py instead"
     )
     parser.add_argument(
         "--model", type=Path, metavar="FILE.json", help="with --day: write the fitted parameters there"
     )
-    parser.add_argument(
-        "--on-chip",
-        action="store_true",
-        help="compare the rules of work on chip with measurements by others instead",
-    )
+    about = "compare the rules of work on chip with measurements by others instead"
+    parser.add_argument("--on-chip", action="store_true", help=about)
     args = parser.parse_args(arguments)
     if args.on_chip:
         refuse(parser, args, "with --on-chip", "points", "check", "day", "model")

@@ -98,14 +98,11 @@ def parser() -> argparse.ArgumentParser:
     cli.add_argument("--model", default="smollm2-shape", help=f'{", ".join(SHAPES)}, "smollm2", or a path')
     cli.add_argument("--S", type=int, nargs="+", default=[8192], help="positions held (default 8192)")
     cli.add_argument("--batch", type=int, default=1, help="batch elements (default 1)")
-    cli.add_argument(
-        "--dtypes",
-        nargs="+",
-        default=["float32", "bfloat16"],
-        choices=tuple(TYPES),
-        help="of the weights (default float32 bfloat16): gguf leaves those of a file as they are, int8 and "
-        "int4 round what has more bits there; beside these three all is bfloat16",
+    text = (
+        "of the weights (default float32 bfloat16): gguf leaves those of a file as they are, int8 and "
+        "int4 round what has more bits there; beside these three all is bfloat16"
     )
+    cli.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"], choices=tuple(TYPES), help=text)
     cli.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS, help="(default all)")
     cli.add_argument("--rank", "--r", dest="r", type=int, default=32, help="(default 32)")
     cli.add_argument("--top-k", "--k", dest="k", type=int, default=128, help="(default 128)")
@@ -116,21 +113,18 @@ def parser() -> argparse.ArgumentParser:
     cli.add_argument(
         "--threads", type=thread_count, default=2, help="of PyTorch and of our kernels (default 2)"
     )
-    cli.add_argument(
-        "--cpu-time",
-        action="store_true",
-        help="count the CPU time of one thread, which other work on the machine disturbs little; "
-        "with --threads 1 and OMP_NUM_THREADS=1",
+    text = (
+        "count the CPU time of one thread, which other work on the machine disturbs little; "
+        "with --threads 1 and OMP_NUM_THREADS=1"
     )
+    cli.add_argument("--cpu-time", action="store_true", help=text)
     cli.add_argument("--seed", type=int, default=0)
-    cli.add_argument(
-        "--peers",
-        nargs="*",
-        choices=tuple(KV_TYPES),
-        help="these programs too (none named: all; extra `peers`), on the same GGUF file; and for every row "
+    text = (
+        "these programs too (none named: all; extra `peers`), on the same GGUF file; and for every row "
         "the time to the first token. They take turns with our methods. Rows are refused where still others "
-        "ran meanwhile, and where the processors stood still, as a virtual machine's do for its neighbours",
+        "ran meanwhile, and where the processors stood still, as a virtual machine's do for its neighbours"
     )
+    cli.add_argument("--peers", nargs="*", choices=tuple(KV_TYPES), help=text)
     cli.add_argument(
         "--kv",
         nargs="+",
@@ -138,19 +132,16 @@ def parser() -> argparse.ArgumentParser:
         help="with --peers: of their types of keys and values, these alone (default all; llama.cpp takes "
         "minutes to read a long prompt with q8_0)",
     )
-    cli.add_argument(
-        "--rest",
-        type=int,
-        default=0,
-        help="seconds of idleness before the steps (default 0): some virtual machines are slowed for minutes "
-        "after long work, such as reading a long prompt",
+    text = (
+        "seconds of idleness before the steps (default 0): some virtual machines are slowed for minutes "
+        "after long work, such as reading a long prompt"
     )
-    cli.add_argument(
-        "--predict",
-        action="store_true",
-        help="also the time to the first token, and what `sparq-ipu plan --device cpu` predicts. "
-        "Rows are refused as with --peers",
+    cli.add_argument("--rest", type=int, default=0, help=text)
+    text = (
+        "also the time to the first token, and what `sparq-ipu plan --device cpu` predicts. "
+        "Rows are refused as with --peers"
     )
+    cli.add_argument("--predict", action="store_true", help=text)
     cli.add_argument("--json", type=Path, help="append the rows to this file too")
     cli.add_argument("--read", type=Path, help="measure nothing: take the rows of that file")
     cli.add_argument(

@@ -39,31 +39,19 @@ def parser() -> Parser:
     add = made.add_argument
     add("--out", type=Path, metavar="FILE.tar.gz", help="what to send; the folder FILE.run is beside it")
     add("--quick", action="store_true", help="a quarter of an hour on an IPU: few sizes of everything")
-    add(
-        "--parts",
-        nargs="+",
-        choices=tuple(BY_NAME),
-        default=list(BY_NAME),
-        metavar="PART",
-        help=f"some of {', '.join(BY_NAME)} [all]",
-    )
+    text = f"some of {', '.join(BY_NAME)} [all]"
+    add("--parts", nargs="+", choices=tuple(BY_NAME), default=list(BY_NAME), metavar="PART", help=text)
     add("--list", action="store_true", help="the parts and their limits, and stop")
-    add(
-        "--device",
-        choices=("auto", "ipu", "emulator"),
-        default="auto",
-        help="auto: an IPU if there is one, else the emulator [auto]",
-    )
+    text = "auto: an IPU if there is one, else the emulator [auto]"
+    add("--device", choices=("auto", "ipu", "emulator"), default="auto", help=text)
     add("--pack", action="store_true", help="measure nothing: page and file of what is there")
     add("--read", type=Path, metavar="FILE.tar.gz", help="the page of a file that was sent, beside --out")
     add("--limits", type=float, default=1.0, metavar="X", help="times the usual limits of parts [1]")
-    add(
-        "--as-model",
-        type=Path,
-        metavar="FILE.json",
-        help="on the emulator: device parameters that it plays the IPU with, in place of its own. A day so "
-        "made tells whether calibrate.py finds them",
+    text = (
+        "on the emulator: device parameters that it plays the IPU with, in place of its own. A day so "
+        "made tells whether calibrate.py finds them"
     )
+    add("--as-model", type=Path, metavar="FILE.json", help=text)
     add("--run-part", nargs=2, help=argparse.SUPPRESS)  # folder and part: its process
     return made
 

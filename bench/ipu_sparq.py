@@ -85,69 +85,37 @@ def command_line() -> CommandLine:
     cli.add_kernel()
     cli.add_run("the random inputs", reps=10, warmup=2, where=", on an IPU")
     add = cli.run.add_argument
-    add(
-        "--device",
-        choices=("auto", "ipu", "emulator"),
-        default="auto",
-        help="auto: an IPU if present, else the emulator [auto]",
-    )
+    about = "auto: an IPU if present, else the emulator [auto]"
+    add("--device", choices=("auto", "ipu", "emulator"), default="auto", help=about)
     add("--tiles", type=int, default=0, metavar="N", help="tiles of the emulated IPU [all of them]")
-    add(
-        "--input",
-        metavar="FILE.npz",
-        help="recorded inputs instead of random ones: arrays query_L, key_L, value_L of layer L, as written "
-        "by study/capture.py. The file determines the shape; --S takes the last S positions [all]",
+    about = (
+        "recorded inputs instead of random ones: arrays query_L, key_L, value_L of layer L, as written "
+        "by study/capture.py. The file determines the shape; --S takes the last S positions [all]"
     )
+    add("--input", metavar="FILE.npz", help=about)
     add("--layer", type=int, metavar="L", help="which layer of --input [the first]")
-    add(
-        "--no-check",
-        dest="check",
-        action="store_false",
-        help="do not compare with the reference; results are marked as not compared",
-    )
+    about = "do not compare with the reference; results are marked as not compared"
+    add("--no-check", dest="check", action="store_false", help=about)
     add("--check", action="store_true", default=True, help="compare with the reference (default)")
-    add(
-        "--plan-only",
-        action="store_true",
-        help="print tiles, memory, bytes and modelled time of each kernel without running (sparq_ipu.plan)",
-    )
-    add(
-        "--ipus",
-        type=int,
-        default=1,
-        metavar="N",
-        help="with --layers: IPUs of one program, a power of two [1]",
-    )
-    add(
-        "--layers",
-        type=int,
-        default=1,
-        metavar="N",
-        help="layers in one program: planned, and run if the caches fit this machine's memory [1]",
-    )
-    add(
-        "--split",
-        choices=SPLITS,
-        default=SPLITS[0],
-        help="with --layers: split the layers or the KV heads over the IPUs [layers]",
-    )
+    about = "print tiles, memory, bytes and modelled time of each kernel without running (sparq_ipu.plan)"
+    add("--plan-only", action="store_true", help=about)
+    about = "with --layers: IPUs of one program, a power of two [1]"
+    add("--ipus", type=int, default=1, metavar="N", help=about)
+    about = "layers in one program: planned, and run if the caches fit this machine's memory [1]"
+    add("--layers", type=int, default=1, metavar="N", help=about)
+    about = "with --layers: split the layers or the KV heads over the IPUs [layers]"
+    add("--split", choices=SPLITS, default=SPLITS[0], help=about)
     cli.add_tiers()
-    add(
-        "--hit-rate",
-        type=float,
-        default=0.0,
-        metavar="P",
-        help="hit rate: the share of each KV head's selected rows that is hot before every call; assumed "
-        "with --plan-only [0]",
+    about = (
+        "hit rate: the share of each KV head's selected rows that is hot before every call; assumed "
+        "with --plan-only [0]"
     )
-    add(
-        "--steps",
-        type=int,
-        default=0,
-        metavar="N",
-        help="run N decode steps of the trace --input (recorded by study/capture.py --steps): hit rate, "
-        "bytes and time of each step, compared with the reference",
+    add("--hit-rate", type=float, default=0.0, metavar="P", help=about)
+    about = (
+        "run N decode steps of the trace --input (recorded by study/capture.py --steps): hit rate, "
+        "bytes and time of each step, compared with the reference"
     )
+    add("--steps", type=int, default=0, metavar="N", help=about)
     add("--stages", action="store_true", help="print the modelled time of each stage")
     text = (
         "write a timeline of the emulated runs, for ui.perfetto.dev or chrome://tracing; FILE.png: a picture"

@@ -354,15 +354,12 @@ def command_line() -> CommandLine:
     cli.add_run("the random inputs of --emulate")
     add = cli.run.add_argument
     add("--device", choices=NAMES, default="bow", help="device model that times are of [%(default)s]")
-    add(
-        "--emulate",
-        type=float,
-        default=0,
-        metavar="BYTES",
-        help="also run, on the emulator, where the cache has at most so many bytes (SparQ keeps K twice), "
+    text = (
+        "also run, on the emulator, where the cache has at most so many bytes (SparQ keeps K twice), "
         "and compare: the result with that of the CPU kernels, the counts with the plan. Each process needs "
-        "about so much memory [0: run nothing]",
+        "about so much memory [0: run nothing]"
     )
+    add("--emulate", type=float, default=0, metavar="BYTES", help=text)
     add("--jobs", type=int, default=1, metavar="N", help="processes [1]")
     add("--summary", action="store_true", help="only print tables of what the file of --json holds")
     add("--write", action="store_true", help=f"only put these tables into docs/{DOCUMENT.name}")

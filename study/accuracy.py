@@ -52,92 +52,50 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--quick", action="store_true", help="few methods, short contexts, one or two items a task"
     )
-    parser.add_argument(
-        "--held-out",
-        action="store_true",
-        help="texts, needles and seed that no setting was chosen on; the settings that may be recommended",
-    )
-    parser.add_argument(
-        "--later",
-        action="store_true",
-        help="methods that came after SparQ, at equal bytes; a file for each model and length (lm.length)",
-    )
+    text = "texts, needles and seed that no setting was chosen on; the settings that may be recommended"
+    parser.add_argument("--held-out", action="store_true", help=text)
+    text = "methods that came after SparQ, at equal bytes; a file for each model and length (lm.length)"
+    parser.add_argument("--later", action="store_true", help=text)
     parser.add_argument(
         "--list", action="store_true", help="list methods with their parameters, tasks, the plan; do not run"
     )
     parser.add_argument(
         "--model", default="smollm2", help="smollm2 (default), a checkpoint directory or a .gguf file"
     )
-    parser.add_argument(
-        "--methods",
-        nargs="+",
-        metavar="METHOD",
-        help="name:parameter=value,... or METHOD@REFERENCE: with the top_k that moves as much as REFERENCE",
-    )
+    text = "name:parameter=value,... or METHOD@REFERENCE: with the top_k that moves as much as REFERENCE"
+    parser.add_argument("--methods", nargs="+", metavar="METHOD", help=text)
     parser.add_argument("--tasks", nargs="+", metavar="TASK", help="some of the plan's tasks")
     parser.add_argument("--items", type=int, metavar="N", help="items (contexts) of every task")
-    parser.add_argument(
-        "--size",
-        action="append",
-        default=[],
-        metavar="TASK.NAME=JSON",
-        help="a size of a task, e.g. lm.length=1024 or needle.lengths=[512,1024]; repeatable",
+    text = "a size of a task, e.g. lm.length=1024 or needle.lengths=[512,1024]; repeatable"
+    parser.add_argument("--size", action="append", default=[], metavar="TASK.NAME=JSON", help=text)
+    text = "16: texts are prefilled with products in bfloat16, for long ones (default 32)"
+    parser.add_argument("--prefill-bits", type=int, choices=(32, 16), default=32, help=text)
+    text = (
+        "SparQ attention by the CPU kernels of sparq_ipu, from float16 rows: far quicker in long "
+        "contexts than the formulas in float32, which all other methods have"
     )
-    parser.add_argument(
-        "--prefill-bits",
-        type=int,
-        choices=(32, 16),
-        default=32,
-        help="16: texts are prefilled with products in bfloat16, for long ones (default 32)",
-    )
-    parser.add_argument(
-        "--kernels",
-        action="store_true",
-        help="SparQ attention by the CPU kernels of sparq_ipu, from float16 rows: far quicker in long "
-        "contexts than the formulas in float32, which all other methods have",
-    )
+    parser.add_argument("--kernels", action="store_true", help=text)
     parser.add_argument("--seed", type=int, help="of all contexts and questions (default: the plan's)")
-    parser.add_argument(
-        "--jobs",
-        type=int,
-        default=1,
-        metavar="N",
-        help="processes, each with the model and, if N > 1, one thread",
-    )
+    text = "processes, each with the model and, if N > 1, one thread"
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help=text)
     parser.add_argument("--threads", type=thread_count, metavar="N", help="torch threads per process")
-    parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="FILE",
-        help="JSON lines; continued if it holds the same plan (default: stdout, not resumable)",
-    )
+    text = "JSON lines; continued if it holds the same plan (default: stdout, not resumable)"
+    parser.add_argument("--out", type=Path, metavar="FILE", help=text)
     parser.add_argument("--force", action="store_true", help="start --out over")
-    parser.add_argument(
-        "--decode-check",
-        type=int,
-        default=8,
-        metavar="N",
-        help="tokens per method to decode one by one through the real KV cache, a check (default 8; 0: none)",
-    )
-    parser.add_argument(
-        "--statistics",
-        action="store_true",
-        help="measure the attention of the model (section 3, appendix E of the paper) instead of methods",
-    )
+    text = "tokens per method to decode one by one through the real KV cache, a check (default 8; 0: none)"
+    parser.add_argument("--decode-check", type=int, default=8, metavar="N", help=text)
+    text = "measure the attention of the model (section 3, appendix E of the paper) instead of methods"
+    parser.add_argument("--statistics", action="store_true", help=text)
     parser.add_argument("--report", type=Path, metavar="FILE", help="write the tables as Markdown")
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help="write plots (needs matplotlib)")
     parser.add_argument("--report-only", action="store_true", help="do not run anything: read --out")
-    parser.add_argument(
-        "--write",
-        action="store_true",
-        help=f"only put the results of study/results into docs/{DOCUMENT.name}, its pages of tables, "
-        f"{LATER_DOCUMENT.name} and {SETTINGS_DOCUMENT.name}",
+    text = (
+        f"only put the results of study/results into docs/{DOCUMENT.name}, its pages of tables, "
+        f"{LATER_DOCUMENT.name} and {SETTINGS_DOCUMENT.name}"
     )
-    parser.add_argument(
-        "--coverage",
-        action="store_true",
-        help=f"only simulate how often intervals hold the truth, into study/results/{COVERAGE.name} or --out",
-    )
+    parser.add_argument("--write", action="store_true", help=text)
+    text = f"only simulate how often intervals hold the truth, into study/results/{COVERAGE.name} or --out"
+    parser.add_argument("--coverage", action="store_true", help=text)
     return parser
 
 

@@ -53,11 +53,8 @@ def arguments() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--json", type=Path, metavar="FILE", help="write JSON lines, one for each run")
     add("--plots", type=Path, metavar="FOLDER", help="draw the published lines there (needs matplotlib)")
-    add(
-        "--write",
-        action="store_true",
-        help=f"only put study/results/{RESULTS.name} into docs/{DOCUMENT.name}",
-    )
+    text = f"only put study/results/{RESULTS.name} into docs/{DOCUMENT.name}"
+    add("--write", action="store_true", help=text)
     one = parser.add_argument_group("one workload").add_argument
     one("--model", choices=MODELS, help="run this alone")
     one("--machine", choices=MACHINES, default="H100-80", help="[H100-80]")

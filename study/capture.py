@@ -181,12 +181,8 @@ def main(argv: list[str] | None = None) -> int:
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--text-file", type=Path, help="text to run the model on (UTF-8)")
-    source.add_argument(
-        "--excerpt",
-        nargs="+",
-        metavar="NAME",
-        help="texts of the accuracy study, joined, e.g. play_othello (study/sparq_study/accuracy/data)",
-    )
+    told = "texts of the accuracy study, joined, e.g. play_othello (study/sparq_study/accuracy/data)"
+    source.add_argument("--excerpt", nargs="+", metavar="NAME", help=told)
     parser.add_argument("--output", type=Path, required=True, help="the .npz file to write")
     parser.add_argument("--tokens", type=int, default=4096, help="tokens of the text to use (default 4096)")
     parser.add_argument(
@@ -206,13 +202,8 @@ def main(argv: list[str] | None = None) -> int:
         help="what the steps decode: the text as it goes on (default; code: of a program), a passage of it "
         "again, answers to questions about what was told in it",
     )
-    parser.add_argument(
-        "--prefill-bits",
-        type=int,
-        choices=(32, 16),
-        default=32,
-        help="16: the model's products in bfloat16, for long texts (default 32)",
-    )
+    told = "16: the model's products in bfloat16, for long texts (default 32)"
+    parser.add_argument("--prefill-bits", type=int, choices=(32, 16), default=32, help=told)
     parser.add_argument("--kv-heads", type=int, metavar="N", help="keep the first N KV heads of a trace")
     parser.add_argument("--seed", type=int, default=0, help="of what --kind retrieval asks (default 0)")
     parser.add_argument("--force", action="store_true", help="overwrite the output")

@@ -54,30 +54,19 @@ def arguments() -> argparse.ArgumentParser:
     add("--k", type=int, nargs="+", default=[128, 256], metavar="N", help="top_k, one or more [128 256]")
     add("--local", type=int, metavar="N", help="n_local [a quarter of top_k]")
     add("--index-bits", type=int, default=4, choices=(4, 8), help="of the key index [4]")
-    add(
-        "--hot",
-        type=int,
-        nargs="+",
-        default=[1, 2, 4, 8, 16],
-        metavar="N",
-        help="slots, as multiples of top_k",
-    )
+    text = "slots, as multiples of top_k"
+    add("--hot", type=int, nargs="+", default=[1, 2, 4, 8, 16], metavar="N", help=text)
     add("--policy", nargs="+", choices=traces.POLICIES, default=list(traces.POLICIES), help="[all]")
     add("--from-step", type=int, metavar="N", help="count steps from this one on [half of the trace]")
     add("--json", type=Path, metavar="FILE", help="append JSON lines: one for each layer, setting and buffer")
-    add(
-        "--misses",
-        type=Path,
-        metavar="FILE",
-        help="append the misses of every counted step with lru, a KV head: a line for each layer, setting "
-        "and size; bench/plans.py recorded plans with them",
+    text = (
+        "append the misses of every counted step with lru, a KV head: a line for each layer, setting "
+        "and size; bench/plans.py recorded plans with them"
     )
+    add("--misses", type=Path, metavar="FILE", help=text)
     add("--plot", type=Path, metavar="FILE", help="draw the lines (needs matplotlib)")
-    add(
-        "--write",
-        action="store_true",
-        help=f"only put study/results/{RESULTS.name} into docs/{DOCUMENT.name}",
-    )
+    text = f"only put study/results/{RESULTS.name} into docs/{DOCUMENT.name}"
+    add("--write", action="store_true", help=text)
     return parser
 
 

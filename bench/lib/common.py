@@ -328,13 +328,11 @@ class CommandLine:
             self.parser.set_defaults(seed=0)
         else:
             add("--seed", type=int, default=0, metavar="N", help=f"seed of {seed_of} [0]")
-        add(
-            "--json",
-            type=Path,
-            metavar="FILE",
-            help="append the results as JSON lines, a row for each kernel and shape, with the command that "
-            "repeats it. A file that cannot be written, or contains other rows, is refused before any work",
+        about = (
+            "append the results as JSON lines, a row for each kernel and shape, with the command that "
+            "repeats it. A file that cannot be written, or contains other rows, is refused before any work"
         )
+        add("--json", type=Path, metavar="FILE", help=about)
 
     def error(self, message: str) -> NoReturn:
         """End with usage, message and exit status 2."""
