@@ -44,15 +44,12 @@ __all__ = [
 #: the module of each name, imported when it is first asked for: a command can be interrupted meanwhile
 _MODULES = {
     "KVCache": "sparq_ipu.cache",
-    "SparqSettings": "sparq_reference.settings",
-    "WindowSettings": "sparq_reference.settings",
+    **dict.fromkeys(("SparqSettings", "WindowSettings"), "sparq_reference.settings"),
     "append_and_attend": "sparq_ipu.tokens",
     "available_devices": "sparq_ipu.devices",
-    "dense_attention": "sparq_ipu.attention",
+    **dict.fromkeys(("dense_attention", "sparq_attention", "window_attention"), "sparq_ipu.attention"),
     "plan": "sparq_ipu.planning",
     "prompt_attention": "sparq_ipu.prompt",
-    "sparq_attention": "sparq_ipu.attention",
-    "window_attention": "sparq_ipu.attention",
 }
 #: modules that are part of it without an import of their own
 _ALSO = ("attention", "cache", "devices", "planning", "prompt", "tokens")

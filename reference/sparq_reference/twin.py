@@ -253,16 +253,8 @@ class Twin(ABC):
                 it.
         """
         op = "sparq_attention"
-        lengths = checks.check_attention(
-            op,
-            query,
-            key,
-            value,
-            lengths=lengths,
-            value_sum=value_sum,
-            check_finite=check_finite,
-            exact=self.is_exact,
-        )
+        how: dict[str, Any] = dict(check_finite=check_finite, exact=self.is_exact)
+        lengths = checks.check_attention(op, query, key, value, lengths=lengths, value_sum=value_sum, **how)
         head_dim = query.shape[-1]
         index_bits = checks.check_index_bits(op, index_bits, head_dim)
         if index_bits != 16 and key.dtype != np.float16:
@@ -270,16 +262,9 @@ class Twin(ABC):
         index_components = checks.check_index_components(op, index_components, head_dim)
         checked = SparqSettings.of(op, head_dim, settings)
         checked.check(op, head_dim, index_components)
-        return self.sparq_steps(
-            query,
-            key,
-            value,
-            checked,
-            index_bits=index_bits,
-            index_components=index_components,
-            lengths=lengths,
-            value_sum=value_sum,
-        ).output
+        index = dict(index_bits=index_bits, index_components=index_components)
+        steps = self.sparq_steps(query, key, value, checked, lengths=lengths, value_sum=value_sum, **index)
+        return steps.output
 
     def sparq_steps(
         self,
@@ -301,15 +286,9 @@ class Twin(ABC):
         )
         inv_tau = self.inverse_temperature(query, components)
         scores = self.approx_scores(query, key, components, inv_tau, index_bits=index_bits, lengths=lengths)
-        weights, weight_sum, weight_max = self.softmax_weights(scores)
-        positions, counts = self.key_topk(
-            weights,
-            weight_sum,
-            n_kv_heads=n_kv_heads,
-            top_k=settings.top_k,
-            n_local=settings.n_local,
-            lengths=lengths,
-        )
+        softmax = weights, weight_sum, _ = self.softmax_weights(scores)
+        how = dict(n_kv_heads=n_kv_heads, top_k=settings.top_k, n_local=settings.n_local)
+        positions, counts = self.key_topk(weights, weight_sum, lengths=lengths, **how)
         attended = self.gathered_attention(query, key, value, positions, counts)
         alpha = self.selected_share(weights, weight_sum, positions)
         mean = None
@@ -318,20 +297,9 @@ class Twin(ABC):
             value_sum = self.sum_values(value, lengths=lengths) if value_sum is None else value_sum
             mean = self.mean_value(value_sum, lengths)
             output = self.combine(attended, alpha, mean)
-        return Steps(
-            components,
-            inv_tau,
-            scores,
-            weights,
-            weight_sum,
-            weight_max,
-            positions,
-            counts,
-            attended,
-            alpha,
-            mean,
-            self._narrow(output),
-        )
+        output = self._narrow(output)
+        selected = positions, counts, attended
+        return Steps(components, inv_tau, scores, *softmax, *selected, alpha, mean, output)
 
     def window_attention(
         self,

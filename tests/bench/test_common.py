@@ -25,7 +25,6 @@ BENCH = common.ROOT / "bench"
 #: benches that write rows, the extension module each needs, and what makes its run a quick one
 SIZE = "--S 100 --B 1 --heads 4 --kv-heads 2 --head-dim 16 --r 4 --k 8 --local 2"
 BENCHES = {
-    "reference": (None, "--reps 1 --warmup 0"),
     "cpu_sparq": ("sparq_ipu._cpu", "--reps 1 --warmup 0 --kernels ours --threads 1"),
     "ipu_sparq": ("sparq_ipu._core", "--device emulator --tiles 8"),
     "sweep": ("sparq_ipu._core", ""),
@@ -36,10 +35,9 @@ BENCHES = {
 def bench(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """A bench that writes rows; with `size`, the words of a small run."""
     needs, words = BENCHES[request.param]
-    if needs:
-        extension = pytest.importorskip(needs, reason=f"{needs} is not built")
-        if not getattr(extension, "has_emulator", True):
-            pytest.skip("built without the emulator")
+    extension = pytest.importorskip(needs, reason=f"{needs} is not built")
+    if not getattr(extension, "has_emulator", True):
+        pytest.skip("built without the emulator")
     module = importlib.import_module(request.param)
     monkeypatch.setattr(module, "size", [*SIZE.split(), *words.split()], raising=False)
     if request.param == "cpu_sparq":
@@ -379,7 +377,6 @@ def test_help_names_every_shared_flag(bench: ModuleType, capsys: pytest.CaptureF
     assert stop.value.code == 0
     has_not = {  # nothing on the host keeps rows in 8 bits; only an index on chip has some components
         "cpu_sparq": ["--row-bits", "--index-components"],
-        "reference": ["--row-bits", "--index-components"],
         "sweep": ["--index-components"],
     }.get(bench.__name__, [])
     for flag in [*(f.flag for f in common.FLAGS), "--seed", "--json"]:

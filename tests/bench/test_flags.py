@@ -37,8 +37,6 @@ CALLS = {
     "ipu_sparq dense": f"{SHAPE} --tiles 8 --kernel {BASELINE.name}",
     "ipu_sparq streaming": f"{SPARQ} --tiles 8 --kernel {DEFAULT.name} --index-bits 16",
     "cpu_sparq": f"{SPARQ} --index-bits 16 --threads 1 {ONCE}",
-    "reference": f"{SPARQ} {ONCE}",
-    "reference dense": f"{SHAPE} --kernel dense {ONCE}",
     "lib.plans.layers": f"{SPARQ} --kv-heads 2 --layers 1 --index-bits 16",
     "lib.plans.tiers": "--S 2048 --ipus 32 --model Llama-3-8B",
     "lib.plans.scaling": f"{SPARQ} --kv-heads 2 --B 1 --ipus 2",
@@ -61,7 +59,6 @@ EFFECTS = {
     "--row-bits 8; --layers 5",
     "ipu_sparq input": "--layer 9; --S 90; --stages; --tiles 17",
     "cpu_sparq": WORKLOAD + "--kernels ours; --threads 2; --reps 2; --warmup 1; --seed 1; --no-check",
-    "reference": WORKLOAD + "--kernel sparq; --reps 2; --warmup 1; --seed 1; --no-check",
     "lib.plans.layers": WORKLOAD + "--layers 2; --write",
     "lib.plans.tiers": "--S 4096; --B 2; --r 5; --k 9; --local 3; --no-mean-value; --index-bits 8; "
     "--row-bits 8; "
@@ -82,8 +79,6 @@ REFUSED = {
     "--hot-rows 60; --index-components 8",
     "ipu_sparq streaming": "--row-bits 8; --hot-rows 60; --index-components 8",
     "cpu_sparq": "--row-bits 8; --plot {tmp}",
-    "reference": "--row-bits 8",
-    "reference dense": "--rank 5; --top-k 9; --n-local 3; --no-mean-value; --index-bits 4",
     "lib.plans.layers": "--row-bits 8; --seed 1; --layers 0; --layers 2000",
     "lib.plans.tiers": "--heads 64; --kv-heads 8; --head-dim 64; --seed 1; --ipus 1000",
     "lib.plans.scaling": "--row-bits 8; --seed 1; --ipus 5; --layers 0; --tiles 2000; --read {tmp}/none",
@@ -149,7 +144,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
         instead(module, name, refuses)
     for module in ("lib.plans", "sweep"):
         instead(module, "replace_block", lambda *a: None)
-    for module in ("ipu_sparq", "cpu_sparq", "reference", "lib.pod"):
+    for module in ("ipu_sparq", "cpu_sparq", "lib.pod"):
         instead(module, "random_inputs", importlib.import_module(module).random_inputs)
     instead("sparq_ipu._core", "Session", core.Session)
     instead("lib.plans.tiers", "rates", str)

@@ -9,15 +9,8 @@ from typing import Iterator
 
 #: of an optional package, by the name it is imported by: the extra of this project that has it
 EXTRAS = {
-    "torch": "models",
-    "transformers": "models",
-    "gguf": "models",
-    "tqdm": "models",
-    "fastapi": "models,serve",
-    "uvicorn": "models,serve",
-    "prometheus_client": "models,serve",
-    "pydantic": "models,serve",
-    "starlette": "models,serve",
+    **dict.fromkeys(("torch", "transformers", "gguf", "tqdm"), "models"),
+    **dict.fromkeys(("fastapi", "uvicorn", "prometheus_client", "pydantic", "starlette"), "models,serve"),
     "matplotlib": "plot",
 }
 

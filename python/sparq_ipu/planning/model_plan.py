@@ -24,6 +24,7 @@ ATTENTION = {
 #: "auto": the faster of both, among those that fit
 SPLITS = ("auto", "layers", "heads")
 _ON_CHIP = ("in SRAM", "in three tiers")
+_TIMES = ("seconds_per_step", "seconds_low", "seconds_high")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -241,22 +242,15 @@ class ModelPlan:
         needs = [ipu.need for ipu in self.ipus]
         return {
             **self.request.columns(),
-            "weights_in": self.weights_in,
+            **{name: getattr(self, name) for name in ("weights_in", *_TIMES, "tokens_per_second", "fits")},
             "n_layers_per_ipu": [ipu.n_layers for ipu in self.ipus],
             "n_on_chip_per_ipu": [ipu.n_on_chip for ipu in self.ipus],
-            "seconds_per_step": self.seconds_per_step,
-            "seconds_low": self.seconds_low,
-            "seconds_high": self.seconds_high,
             **{f"seconds_{name.split()[0]}": ms / 1e3 for name, ms in self.milliseconds.items()},
-            "tokens_per_second": self.tokens_per_second,
             "tile_bytes": max(need.tile for need in needs),
             "tile_bytes_limit": self.request.model.tile_bytes,
             "streaming_bytes": max(need.streaming for need in needs),
             "streaming_bytes_limit": self.request.model.streaming_memory_bytes,
-            "fits": self.fits,
-            "missing": list(self.missing),
-            "would_fit": list(self.would_fit),
-            "weights_would_fit": list(self.weights_would_fit),
+            **{name: list(getattr(self, name)) for name in ("missing", "would_fit", "weights_would_fit")},
             "time_source": "modelled",
         }
 

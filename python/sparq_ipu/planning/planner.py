@@ -67,18 +67,9 @@ def plan(
         DoesNotFit (a ValueError): tile memory or the streaming memory of an IPU can not hold it.
         RuntimeError: the extension module is not built, or without the emulator to count with.
     """
-    request = check_request(
-        plan,
-        dict(batch=batch, n_heads=n_heads, n_kv_heads=n_kv_heads, head_dim=head_dim, seq_len=seq_len),
-        kernel,
-        options,
-        lengths=lengths,
-        append=append,
-        device=device,
-        n_layers=n_layers,
-        hit_rate=hit_rate,
-        misses=misses,
-    )
+    sizes = dict(batch=batch, n_heads=n_heads, n_kv_heads=n_kv_heads, head_dim=head_dim, seq_len=seq_len)
+    how: dict[str, Any] = dict(append=append, device=device, n_layers=n_layers, hit_rate=hit_rate)
+    request = check_request(plan, sizes, kernel, options, lengths=lengths, misses=misses, **how)
     baseline = checks.check_bool("plan", "baseline", baseline)
     result = _planned(request)
     return _over_dense(result) if baseline else result

@@ -22,6 +22,13 @@ from sparq_ipu.planning.on_chip import seconds_high, seconds_low
 from sparq_ipu.planning.record import NOT_IN_A_PLAN
 from sparq_ipu.planning.request import Request, check_request
 
+#: attributes of a plan in its row
+_COLUMNS = (
+    *("split", "seconds_per_token", "seconds_if_gateway_shared", "seconds_if_in_turn"),
+    *("seconds_of_busiest_ipu", "seconds_of_busiest_ipu_if_gateway_shared", "seconds_by_category"),
+    *("streamed_bytes", "streaming_memory_bytes"),
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class PodPlan:
@@ -70,17 +77,9 @@ class PodPlan:
         return {
             **self.request.columns(),
             "n_gateways": gateways(self.request.n_ipus, self.request.model),
-            "split": self.split,
-            "seconds_per_token": self.seconds_per_token,
-            "seconds_if_gateway_shared": self.seconds_if_gateway_shared,
-            "seconds_if_in_turn": self.seconds_if_in_turn,
+            **{name: getattr(self, name) for name in _COLUMNS},
             "seconds_low": seconds_low(self.seconds_by_category),
             "seconds_high": seconds_high(self.seconds_by_category),
-            "seconds_of_busiest_ipu": self.seconds_of_busiest_ipu,
-            "seconds_of_busiest_ipu_if_gateway_shared": self.seconds_of_busiest_ipu_if_gateway_shared,
-            "seconds_by_category": self.seconds_by_category,
-            "streamed_bytes": self.streamed_bytes,
-            "streaming_memory_bytes": self.streaming_memory_bytes,
             "max_tile_bytes": int(self.memory["bytes"]),
             "time_source": "modelled",
         }
@@ -152,20 +151,9 @@ def plan_pod(
         n_ipus: a power of two up to 64.
         split: as `sparq_ipu.KVCache`: "layers" or "heads".
     """
-    return _planned(
-        check_request(
-            plan_pod,
-            dict(batch=batch, n_heads=n_heads, n_kv_heads=n_kv_heads, head_dim=head_dim, seq_len=seq_len),
-            kernel,
-            options,
-            append=append,
-            device=device,
-            n_layers=n_layers,
-            n_ipus=n_ipus,
-            split=split,
-            hit_rate=hit_rate,
-        )
-    )
+    sizes = dict(batch=batch, n_heads=n_heads, n_kv_heads=n_kv_heads, head_dim=head_dim, seq_len=seq_len)
+    how: dict[str, Any] = dict(append=append, device=device, n_layers=n_layers, hit_rate=hit_rate)
+    return _planned(check_request(plan_pod, sizes, kernel, options, n_ipus=n_ipus, split=split, **how))
 
 
 def _hand_over(request: Request, slots: int, source: int) -> dict[str, float]:

@@ -38,7 +38,11 @@ def tile_bytes_by_kind(memory: dict[str, Any]) -> dict[str, int]:
     return {kind: int(memory[kind]) for kind in TILE_KINDS}
 
 
-#: columns of a plan over dense attention
+#: attributes of a plan in its row; and those over dense attention
+_COLUMNS = (
+    *("seconds_per_query", "seconds_per_token", "seconds_by_category", "fixed_seconds", "streamed_bytes"),
+    *("max_tile_bytes", "streaming_memory_bytes", "extended_memory", "footprint_extrapolated", "mapping"),
+)
 SPEEDUPS = ("speedup_vs_best_dense", "speedup_low", "speedup_high", "speedup_vs_dense_streaming")
 
 
@@ -142,22 +146,12 @@ class Plan:
         """One flat record, for JSON lines."""
         return {
             **self.request.columns(),
-            "seconds_per_query": self.seconds_per_query,
-            "seconds_per_token": self.seconds_per_token,
+            **{name: getattr(self, name) for name in (*_COLUMNS, *SPEEDUPS)},
             "time_source": "modelled",
             **on_chip_range(self.seconds_by_category),
-            "seconds_by_category": self.seconds_by_category,
-            "fixed_seconds": self.fixed_seconds,
             "stages": self.stages_by_name(),
-            "streamed_bytes": self.streamed_bytes,
-            **{name: getattr(self, name) for name in SPEEDUPS},
-            "max_tile_bytes": self.max_tile_bytes,
             "tile_bytes_by_kind": tile_bytes_by_kind(self.memory),
             "tile_bytes_limit": int(self.memory["limit"]),
-            "streaming_memory_bytes": self.streaming_memory_bytes,
-            "extended_memory": self.extended_memory,
-            "footprint_extrapolated": self.footprint_extrapolated,
-            "mapping": self.mapping,
         }
 
     def __str__(self) -> str:
