@@ -46,12 +46,10 @@ def blocks(kind: Any, shape: tuple[int, int], generator: np.random.Generator) ->
 
 def write(name: str, path: Path, seed: int = 0) -> None:
     architecture, shape, base = SHAPES[name]
-    width, inner, dim, vocabulary = (
-        shape.hidden_size,
-        shape.intermediate_size,
-        shape.head_dim,
-        shape.vocab_size,
-    )
+    width = shape.hidden_size
+    inner = shape.intermediate_size
+    dim = shape.head_dim
+    vocabulary = shape.vocab_size
     generator, kinds = np.random.default_rng(seed), gguf.GGMLQuantizationType
     writer = gguf.GGUFWriter(path, architecture, use_temp_file=False)
     writer.add_block_count(shape.n_layers)

@@ -120,9 +120,9 @@ class KVCache(HasSpec):
         settings.check(op, self.spec.head_dim, self.spec.index_components)
         if settings.kind == "window":
             return self._window_attention(op, query, settings)
-        index = dict(index_bits=self.spec.index_bits, index_components=self.spec.index_components)
-        held = dict(lengths=self._lengths, value_sum=self._value_sum)
-        return exact.sparq_steps(query, self.key, self.value, settings, **held, **index).output
+        how: dict[str, Any] = dict(lengths=self._lengths, value_sum=self._value_sum)
+        how.update(index_bits=self.spec.index_bits, index_components=self.spec.index_components)
+        return exact.sparq_steps(query, self.key, self.value, settings, **how).output
 
     def _window_attention(self, op: str, query: np.ndarray, settings: WindowSettings) -> np.ndarray:
         window.check_history(op, self.history, settings, query.shape[1])

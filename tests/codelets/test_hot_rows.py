@@ -113,11 +113,9 @@ def test_find_hot(n_owners: int, n_ways: int, top_k: int, filled: int, n_held: i
     positions = some_positions(rng, top_k, filled)
     buffer = some_buffer(rng, n_owners, n_ways, max(filled, n_held), n_held)
     where = buffer.places()
-    places, n_found, stamps = (
-        np.zeros((n_owners, top_k)),
-        np.zeros((n_owners, N_WORKERS)),
-        buffer.stamps.copy(),
-    )
+    places = np.zeros((n_owners, top_k))
+    n_found = np.zeros((n_owners, N_WORKERS))
+    stamps = buffer.stamps.copy()
     for entry, position in enumerate(positions[:filled]):
         if int(position) in where:
             way, owner = divmod(where[int(position)], n_owners)

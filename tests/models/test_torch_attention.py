@@ -74,11 +74,9 @@ def test_module_equals_the_reference(cls, settings, device):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_other_dtypes_are_rounded_on_the_way_in(dtype):
     module = SparqAttention(**SHAPE, **SETTINGS)
-    key, value, query = (
-        draw(0, 2, 2, 30, 16, dtype=dtype),
-        draw(1, 2, 2, 30, 16, dtype=dtype),
-        draw(2, 2, 4, 16),
-    )
+    key = draw(0, 2, 2, 30, 16, dtype=dtype)
+    value = draw(1, 2, 2, 30, 16, dtype=dtype)
+    query = draw(2, 2, 4, 16)
     module.append(key[:, :, :29], value[:, :, :29])
     output = module(query.to(dtype), key[:, :, 29], value[:, :, 29])
     assert output.dtype == dtype

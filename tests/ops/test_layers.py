@@ -86,10 +86,8 @@ class Stacks:
 def test_layers_are_each_their_own(data: st.DataObject, kind: int | str, n_tiles: int) -> None:
     in_sram = kind == "sram"
     # three tiles have no room for eight layers
-    n_layers, batch = (
-        data.draw(st.sampled_from([3, 2] if in_sram else [8, 2, 3])),
-        data.draw(st.integers(1, 2)),
-    )
+    n_layers = data.draw(st.sampled_from([3, 2] if in_sram else [8, 2, 3]))
+    batch = data.draw(st.integers(1, 2))
     rng, memory = np.random.default_rng(n_layers), "sram" if in_sram else "streaming"
     stacks = Stacks(n_layers, batch, 16 if in_sram else int(kind), n_tiles, rng, memory)
     layers = st.integers(0, n_layers - 1)

@@ -74,11 +74,9 @@ def test_decode_steps(make: Any, op: str, n_tiles: int) -> None:
     make.model.compile(n_tiles=n_tiles)
     rng, held = np.random.default_rng(n_tiles), Held()
     for step in range(70):
-        key, value, query = (
-            halves(rng, *SHAPES["key"]),
-            halves(rng, *SHAPES["key"]),
-            halves(rng, *SHAPES["query"]),
-        )
+        key = halves(rng, *SHAPES["key"])
+        value = halves(rng, *SHAPES["key"])
+        query = halves(rng, *SHAPES["query"])
         # any number but 0 is a token; every row has one from the first step on
         active = np.array([1, -3 if step % 2 == 0 else 0], np.int32)
         held.append(key, value, active)
@@ -94,11 +92,9 @@ def test_a_full_row_takes_no_more(make: Any) -> None:
     make.model.compile()
     rng, held = np.random.default_rng(0), Held(capacity=5)
     for step in range(8):
-        key, value, query = (
-            halves(rng, *SHAPES["key"]),
-            halves(rng, *SHAPES["key"]),
-            halves(rng, *SHAPES["query"]),
-        )
+        key = halves(rng, *SHAPES["key"])
+        value = halves(rng, *SHAPES["key"])
+        query = halves(rng, *SHAPES["query"])
         active = np.array([1, step < 2], np.int32)
         held.append(key, value, active)
         out = make.model.run(dict(query=query, key=key, value=value, active=active))["out"]
@@ -128,14 +124,10 @@ def test_fill_then_decode(lowering: ModuleType, virtual_graph: int | None) -> No
             arrays[name] = halves(rng, *shape)
         for name in ("key_sparq", "value_sparq", "key_dense", "value_dense"):
             arrays[name] = halves(rng, *SHAPES["key"])
-        arrays["query_sparq"], arrays["query_dense"] = (
-            halves(rng, *SHAPES["query"]),
-            halves(rng, *SHAPES["query"]),
-        )
-        arrays["active_sparq"], arrays["active_dense"] = (
-            np.array([1, 1], np.int32),
-            np.array([0, 1], np.int32),
-        )
+        arrays["query_sparq"] = halves(rng, *SHAPES["query"])
+        arrays["query_dense"] = halves(rng, *SHAPES["query"])
+        arrays["active_sparq"] = np.array([1, 1], np.int32)
+        arrays["active_dense"] = np.array([0, 1], np.int32)
         for name in ("key_prompt", "value_prompt"):  # padding is not read
             for b, n in enumerate(lengths):
                 arrays[name][b, :, max(n, 0) :] = np.nan
