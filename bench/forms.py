@@ -3,8 +3,9 @@
 
     python bench/forms.py --model smollm2 --weights int4
 
-Both mixes come interleaved, all requests of one at once. stdout: a JSON line with the tokens/s of every
-round; stderr: medians and spreads.
+Both mixes come interleaved, all requests of one at once, in an order that changes with each round. stdout: a
+JSON line with the tokens/s and the tokens per second of processor time of every round; stderr: medians and
+spreads.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ def requests_of(prompts: Any, n: int, n_new: int, every: int, emit: Any) -> list
     return made
 
 
-def tokens_per_second(engine: Any, prompts: Any, n: int, n_new: int, every: int) -> float:
-    """Of all answers together."""
+def rates_of(engine: Any, prompts: Any, n: int, n_new: int, every: int) -> tuple[float, float]:
+    """Tokens of all answers together, a second and a second of processor time."""
     from sparq_ipu.serve.requests import Done, Failed
 
     ends: list[Any] = []
@@ -71,12 +72,13 @@ def tokens_per_second(engine: Any, prompts: Any, n: int, n_new: int, every: int)
                 done.set()
 
     requests = requests_of(prompts, n, n_new, every, emit)
-    start = time.perf_counter()
+    start, start_of_processor = time.perf_counter(), time.process_time()
     engine.submit(*requests)
     done.wait()
-    seconds = time.perf_counter() - start
+    seconds, of_processor = time.perf_counter() - start, time.process_time() - start_of_processor
     assert all(isinstance(end, Done) for end in ends), "a request failed"
-    return sum(end.n_new for end in ends) / seconds
+    n_tokens = sum(end.n_new for end in ends)
+    return n_tokens / seconds, n_tokens / of_processor
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -98,26 +100,26 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     stops = stop_tokens(model, tokenizer, True)
     prompts = Prompts(tokenizer, CONTEXT, model.get_input_embeddings().num_embeddings, stops, stops)
     engine = Engine(contexts, copy.deepcopy(tokenizer), arguments.requests, Metrics(), looks_up=False)
-    plain: list[float] = []
-    under: list[float] = []
-    for _ in range(arguments.rounds + 1):
-        for rates, every in ((plain, 0), (under, 3)):
-            rates.append(tokens_per_second(engine, prompts, arguments.requests, arguments.new_tokens, every))
+    rates: dict[int, list[tuple[float, float]]] = {0: [], 3: []}
+    for turn in range(arguments.rounds + 1):
+        for every in (0, 3) if turn % 2 else (3, 0):
+            rates[every].append(rates_of(engine, prompts, arguments.requests, arguments.new_tokens, every))
     engine.stop()
     contexts.close()
-    plain, under = plain[1:], under[1:]  # the first sets up grammars and places
-    gain = statistics.median(under) / statistics.median(plain)
-    for name, rates in (("no schema", plain), ("a third", under)):
-        print(f"{name:10} {spread(rates)} tokens/s", file=sys.stderr)
-    print(f"{gain:.3f}x", file=sys.stderr)
-    return dict(
+    row: dict[str, Any] = dict(
         weights=arguments.weights,
         n_threads=arguments.threads,
         n_requests=arguments.requests,
         n_new=arguments.new_tokens,
-        tokens_per_second=under,
-        tokens_per_second_without=plain,
     )
+    for at, name in enumerate(("tokens_per_second", "tokens_per_processor_second")):
+        # the first round sets up grammars and places
+        without, under = ([of_round[at] for of_round in rates[every][1:]] for every in (0, 3))
+        row.update({name: under, f"{name}_without": without})
+        gains = [one / other for one, other in zip(under, without)]
+        print(f"{name}: no schema {spread(without)}, a third {spread(under)}", file=sys.stderr)
+        print(f"{statistics.median(gains):.3f}x, {min(gains):.3f} to {max(gains):.3f}", file=sys.stderr)
+    return row
 
 
 def main(words: list[str] | None = None) -> int:
@@ -128,7 +130,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--weights", default="int4", choices=("int4", "int8"), help="default int4")
     parser.add_argument("--requests", type=positive_integer, default=32, help="default 32")
     parser.add_argument("--new-tokens", type=positive_integer, default=64, help="most of each (default 64)")
-    parser.add_argument("--rounds", type=positive_integer, default=3, help="that count (default 3)")
+    parser.add_argument("--rounds", type=positive_integer, default=5, help="that count (default 5)")
     parser.add_argument("--threads", type=thread_count, default=2, help="default 2")
     words = sys.argv[1:] if words is None else words
     print(json.dumps({**run(parser.parse_args(words)), **origin(repeat_command("forms.py", words))}))
