@@ -59,12 +59,12 @@ def bits_of(engine: Engine, asked: Asked) -> list[bytes]:
     place = asked.request.place
     assert place is not None
     bits = []
-    for layer in engine.contexts._cache._layers:
+    for layer in engine.contexts.cache._layers:
         rows = layer.rows((place.index,))
         assert rows.lengths.tolist() == [len(asked.request.tokens)]
         bits += [x.tobytes() for x in rows.read()]
         query = np.random.default_rng(0).standard_normal((1, 6, rows.head_dim)).astype(np.float16)
-        settings = engine.contexts._cache._settings[0]
+        settings = engine.contexts.cache._settings[0]
         bits.append(sparq_ipu.attention.attention(query, rows, settings.attention).tobytes())
     return bits
 

@@ -83,7 +83,7 @@ def logits_of_cuts(contexts: Contexts, rng: np.random.Generator) -> list[bytes]:
         logits = contexts.read(places, tokens, [piece.start for piece in pieces])
         for place, row in zip(places, logits):
             last[place] = row.numpy().tobytes()
-    contexts.keep(range(4), [0] * 4)
+    contexts.cache.keep(range(4), [0] * 4)
     return last
 
 
@@ -188,7 +188,7 @@ def logits_of_all(contexts: Contexts, company: bool) -> list[np.ndarray]:
         lengths = [400 + step if place == 2 else held[place] + step for place in places]
         logits = contexts.step(places, [7 + step] * len(places), lengths)
         seen.append(logits[places.index(2)])
-    contexts.keep([0, 1, 2, 3], [0] * 4)
+    contexts.cache.keep([0, 1, 2, 3], [0] * 4)
     return [row.numpy() for row in seen]
 
 
@@ -227,7 +227,7 @@ def test_a_request_comes_before_places_are_touched(monkeypatch: Any) -> None:
         assert all(one.tokens == asked[0].tokens and len(one.tokens) == 9 for one in asked)
         while engine._untouched:
             time.sleep(0.001)
-        assert all(layer.cache.lengths[3] == 0 for layer in contexts._cache._layers)
+        assert all(layer.cache.lengths[3] == 0 for layer in contexts.cache._layers)
         assert touched == [0, 1, 3]  # 2 had a request meanwhile
         assert Asked(engine, tokens_of(50), 9).tokens == asked[0].tokens
     finally:
@@ -534,10 +534,10 @@ def test_stop_strings_and_stop_tokens(engine: Any) -> None:
 
 
 def test_memory_is_bounded(engine: Any) -> None:
-    held = engine.contexts.bytes
+    held = engine.contexts.cache.bytes
     for seed in range(12):
         Asked(engine, tokens_of(500, seed=seed), 3).end()
-    assert engine.contexts.bytes == held
+    assert engine.contexts.cache.bytes == held
     per_place = held / 4
     assert per_place < CONTEXT * 3 * 2 * 16 * (2 + 2 + 2) * 1.2
 

@@ -213,36 +213,36 @@ def test_places_of_the_server(model: Any, monkeypatch: Any) -> None:
         patched.setattr(windows, "BACK", 1000)
         whole = Contexts(model, 1, 512)  # holds everything
         read(whole, 0)
-        rows = [whole.rows(0, begin, begin + BLOCK // 2) for begin in range(0, 3 * BLOCK, BLOCK // 2)]
+        rows = [whole.cache.read(0, begin, begin + BLOCK // 2) for begin in range(0, 3 * BLOCK, BLOCK // 2)]
         expected = answer(whole, 0)
-        assert whole.shortest(0) == whole.begin(0) == 0
+        assert whole.cache.shortest(0) == whole.cache.begin(0) == 0
         whole.close()
     contexts = Contexts(model, 4, 512)
     try:
         read(contexts, 0)
         assert torch.equal(answer(contexts, 0), expected)
         read(contexts, 1)
-        shortest, begin = contexts.shortest(1), contexts.begin(1)
+        shortest, begin = contexts.cache.shortest(1), contexts.cache.begin(1)
         assert n - WINDOW - 8 >= begin > 0 and begin % 64 == 0 and shortest == begin + WINDOW
-        contexts.copy(1, 2, shortest)
+        contexts.cache.copy(1, 2, shortest)
         read(contexts, 2, shortest)
         for part in rows:
-            contexts.put(3, part)
+            contexts.cache.append(3, part)
         read(contexts, 3, 3 * BLOCK)
         for place in (1, 2, 3):
             assert torch.equal(answer(contexts, place), expected), place
-        assert contexts.keep([0, 1], [n] * 2) == [n] * 2
+        assert contexts.cache.keep([0, 1], [n] * 2) == [n] * 2
         of = [(place, token, n + at) for at, token in enumerate(STEPS[0].tolist()) for place in (0, 1)]
         together = contexts.step(*map(list, zip(*of)))
         assert torch.equal(together[::2], expected)
         assert torch.equal(together[1::2], expected)
-        assert contexts.keep([0, 2], [contexts.shortest(0) - 1, n]) == [0, n]
+        assert contexts.cache.keep([0, 2], [contexts.cache.shortest(0) - 1, n]) == [0, n]
         read(contexts, 0)  # a new text
         assert torch.equal(answer(contexts, 0), expected)
-        key, value = contexts.rows(1, n - 5, n)[0]
-        assert np.array_equal(key, contexts.rows(2, n - 5, n)[0][0]) and key.shape == value.shape
+        key, value = contexts.cache.read(1, n - 5, n)[0]
+        assert np.array_equal(key, contexts.cache.read(2, n - 5, n)[0][0]) and key.shape == value.shape
         with pytest.raises(ValueError, match="read: stop must be"):
-            contexts.rows(1, 0, 5)
+            contexts.cache.read(1, 0, 5)
     finally:
         contexts.close()
 
@@ -265,10 +265,10 @@ def test_a_place_is_right_after_memory_ran_out_between_layers(model: Any, monkey
                 try:
                     contexts.read(*given)
                 except MemoryError:
-                    assert contexts.keep([place], [begin]) == [begin]
+                    assert contexts.cache.keep([place], [begin]) == [begin]
                     contexts.read(*given)
             monkeypatch.setattr("sparq_ipu.serve.places.keep_last", keep_last)
-        assert not failures and contexts.begin(0) == contexts.begin(1) > 0
+        assert not failures and contexts.cache.begin(0) == contexts.cache.begin(1) > 0
         said = contexts.step([0, 1], [3, 3], [N, N])
         assert torch.equal(said[0], said[1])
     finally:

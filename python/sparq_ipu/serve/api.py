@@ -45,11 +45,7 @@ class _Gone(Exception):
 
 
 def create_app(
-    engine: Engine,
-    prompts: Prompts,
-    name: str,
-    api_key: str | None = None,
-    origins: Sequence[str] = (),
+    engine: Engine, prompts: Prompts, name: str, api_key: str | None = None, origins: Sequence[str] = ()
 ) -> FastAPI:
     """The ASGI application.
 
@@ -69,6 +65,19 @@ def create_app(
     names = TokenNames(engine.tokenizer)
     reading = concurrent.futures.ThreadPoolExecutor(1, "sparq-ipu-reader")
 
+    async def converted(http: Request, kind: Any, convert: Callable[[Any], Any]) -> Any:
+        """What a request is made into, or an error's response. All that takes time is outside of the event
+        loop, which the others' tokens go through."""
+        loop = asyncio.get_running_loop()
+        try:
+            body = await http.body()
+            return await loop.run_in_executor(reading, lambda: convert(kind.read(body)))
+        except ClientDisconnect:
+            return Response(status_code=499)  # nobody reads it
+        except Invalid as invalid:
+            param = kind.renamed.get(invalid.param or "", invalid.param)
+            return _error(invalid.status, str(invalid), param=param, code=invalid.code)
+
     async def answer(
         kind: type[CompletionRequest] | type[ChatRequest],
         http: Request,
@@ -83,34 +92,31 @@ def create_app(
 
             return put
 
-        def read(body: bytes) -> tuple[Any, list[serving.Request], int]:
-            """All that takes time, outside of the event loop: the others' tokens go through it."""
-            said = kind.read(body)
+        def read(said: Any) -> tuple[Any, list[serving.Request], int]:
             if said.model is not None and said.model != name:
                 message = f"the model must be {name}, which is served here"
                 raise Invalid(message, "model", "model_not_found", 404)
-            if said.n_answers > engine.most:
+            n_answers = said.n_each * len(said.prompts)
+            if n_answers > engine.most:
                 rule = f"ask for at most {engine.most} answers, as many as have places or may wait"
-                raise Invalid(f"n, of all prompts, must {rule}; got {said.n_answers}", "n")
+                raise Invalid(f"n, of all prompts, must {rule}; got {n_answers}", "n")
             tokens = tokens_of(said)
             return said, prompts.requests(said, tokens, emit), len(tokens)
 
+        made = await converted(http, kind, read)
+        if isinstance(made, Response):
+            return made
+        said, requests, n_prompts = made
         try:
-            said, requests, n_prompts = await loop.run_in_executor(reading, read, await http.body())
             engine.submit(*requests)
-        except ClientDisconnect:
-            return Response(status_code=499)  # nobody reads it
-        except Invalid as invalid:
-            param = kind.renamed.get(invalid.param or "", invalid.param)
-            return _error(invalid.status, str(invalid), param=param, code=invalid.code)
         except serving.Refused as refused:
             status = 503 if refused.is_closing else 429
             return _error(status, str(refused), "server_error" if refused.is_closing else "rate_limit_error")
         is_chat = isinstance(said, ChatRequest)
         has_log_probabilities = said.logprobs is not None and said.logprobs is not False
         calls = prompts.calls(said) if isinstance(said, ChatRequest) else None
-        made = ResponsesAnswer if isinstance(said, ResponsesRequest) else Answer
-        form = made(name, names, is_chat, has_log_probabilities, calls)
+        form_of = ResponsesAnswer if isinstance(said, ResponsesRequest) else Answer
+        form = form_of(name, names, is_chat, has_log_probabilities, calls)
         events = _events(engine, requests, queue, http)
         if said.stream:
             parts = _stream(form, events, len(requests), n_prompts, said.with_usage)
@@ -131,20 +137,13 @@ def create_app(
 
     @app.post("/tokenize")
     async def tokenize(http: Request) -> Response:
-        return await converted(http, lambda body: prompts.of_tokenize(TokenizeRequest.read(body)))
+        return await converted(http, TokenizeRequest, lambda said: JSONResponse(prompts.of_tokenize(said)))
 
     @app.post("/detokenize")
     async def detokenize(http: Request) -> Response:
-        return await converted(http, lambda body: prompts.of_detokenize(DetokenizeRequest.read(body)))
-
-    async def converted(http: Request, convert: Callable[[bytes], Any]) -> Response:
-        loop = asyncio.get_running_loop()
-        try:
-            return JSONResponse(await loop.run_in_executor(reading, convert, await http.body()))
-        except ClientDisconnect:
-            return Response(status_code=499)  # nobody reads it
-        except Invalid as invalid:
-            return _error(invalid.status, str(invalid), param=invalid.param, code=invalid.code)
+        return await converted(
+            http, DetokenizeRequest, lambda said: JSONResponse(prompts.of_detokenize(said))
+        )
 
     @app.post("/v1/embeddings")
     async def embeddings() -> Response:

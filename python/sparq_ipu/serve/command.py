@@ -25,18 +25,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sparq_ipu.commands.command_line import (
-    Parser,
-    number,
-    positive_integer,
-)
+from sparq_ipu.commands.command_line import Parser, number, positive_integer
 from sparq_ipu.commands.extras import needed
 from sparq_ipu.transformers.generation.runs import stop_tokens
-from sparq_ipu.transformers.loading.checkpoints import (
-    Checkpoint,
-    check_types,
-    import_torch,
-)
+from sparq_ipu.transformers.loading.checkpoints import Checkpoint, check_types, import_torch
 from sparq_ipu.transformers.settings.command import (
     SaidSettings,
     add_attention,
@@ -55,11 +47,7 @@ _USUAL_CONTEXT = 8192
 
 
 def _parser(prog: str) -> argparse.ArgumentParser:
-    parser = Parser(
-        prog=prog,
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = ("model", "room", "network", "settings of SparQ attention (arXiv:2312.04985)", "advanced")
     model, room, network, settings, advanced = map(parser.add_argument_group, names)
     add_model(model, advanced, "prompts")
@@ -202,9 +190,9 @@ def _build(arguments: argparse.Namespace) -> tuple[Any, Any]:
     # The engine's own tokenizer: that of the application works in another thread.
     looks_up = not arguments.no_drafts
     engine = Engine(contexts, copy.deepcopy(tokenizer), arguments.max_waiting, Metrics(), kept, looks_up)
-    name = arguments.name or checkpoint.path.stem
+    name, n_bytes = arguments.name or checkpoint.path.stem, contexts.cache.bytes
     print(
-        f"{name}: {arguments.places} places of {context} tokens, {contexts.bytes / 1e9:.2f} GB when full; "
+        f"{name}: {arguments.places} places of {context} tokens, {n_bytes / 1e9:.2f} GB when full; "
         f"{'dense attention' if arguments.dense else in_words(layers)}",
         file=sys.stderr,
         flush=True,

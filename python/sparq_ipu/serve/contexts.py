@@ -11,7 +11,6 @@ from typing import Any, Callable, Iterator, Sequence
 import torch
 from transformers import PreTrainedModel
 
-from sparq_ipu.kept_prefixes import Rows
 from sparq_ipu.serve.places import Places
 from sparq_ipu.serve.products import FixedRows
 from sparq_ipu.transformers.cache.sparq_cache import PreparedCache
@@ -60,14 +59,15 @@ class Contexts:
         self._products = FixedRows(model)
         self._step_rows = STEP_ROWS.get(model.dtype, _USUAL_STEP_ROWS)
         windows = LayerKinds.of(config).windows
-        self._cache = Places(hooks.settings, n_places, context, options, hooks.prompt_blocks, windows)
+        #: what the places hold
+        self.cache = Places(hooks.settings, n_places, context, options, hooks.prompt_blocks, windows)
         self.touch(0)  # makes the cache, or fails because there is no room
 
     def touch(self, place: int) -> None:
         """Make a step in an empty place. The system then gives the memory where its tokens begin, in huge
         pages: that takes up to half a second, which the first request should not wait for."""
         self.step([place], [0], [0])
-        self.keep([place], [0])
+        self.cache.keep([place], [0])
 
     def close(self) -> None:
         """The model is as it was."""
@@ -100,7 +100,7 @@ class Contexts:
             inside.append((len(row), len(piece)))
             row += [*piece, *[0] * (-len(piece) % self.piece_rows)]
             positions += range(begin, begin + len(row) - len(positions))
-        cache = self._cache.tokens(places, inside, between=between)
+        cache = self.cache.tokens(places, inside, between=between)
         kept = [i for first, n in inside for i in range(first if of_all else first + n - 1, first + n)]
         with self._rows(self.piece_rows):
             return self._forward([row], torch.tensor([positions]), cache, kept)[0]
@@ -116,40 +116,9 @@ class Contexts:
         Returns:
             Logits (len(places), vocabulary) float32 after each token: the same whatever else is in the step.
         """
-        cache = self._cache.tokens(places)
+        cache = self.cache.tokens(places)
         with self._rows(self._step_rows):
             return self._forward([[token] for token in tokens], torch.tensor(held)[:, None], cache)[:, 0]
-
-    def keep(self, places: Sequence[int], lengths: Sequence[int]) -> list[int]:
-        """Forget what these places hold behind these lengths; also after a pass that failed. A place whose
-        `shortest` is longer is emptied. Returns the lengths."""
-        return self._cache.keep(places, lengths)
-
-    def shortest(self, place: int) -> int:
-        """Tokens that a text can be cut to, other than 0: layers with windows hold what the next one sees."""
-        return self._cache.shortest(place)
-
-    def begin(self, place: int) -> int:
-        """First position of a place that `rows` returns."""
-        return self._cache.begin(place)
-
-    def copy(self, source: int, target: int, length: int) -> None:
-        """Place `target` holds the first tokens of `source`."""
-        self._cache.copy(source, target)
-        self._cache.keep([target], [length])
-
-    def rows(self, place: int, start: int, stop: int) -> Rows:
-        """Keys and values that a place holds of these positions: copies."""
-        return self._cache.read(place, start, stop)
-
-    def put(self, place: int, rows: Rows) -> None:
-        """Tokens that were read before, as `rows` returned them, behind those of a place."""
-        self._cache.append(place, rows)
-
-    @property
-    def bytes(self) -> int:
-        """Memory of all places when they are full."""
-        return self._cache.bytes
 
     @contextlib.contextmanager
     def _rows(self, n_rows: int) -> Iterator[None]:
@@ -168,10 +137,6 @@ class Contexts:
         keep = {"logits_to_keep": kept} if self._keeps else {}
         with torch.inference_mode():
             logits = self._model(
-                torch.tensor(tokens),
-                position_ids=positions,
-                **with_cache(cache),
-                use_cache=True,
-                **keep,
+                torch.tensor(tokens), position_ids=positions, **with_cache(cache), use_cache=True, **keep
             ).logits
             return (logits if self._keeps else logits[:, kept]).float()

@@ -196,7 +196,7 @@ class Engine:
         """Give free places to those who wait, in their order."""
         while True:
             with self._wake:
-                shortest = self.contexts.shortest
+                shortest = self.contexts.cache.shortest
                 waits = self._waiting
                 place = choose(self._places, waits[0].tokens, BLOCK, shortest) if waits else None
                 if place is None:
@@ -217,7 +217,7 @@ class Engine:
             try:  # what it holds of this prompt stays
                 rows = self.contexts.piece_rows
                 n = 0 if request.reports_prompt else longest([place], request.tokens, rows, shortest)[1]
-                self.contexts.keep([place.index], [n])
+                self.contexts.cache.keep([place.index], [n])
                 place.tokens = place.tokens[:n]
                 request.n_read = request.n_held = n
             except Exception as error:
@@ -284,7 +284,7 @@ class Engine:
                 self._fail(requests[0], error)
                 return
             _log.warning("%d prompts failed together and are read alone: %s", len(requests), where(error))
-            self.contexts.keep(places, held)
+            self.contexts.cache.keep(places, held)
             for request, n in pieces.items():
                 self._read({request: n})
             return
@@ -305,8 +305,8 @@ class Engine:
         if request.progress.is_due(EVERY):
             _log.info("%s", request.progress)
         if self.kept is not None:
-            begin = self.contexts.begin(place.index)
-            self.kept.keep(place.tokens, functools.partial(self.contexts.rows, place.index), begin)
+            begin = self.contexts.cache.begin(place.index)
+            self.kept.keep(place.tokens, functools.partial(self.contexts.cache.read, place.index), begin)
         self.metrics.prompt_tokens.labels("read").inc(n)
         if request.reports_prompt:
             self._report_prompt(request, logits)
@@ -318,9 +318,9 @@ class Engine:
 
     def _copy_prefix(self, request: Request, place: Place) -> None:
         """Copy the part of the prompt that another place holds."""
-        source, n = longest(self._places, request.tokens, BLOCK, self.contexts.shortest)
+        source, n = longest(self._places, request.tokens, BLOCK, self.contexts.cache.shortest)
         if source is not None and source is not place and n > request.n_read:
-            self.contexts.copy(source.index, place.index, n)
+            self.contexts.cache.copy(source.index, place.index, n)
             place.tokens = request.tokens[:n]
             request.n_read = request.n_held = n
 
@@ -338,7 +338,7 @@ class Engine:
             seen = request.n_read - request.fetched_from
             more = [(key[:, seen:], value[:, seen:]) for key, value in rows]
             if more[0][0].shape[1] > 0:
-                self.contexts.put(place.index, more)
+                self.contexts.cache.append(place.index, more)
                 request.n_read = request.n_held = request.n_read + more[0][0].shape[1]
                 place.tokens = request.tokens[: request.n_read]
         # after the last token the model is asked
@@ -515,7 +515,7 @@ class Engine:
         place = request.place
         assert place is not None
         try:
-            (n,) = self.contexts.keep([place.index], [request.n_read])
+            (n,) = self.contexts.cache.keep([place.index], [request.n_read])
             place.tokens = request.tokens[:n]
         except Exception as error:
             _log.error("A place could not be emptied: %s", where(error))
@@ -528,7 +528,7 @@ class Engine:
 
     def _restore(self, requests: list[Request]) -> None:
         """The places hold what they did before a pass that failed."""
-        self.contexts.keep(_indices(requests), [request.n_stored for request in requests])
+        self.contexts.cache.keep(_indices(requests), [request.n_stored for request in requests])
 
     def _fail(self, request: Request, error: Exception) -> None:
         if request not in self._reading and request not in self._writing:

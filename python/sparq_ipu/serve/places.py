@@ -356,8 +356,9 @@ class Places:
         for layer, (key, value) in zip(self._layers, rows):
             layer.rows((place,)).append(key[None], value[None])
 
-    def copy(self, source: int, target: int) -> None:
-        """Place `target` becomes a copy of `source`."""
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Place `target` holds the first tokens of `source`."""
         for layer in self._layers:
             layer.rows((source, target)).reorder(np.zeros(2, np.int64))
             layer.dropped[target] = layer.dropped[source]
+        self.keep([target], [length])

@@ -160,9 +160,9 @@ class _Sampled(_Strict):
         return self.n or 1
 
     @property
-    def n_answers(self) -> int:
-        """Texts that are generated."""
-        return self.n_each
+    def prompts(self) -> List[Any]:
+        """What answers are generated to."""
+        return [None]
 
     @property
     def stops(self) -> List[str]:
@@ -212,11 +212,6 @@ class CompletionRequest(_Sampled):
         """Each a text, or a list of tokens."""
         is_one = isinstance(self.prompt, str) or (self.prompt and isinstance(self.prompt[0], int))
         return [self.prompt] if is_one else list(self.prompt)
-
-    @property
-    def n_answers(self) -> int:
-        """See _Sampled."""
-        return super().n_answers * len(self.prompts)
 
 
 class Message(_Strict):
