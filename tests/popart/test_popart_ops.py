@@ -201,22 +201,6 @@ def test_caches_that_differ_are_not_layers_of_one(lowering: ModuleType, other: d
     assert {name.split("/")[1] for name in model.streaming_memory()} == {"layer0", "layer1"}
 
 
-def test_two_settings_on_one_cache(make: Any) -> None:
-    make.add("SparqDecode", "_a")
-    make.add("SparqDecode", "_b", rank=16, top_k=2, n_local=0, mean_value=0)
-    make.model.compile()
-    rng, held = np.random.default_rng(2), Held()
-    for _ in range(5):
-        arrays = {f"{n}_{op}": halves(rng, *SHAPES[n]) for op in "ab" for n in ("query", "key", "value")}
-        active = np.ones(BATCH, np.int32)
-        out = make.model.run({**arrays, "active_a": active, "active_b": active})
-        held.append(arrays["key_a"], arrays["value_a"], active)
-        np.testing.assert_array_equal(bits(out["out_a"]), bits(held.sparq(arrays["query_a"])))
-        held.append(arrays["key_b"], arrays["value_b"], active)
-        expected = held.sparq(arrays["query_b"], rank=16, top_k=2, n_local=0, mean_value=0)
-        np.testing.assert_array_equal(bits(out["out_b"]), bits(expected))
-
-
 def test_caches_of_two_names_are_two(make: Any) -> None:
     make.add("SparqDecode", "_a")
     make.add("SparqDecode", "_b", cache_name="layer1", capacity=70)
@@ -231,20 +215,6 @@ def test_caches_of_two_names_are_two(make: Any) -> None:
             held[op].append(arrays[f"key_{op}"], arrays[f"value_{op}"], active[f"active_{op}"])
             expected = held[op].sparq(arrays[f"query_{op}"])
             np.testing.assert_array_equal(bits(out[f"out_{op}"]), bits(expected))
-
-
-def test_the_cache_lives_through_a_loop_on_the_device(make: Any) -> None:
-    """Three iterations a run: three tokens."""
-    make.add("SparqDecode")
-    make.model.compile(iterations=3)
-    rng, held = np.random.default_rng(4), Held()
-    for _ in range(3):
-        arrays = {n: halves(rng, *SHAPES[n]) for n in ("query", "key", "value")}
-        active = np.ones(BATCH, np.int32)
-        for _ in range(3):
-            held.append(arrays["key"], arrays["value"], active)
-        out = make.model.run({**arrays, "active": active})["out"]
-        np.testing.assert_array_equal(bits(out), bits(held.sparq(arrays["query"])))
 
 
 def test_every_load_begins_empty(make: Any) -> None:

@@ -134,19 +134,6 @@ def test_what_is_hot(lowering: ModuleType) -> None:
     assert steps.run(fill=(0, 0), active=(1, 1)) == 0
 
 
-def test_a_buffer_of_top_k_rows_forgets(lowering: ModuleType) -> None:
-    steps = Steps(lowering, {"layer0": dict(TIERED, hot_rows=20)}, n_tiles=4)
-    other = steps.other_query()
-    steps.run(fill=(100, 100))
-    first = steps.run(query=other)
-    assert first > 0
-    assert steps.run() > 0
-    four_times = Steps(lowering, {"layer0": dict(TIERED)}, n_tiles=4)
-    four_times.run(fill=(100, 100))
-    four_times.run(query=other)
-    assert four_times.run() == 0
-
-
 def test_caches_that_differ_have_tiers_of_their_own(lowering: ModuleType) -> None:
     """One in three tiers beside others: another buffer, rows of 8 bits, all in streaming memory."""
     caches = {
@@ -349,11 +336,3 @@ def test_dense_attention_wants_another_cache(make: Any) -> None:
     )
     with pytest.raises(ValueError, match=message):
         make.add("DenseDecode", "_2", index_bits=4)
-
-
-def test_control_a_wrong_oracle_fails(lowering: ModuleType) -> None:
-    steps = Steps(lowering, {"layer0": TIERED})
-    steps.run(fill=(100, 100))
-    steps.held["layer0"].value *= -1  # not what the device has
-    with pytest.raises(AssertionError):
-        steps.run()

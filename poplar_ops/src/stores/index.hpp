@@ -4,6 +4,7 @@
 // positions since the last full chunk, the tail, in SRAM.
 #pragma once
 
+#include "codelets/cache.cycles.hpp"
 #include "host_store.hpp"
 #include "query_components.hpp"
 #include "softmax.hpp"
@@ -14,7 +15,17 @@ namespace sparq {
 class Index : public Store {
 public:
   static constexpr const char *what = "a key index";
-  Index(Graph &graph, const Cache &cache);
+  Index(Graph &graph, const Cache &cache) {
+    const CacheLayout &layout = cache.layout();
+    const unsigned d = layout.indexDim, n = layout.tailComponents;
+    tail_ = addLayered(graph, cache, HALF, d, n, layout.tailWidth(), "tail");
+    if (!layout.quantised())
+      return;
+    const Layered records = addLayered(graph, cache, columnType(layout), d, n,
+                                       layout.columnElements(layout.chunk), "tail_index");
+    tail_.words = records.state;
+    tail_.storedWords = records.stored;
+  }
 
   // {nTasks, indexDim, tailWidth} HALF: columns of the unfilled chunk. With an index of few bits,
   // of its unfilled block, and {nTasks, indexDim, ...} UNSIGNED_INT: records of its full blocks.
@@ -38,12 +49,48 @@ public:
                      const QueryComponents &q, const Scores &scores) const = 0;
 
   std::vector<Layered> layered() const override { return {tail_}; }
-  void addAppend(const Append &step, const ComputeSet &cs, unsigned task) const override;
+  void addAppend(const Append &step, const ComputeSet &cs, unsigned task) const override {
+    const CacheLayout &layout = step.cache.layout();
+    const Placement &p = step.cache.plan.placement;
+    for (unsigned slice = 0; slice != layout.nTailSlices(); ++slice) {
+      const TailSlice own(layout, slice);
+      addVertex(step.graph, cs, "sparq::AppendTail", p.tile(task % p.slots, slice),
+                cycles::appendTail(own.n()), "filled"_f = step.cache.filled[task],
+                "active"_f = step.active[task], "key"_f = own.of(step.keys[task]),
+                "tail"_f = own.of(tail()[task]), "nComponents"_f = own.n(),
+                "width"_f = layout.tailWidth());
+    }
+  }
   unsigned unit(const CacheLayout &layout) const override { return layout.tailWidth(); }
 
 protected:
   // Adds what makes records of full blocks; {nTasks} UNSIGNED_INT: whether that fills the chunk.
-  Tensor addQuantise(const Append &step, const Tensor &blockFull, Sequence &program) const;
+  Tensor addQuantise(const Append &step, const Tensor &blockFull, Sequence &program) const {
+    const Placement &p = step.cache.plan.placement;
+    const CacheLayout &layout = step.cache.layout();
+    const Tensor &filled = step.cache.filled;
+    const Tensor full =
+        addSliced(step.graph, p, UNSIGNED_INT, p.nTasks, 1, 1, 1, {step.dc, "chunk_full"})
+            .reshape({p.nTasks});
+    const ComputeSet cs = step.within(program).execute("quantise_tail");
+    for (unsigned task = 0; task != p.nTasks; ++task) {
+      const unsigned slot = task % p.slots;
+      for (unsigned slice = 0; slice != layout.nTailSlices(); ++slice) {
+        const TailSlice own(layout, slice);
+        addVertex(step.graph, cs, "sparq::QuantiseTail", p.tile(slot, slice),
+                  cycles::quantiseTail(own.n()), "filled"_f = filled[task],
+                  "full"_f = blockFull[task], "tail"_f = own.of(tail()[task]),
+                  "tailIndex"_f = own.of(records()[task]), "nComponents"_f = own.n(),
+                  "indexBits"_f = layout.indexBits,
+                  "columnWords"_f = static_cast<unsigned>(layout.columnElements(layout.chunk)),
+                  "chunk"_f = layout.chunk);
+      }
+      addVertex(step.graph, cs, "sparq::ChunkFull", p.home(slot), cycles::chunkFull(),
+                "filled"_f = filled[task], "blockFull"_f = blockFull[task], "full"_f = full[task],
+                "chunk"_f = layout.chunk);
+    }
+    return full;
+  }
 
 private:
   Layered tail_;
@@ -51,14 +98,26 @@ private:
 
 class IndexKind : public StoreKind {
 public:
-  void arrange(const Request &request, Plan &plan) const override;
-  TileNeed need(const Plan &plan) const override;
+  // The last parts have the tail: the waves fill up the first ones.
+  void arrange(const Request &, Plan &plan) const override {
+    CacheLayout &layout = plan.layout;
+    layout.tailLength = partLength(layout.chunk, plan.placement.parts);
+    layout.tailFirst = plan.placement.parts - layout.nTailParts();
+    layout.tailComponents = roundUp(ceilDiv(layout.indexDim, plan.placement.parts), 4);
+  }
+  TileNeed need(const Plan &plan) const override {
+    return {plan.layout.tailBytes() * plan.placement.nRounds * plan.layout.nCopies(), 0};
+  }
 };
 
 // The tail, for a host.
 class HostTail {
 public:
-  HostTail(Graph &graph, const Cache &cache, const Index &index);
+  HostTail(Graph &graph, const Cache &cache, const Index &index)
+      : columns_(HostTensor::writable(graph, index.tail(), cache.name + "/tail")) {
+    if (index.records().valid())
+      records_ = HostTensor::writable(graph, index.records(), cache.name + "/tail_index");
+  }
 
   // Of all tasks, zero at first.
   struct Values {
@@ -69,7 +128,10 @@ public:
     return {std::vector<std::uint16_t>(columns_.size()),
             std::vector<std::uint32_t>(records_.size())};
   }
-  void write(Engine &engine, const Values &tail) const;
+  void write(Engine &engine, const Values &tail) const {
+    columns_.write(engine, tail.columns.data());
+    records_.write(engine, tail.records.data());
+  }
 
 private:
   HostTensor columns_, records_;
