@@ -159,10 +159,8 @@ def test_tasks(model: Any, tokenizer: Any, tasks: Path) -> None:
     for sample in run["samples"]["continue"]:
         prompt = tokenizer(sample["doc"]["question"], return_tensors="pt")["input_ids"]
         expected = model.generate(prompt, max_new_tokens=5, do_sample=False)[0, prompt.shape[1] :]
-        assert (
-            sample["resps"][0][0].split()
-            == tokenizer.decode(expected, skip_special_tokens=True).split("w0")[0].split()
-        )
+        wanted = tokenizer.decode(expected, skip_special_tokens=True).split("w0")[0].split()
+        assert sample["resps"][0][0].split() == wanted
 
 
 @pytest.mark.parametrize("attention", ["sparq", "dense", "own"])

@@ -75,14 +75,12 @@ def test_other_files(tmp_path: Path, arrays: dict[str, Any]) -> None:
         inputs.load_inputs(file)
     for name, cut in (("query_3", np.s_[0]), ("value_3", np.s_[0, 0]), ("key_3", np.s_[:, :, :0])):
         np.savez(file, **{**arrays, name: arrays[name][cut]})
-        with pytest.raises(
-            ValueError, match=r"^inputs: \w+_3 must have 4 dimensions, or 3 without the batch, "
-        ):
+        message = r"^inputs: \w+_3 must have 4 dimensions, or 3 without the batch, "
+        with pytest.raises(ValueError, match=message):
             inputs.load_inputs(file)
     np.savez(file, key_3=arrays["key_3"])
-    with pytest.raises(
-        ValueError, match="inputs: file must hold arrays query_L, key_L and value_L of a layer"
-    ):
+    message = "inputs: file must hold arrays query_L, key_L and value_L of a layer"
+    with pytest.raises(ValueError, match=message):
         inputs.load_inputs(file)
     np.save(tmp_path / "array.npy", arrays["key_3"])
     (tmp_path / "text.npz").write_text("no arrays\n")

@@ -55,10 +55,8 @@ def test_the_documents_table_and_what_grows(tmp_path: Path, capsys: pytest.Captu
     words = "--rank 32 --top-k 128 --index-bits 16 8 4".split()
     rows = rows_of(capsys, tmp_path / "rows.jsonl", *words)
     text = (ROOT / "docs/ipu_tables.md").read_text()
-    assert (
-        markdown(rows, layers.COLUMNS) + "\n"
-        == text.partition("<!-- begin layers")[2].partition("-->\n")[2].partition("<!-- end")[0]
-    )
+    wanted = text.partition("<!-- begin layers")[2].partition("-->\n")[2].partition("<!-- end")[0]
+    assert markdown(rows, layers.COLUMNS) + "\n" == wanted
     stacks = {(row["index_bits"], row["n_layers"]): row for row in rows}
     for (index_bits, n_layers), row in stacks.items():
         for what in ("vertices", "code_bytes"):

@@ -24,9 +24,8 @@ def test_the_largest_caches_that_were_measured():
 
 
 def test_messages():
-    with pytest.raises(
-        ValueError, match=re.escape("device_model: name must be one of bow, gc200, got 'gc2'")
-    ):
+    message = re.escape("device_model: name must be one of bow, gc200, got 'gc2'")
+    with pytest.raises(ValueError, match=message):
         models.device_model("gc2")
     with pytest.raises(ValueError, match=re.escape("device_model: share must be in (0, 1], got 0")):
         models.device_model().with_streaming_share(0)

@@ -81,10 +81,8 @@ def published() -> list[dict[str, Any]]:
 
 def test_the_documents_tables() -> None:
     of_long = [row for row in published() if "hot_rows" in row]
-    assert (
-        block("tiers")
-        == markdown([row for row in published() if "hot_rows" not in row], tiers.COLUMNS) + "\n"
-    )
+    wanted = markdown([row for row in published() if "hot_rows" not in row], tiers.COLUMNS) + "\n"
+    assert block("tiers") == wanted
     assert block("long") == markdown(of_long, tiers.LONG_COLUMNS) + "\n"
     assert [(row["seq_len"], row["n_ipus"]) for row in of_long[::3]] == list(tiers.LONG_CONTEXTS)
 

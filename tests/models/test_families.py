@@ -120,7 +120,6 @@ def test_a_window_that_attention_does_not_know_is_refused():
     model = tiny_model()
     model.config.sliding_window = 8
     enable(model, rank=2, top_k=4)
-    with pytest.raises(
-        ValueError, match=r"^sparq_attention: sliding_window must be that of the config, 8, got None"
-    ):
+    message = r"^sparq_attention: sliding_window must be that of the config, 8, got None"
+    with pytest.raises(ValueError, match=message):
         greedy(model, tokens_of(20), 2)

@@ -200,9 +200,8 @@ def test_what_is_refused() -> None:
     with pytest.raises(ValueError, match=r"have linear layers of a multiple of 32 inputs and of 16 outputs"):
         odd = dict(hidden_size=56, intermediate_size=40)
         quantise_weights(bf16_model(num_attention_heads=1, num_key_value_heads=1, **odd), "int8")
-    with pytest.raises(
-        ValueError, match=r"few_bits: input must be bfloat16, as the model was, got torch.float32"
-    ):
+    message = r"few_bits: input must be bfloat16, as the model was, got torch.float32"
+    with pytest.raises(ValueError, match=message):
         FewBitsLinear(a_linear(), 4)(torch.ones(1, 96))
     assert weights_of(model) is None
 
@@ -242,9 +241,8 @@ def test_checkpoints_are_read_with_few_bits(tmp_path: Path) -> None:
     folder = save_checkpoint(tmp_path)
     model, _ = load_model(folder, weights="int4")
     assert model.dtype is BF16 and weights_of(model) == "int4"
-    with pytest.raises(
-        ValueError, match=r"load_model: dtype must be bfloat16 with weights of int4, .*'float32'"
-    ):
+    message = r"load_model: dtype must be bfloat16 with weights of int4, .*'float32'"
+    with pytest.raises(ValueError, match=message):
         load_model(folder, "float32", weights="int4")
 
 

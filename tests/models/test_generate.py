@@ -408,10 +408,8 @@ def test_a_prompt_from_standard_input(checkpoint, capsys, monkeypatch):
     assert capsys.readouterr().out.splitlines()[0] == expected
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff")))
     assert generate.main([*model]) == 2
-    assert (
-        "generate: --prompt-file must be a file of UTF-8 text that can be read, got -"
-        in capsys.readouterr().err
-    )
+    wanted = capsys.readouterr().err
+    assert "generate: --prompt-file must be a file of UTF-8 text that can be read, got -" in wanted
 
 
 def test_reading_a_prompt_shows_progress(checkpoint, capsys, monkeypatch):

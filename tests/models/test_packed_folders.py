@@ -128,9 +128,8 @@ def test_other_forms_are_refused_by_name(tmp_path: Path, said: Any, rule: str) -
 
 def test_refused_groups_orders_and_types(tmp_path: Path) -> None:
     a_folder(tmp_path, "gptq")
-    with pytest.raises(
-        ValueError, match=r"load_model: dtype must be None with weights of gptq, got 'float32'"
-    ):
+    message = r"load_model: dtype must be None with weights of gptq, got 'float32'"
+    with pytest.raises(ValueError, match=message):
         load_model(tmp_path, "float32")
     (file,) = tmp_path.glob("*.safetensors")
     state = safetensors.load_file(file)

@@ -381,9 +381,8 @@ def test_a_library_that_does_not_load(monkeypatch, tmp_path):
     broken = tmp_path / "broken.so"
     broken.write_bytes(b"not a library")
     monkeypatch.setenv(library.ENVIRONMENT, str(broken))
-    with pytest.raises(
-        RuntimeError, match=r"^load_library: .*broken\.so must load, got: .*source enable\.sh"
-    ):
+    message = r"^load_library: .*broken\.so must load, got: .*source enable\.sh"
+    with pytest.raises(RuntimeError, match=message):
         library.load_library()
 
 

@@ -176,9 +176,8 @@ def test_attention_sinks():
     config = tiny_config("GptOss", **changes)
     config.sliding_window = None
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
-    with pytest.raises(
-        ValueError, match=r"^enable: model must have no attention sinks, got GptOssForCausalLM"
-    ):
+    message = r"^enable: model must have no attention sinks, got GptOssForCausalLM"
+    with pytest.raises(ValueError, match=message):
         enable(model, **SETTINGS)
 
 
@@ -287,9 +286,8 @@ def test_keys_of_a_foreign_cache_in_the_attention_function(model):
     enable(model, **SETTINGS)
     attention = transformers.AttentionInterface()[model.config._attn_implementation]
     query, key = torch.zeros(1, 6, 1, 16), torch.zeros(1, 2, 9, 16)
-    with pytest.raises(
-        ValueError, match=f"^sparq_attention: {CACHE} must be a SparqCache, got keys of another"
-    ):
+    message = f"^sparq_attention: {CACHE} must be a SparqCache, got keys of another"
+    with pytest.raises(ValueError, match=message):
         attention(model.model.layers[0].self_attn, query, key, key, None)
 
 
@@ -313,9 +311,8 @@ def test_a_padded_cache_needs_its_mask(model):
     mask = torch.ones(1, 10, dtype=torch.int64)
     mask[0, :3] = 0
     cache = cache_of(model(tokens_of(10), attention_mask=mask))
-    with pytest.raises(
-        ValueError, match="attention_mask must repeat that of the tokens in the cache, got None"
-    ):
+    message = "attention_mask must repeat that of the tokens in the cache, got None"
+    with pytest.raises(ValueError, match=message):
         model(tokens_of(1), **with_cache(cache))
 
 
@@ -386,9 +383,8 @@ def test_numbers_beyond_float16_in_the_first_layer(model):
     cache = SparqCache(model)
     weight = model.model.layers[0].self_attn.v_proj.weight
     weight.mul_(1e6)
-    with pytest.raises(
-        NotFinite, match=r"^append: value must be finite, .*\(layer 0; the cache is float16\)"
-    ):
+    message = r"^append: value must be finite, .*\(layer 0; the cache is float16\)"
+    with pytest.raises(NotFinite, match=message):
         model(tokens_of(10, batch=2), **with_cache(cache))
     weight.mul_(1e-6)
     expected = greedy(model, tokens_of(10), 3)
@@ -420,9 +416,8 @@ def test_cache_of_a_failed_pass(model):
         with pytest.raises(ValueError, match="finite"):
             model(tokens_of(1), **with_cache(cache))
         weight.mul_(1e-6)
-        with pytest.raises(
-            ValueError, match=f"^sparq_attention: {CACHE} must hold the same tokens in all 3 layers, got"
-        ):
+        message = f"^sparq_attention: {CACHE} must hold the same tokens in all 3 layers, got"
+        with pytest.raises(ValueError, match=message):
             model(tokens_of(1), **with_cache(cache))
 
 
@@ -580,7 +575,6 @@ def test_assisted_generation(model, options):
 
 
 def test_traffic_needs_a_cache_of_ours():
-    with pytest.raises(
-        ValueError, match=r"^cache_traffic: cache must be one of an enabled model, got DynamicCache"
-    ):
+    message = r"^cache_traffic: cache must be one of an enabled model, got DynamicCache"
+    with pytest.raises(ValueError, match=message):
         cache_traffic(transformers.DynamicCache())

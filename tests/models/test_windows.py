@@ -103,9 +103,8 @@ def test_memory_does_not_grow_with_the_text(model: Any) -> None:
 @pytest.mark.usefixtures("short")
 def test_dropped_positions_do_not_come_back(model: Any) -> None:
     cache = filled(model, tokens_of(N))
-    with pytest.raises(
-        ValueError, match=r"SparqCache: length must leave at least \d+ tokens of this text in lay"
-    ):
+    message = r"SparqCache: length must leave at least \d+ tokens of this text in lay"
+    with pytest.raises(ValueError, match=message):
         cache.crop(windowed(cache)[0].begin + WINDOW - 1 - N)
     cache = filled(model, tokens_of(N))
     cache.crop(windowed(cache)[0].begin + WINDOW - N)

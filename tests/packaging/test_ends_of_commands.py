@@ -111,9 +111,8 @@ def test_a_full_device_is_refused_before_the_work(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_none() -> None:
-    with pytest.raises(
-        ValueError, match=r"^generate: --text must be a file of UTF-8 text that can be read, got no"
-    ):
+    message = r"^generate: --text must be a file of UTF-8 text that can be read, got no"
+    with pytest.raises(ValueError, match=message):
         read_text("generate", "--text", Path("nowhere"))
 
 
@@ -147,9 +146,8 @@ def test_no_file_takes_the_place_of_a_closed_input() -> None:
 
 def test_a_closed_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", None)
-    with pytest.raises(
-        ValueError, match=r"^generate: --prompt-file must be .* can be read, got - \(it is closed\)"
-    ):
+    message = r"^generate: --prompt-file must be .* can be read, got - \(it is closed\)"
+    with pytest.raises(ValueError, match=message):
         read_text("generate", "--prompt-file", Path("-"))
 
 

@@ -127,9 +127,8 @@ def test_the_faster_split_is_taken() -> None:
     )
     heads = ways["heads"]
     assert heads.seconds_per_step == pytest.approx(of_program.seconds_per_token + heads.seconds_links)
-    with pytest.raises(
-        ValueError, match=r"plan_model: n_ipus must be in \[1, n_layers=4\] to split layers, or a"
-    ):
+    message = r"plan_model: n_ipus must be in \[1, n_layers=4\] to split layers, or a"
+    with pytest.raises(ValueError, match=message):
         placed(4, 4096, 8, split="auto")
 
 

@@ -184,9 +184,8 @@ def test_the_device_counts_the_cycles_of_a_call(n_ipus: int, split: str) -> None
             run = _core.emulator_last_run(session)
             assert counted[-1] == pytest.approx(run["seconds"]["total"] * session.clock_hz, rel=0.02, abs=2)
         assert counted[1] < counted[0]
-    with pytest.raises(
-        ValueError, match=r"^cycles: the session must have been made with timed=True, got False"
-    ):
+    message = r"^cycles: the session must have been made with timed=True, got False"
+    with pytest.raises(ValueError, match=message):
         session_of("sparq-tiered", n_ipus, split, hot_rows=64).cycles()
 
 

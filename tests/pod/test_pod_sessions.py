@@ -198,9 +198,8 @@ def test_a_pod_that_is_full_is_unchanged_everywhere() -> None:
     before = session.read(64)
     token = np.ones((2, 1, 1, 24), np.float16)
     for call in (session.append, session.write):
-        with pytest.raises(
-            ValueError, match=r"append: length must be at most capacity=64 \(element 1 holds 64, 1 more\)"
-        ):
+        message = r"append: length must be at most capacity=64 \(element 1 holds 64, 1 more\)"
+        with pytest.raises(ValueError, match=message):
             call(token, token, [1, 1], 0)
     assert session.lengths() == [3, 64]
     for actual, expected in zip(session.read(64), before):

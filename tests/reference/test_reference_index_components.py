@@ -98,9 +98,8 @@ def test_a_cache_has_the_option() -> None:
         *tensors.qkv, lengths=tensors.lengths, index_bits=4, index_components=16, **settings
     )
     assert np.array_equal(bits_of(cache.sparq_attention(tensors.query, **settings)), bits_of(expected))
-    with pytest.raises(
-        ValueError, match=r"^sparq_attention: rank must be in \[1, index_components=16\], got 17$"
-    ):
+    message = r"^sparq_attention: rank must be in \[1, index_components=16\], got 17$"
+    with pytest.raises(ValueError, match=message):
         cache.sparq_attention(tensors.query, rank=17, top_k=3)
 
 

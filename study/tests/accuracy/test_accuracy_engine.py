@@ -177,16 +177,13 @@ def test_errors(evaluator):
         evaluator.span(prefix, TOKENS[CONTEXT:], parse_method("alisa:n_recent=33"))
     with pytest.raises(ValueError, match=r"^accuracy: tokens must not be empty without a prefix, got 0$"):
         evaluator.prefill([])
-    with pytest.raises(
-        ValueError,
-        match=r"^accuracy: sparq_ipu_accuracy must be called by Evaluator with batch 1, got batch 1$",
-    ):
+    message = r"^accuracy: sparq_ipu_accuracy must be called by Evaluator with batch 1, got batch 1$"
+    with pytest.raises(ValueError, match=message):
         evaluator.model(torch.tensor([TOKENS]))
     with pytest.raises(ValueError, match=r"^accuracy: model dtype must be float32, got torch.float16$"):
         Evaluator(tiny_model().half())
-    with pytest.raises(
-        ValueError, match=r"^accuracy: sliding_window must be absent from the model's attention, got 8$"
-    ):
+    message = r"^accuracy: sliding_window must be absent from the model's attention, got 8$"
+    with pytest.raises(ValueError, match=message):
         evaluator.model(torch.tensor([TOKENS]), sliding_window=8)
 
 

@@ -86,9 +86,8 @@ def test_paired_difference_removes_what_items_share():
     assert 0.8 < paired.low < paired.high < 1.2
     unpaired = measure.ratio(hard, one)
     assert unpaired.high - unpaired.low > 5  # negative control: unpaired, the difference of 1 would drown
-    with pytest.raises(
-        ValueError, match=r"^paired_difference: lengths must be equal, got \[20, 20, 19, 19\]$"
-    ):
+    message = r"^paired_difference: lengths must be equal, got \[20, 20, 19, 19\]$"
+    with pytest.raises(ValueError, match=message):
         measure.paired_difference(hard, one, hard[1:], one[1:])
 
 

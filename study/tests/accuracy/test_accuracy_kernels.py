@@ -109,7 +109,6 @@ def test_what_kernels_do_not_have_is_by_the_formulas(evaluators, text):
 def test_another_scale_is_refused():
     run = kernels.KernelRun(parse_method("sparq:r=4,k=24"), [])
     rows = torch.zeros(1, 1, 8)
-    with pytest.raises(
-        ValueError, match=r"^accuracy: kernels must have a model whose scale is .*, got 0\.5$"
-    ):
+    message = r"^accuracy: kernels must have a model whose scale is .*, got 0\.5$"
+    with pytest.raises(ValueError, match=message):
         run.attend(0, rows[None], rows, rows, 0.5)

@@ -486,20 +486,17 @@ def test_errors_of_inputs():
     with pytest.raises(ValueError, match=r"^low_rank: rank must be in \[1, head_dim=8\], got 9$"):
         parse_method("low_rank:r=9").attend(span)
     bare = dataclasses.replace(span, history=History())
-    with pytest.raises(
-        ValueError, match=r"^h2o: history.weight_sum must be recorded by the prefill, got None$"
-    ):
+    message = r"^h2o: history.weight_sum must be recorded by the prefill, got None$"
+    with pytest.raises(ValueError, match=message):
         parse_method("h2o").attend(bare)
-    with pytest.raises(
-        ValueError, match=r"^alisa: history.recent_weights must be recorded by the prefill, got None$"
-    ):
+    message = r"^alisa: history.recent_weights must be recorded by the prefill, got None$"
+    with pytest.raises(ValueError, match=message):
         parse_method("alisa").attend(bare)
     with pytest.raises(ValueError, match=r"^dense: top_k must be a parameter of a matched method, got None$"):
         parse_method("dense").matched(parse_method("sparq"), S, D)
     with pytest.raises(ValueError, match=r"^h2o: transfer must fit the .* elements of local:k=1, got None$"):
         parse_method("h2o").matched(parse_method("local:k=1"), S, D)
     empty = Span(span.query, span.key[:, FIRST:], span.value[:, FIRST:], 0, span.scale)
-    with pytest.raises(
-        ValueError, match=r"^quantise: n_positions must be at least 1 before the first decode step, got 0$"
-    ):
+    message = r"^quantise: n_positions must be at least 1 before the first decode step, got 0$"
+    with pytest.raises(ValueError, match=message):
         parse_method("dense:kv_bits=8").attend(empty)

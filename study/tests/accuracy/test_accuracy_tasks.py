@@ -269,9 +269,8 @@ def test_filler_error(monkeypatch):
     monkeypatch.setattr("sparq_study.accuracy.tasks.item.excerpts", lambda texts: text.excerpts(texts)[:2])
     with pytest.raises(ValueError, match=r"^accuracy: length must be at most \d+ tokens of text, got 99999$"):
         build("lm", length=99999 - 20)
-    with pytest.raises(
-        ValueError, match=r"^accuracy: rare must leave enough distinct words, got 505 of \d+ wanted$"
-    ):
+    message = r"^accuracy: rare must leave enough distinct words, got 505 of \d+ wanted$"
+    with pytest.raises(ValueError, match=message):
         build("common", rare=500)
 
 
@@ -299,8 +298,7 @@ def test_plan_errors():
         Plan({"squad": {}}, ["dense"])
     with pytest.raises(ValueError, match=r"^parse_method: name must be one of .*, got 'squest'$"):
         Plan({"lm": {}}, ["squest"])
-    with pytest.raises(
-        ValueError, match=r"^accuracy: method must be METHOD or METHOD@REFERENCE, got 'h2o@sparq@dense'$"
-    ):
+    message = r"^accuracy: method must be METHOD or METHOD@REFERENCE, got 'h2o@sparq@dense'$"
+    with pytest.raises(ValueError, match=message):
         Plan({"lm": {}}, ["h2o@sparq@dense"])
     assert Plan({"lm": {}}, ["sparq", "dense", "sparq"]).methods == ["dense", "sparq"]

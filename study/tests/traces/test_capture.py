@@ -220,7 +220,6 @@ def test_command(checkpoint, tmp_path, capsys):
 
 def test_numbers_beyond_float16(model):
     model.model.layers[1].self_attn.v_proj.weight.mul_(1e6)
-    with pytest.raises(
-        ValueError, match="^" + re.escape("capture: value_1 must fit float16, got numbers beyond 65504")
-    ):
+    message = "^" + re.escape("capture: value_1 must fit float16, got numbers beyond 65504")
+    with pytest.raises(ValueError, match=message):
         bench.capture(model, tokens_of(10), [1], 2)

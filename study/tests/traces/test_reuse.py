@@ -148,9 +148,8 @@ def test_simulation_refuses() -> None:
     ):
         with pytest.raises(ValueError, match="^" + re.escape(text)):
             traces.simulate(positions, 5, **options)
-    with pytest.raises(
-        ValueError, match=r"^hot_rows: n_hot must be at least 3, the rows that a step selects"
-    ):
+    message = r"^hot_rows: n_hot must be at least 3, the rows that a step selects"
+    with pytest.raises(ValueError, match=message):
         traces.HotRows(2, 5).select(0, np.arange(3))
 
 
