@@ -128,9 +128,8 @@ def make_plan(args: argparse.Namespace) -> Plan:
         key, separator, value = text.partition("=")
         name, dot, size = key.partition(".")
         if not separator or not dot or name not in tasks:
-            raise ValueError(
-                f"accuracy: size must be TASK.NAME=JSON, TASK one of {', '.join(tasks)}, got {text!r}"
-            )
+            message = f"accuracy: size must be TASK.NAME=JSON, TASK one of {', '.join(tasks)}, got {text!r}"
+            raise ValueError(message)
         try:
             tasks[name][size] = json.loads(value)
         except json.JSONDecodeError as error:

@@ -45,6 +45,5 @@ def records_of(archive: Path) -> list[dict[str, Any]]:
             path.write_bytes(member.read())
             return completed(read(path))
     except (tarfile.TarError, KeyError, AssertionError, EOFError) as error:
-        raise ValueError(
-            f"hardware_day: an archive of hardware_day.py is needed, got {archive} ({error})"
-        ) from None
+        message = f"hardware_day: an archive of hardware_day.py is needed, got {archive} ({error})"
+        raise ValueError(message) from None

@@ -114,9 +114,8 @@ class Run:
             except OSError as again:
                 self._mend()
                 raise DiskFull(f"{FILE}: {again.strerror}") from again
-            raise DiskFull(
-                f"{FILE}: {error.strerror}; the last line went into the room kept for it"
-            ) from error
+            message = f"{FILE}: {error.strerror}; the last line went into the room kept for it"
+            raise DiskFull(message) from error
         finally:
             if self.file.exists():
                 self.records = list(read(self.file))
@@ -174,7 +173,6 @@ def read(file: Path) -> Iterator[Record]:
         except ValueError:
             record = None
         if not isinstance(record, dict) or record.get("schema") != SCHEMA:
-            raise ValueError(
-                f"hardware_day: line {number} of {file.name} must be a record, got {line[:60]!r}"
-            )
+            message = f"hardware_day: line {number} of {file.name} must be a record, got {line[:60]!r}"
+            raise ValueError(message)
         yield record

@@ -246,9 +246,8 @@ def check(
         if x.dtype != query.dtype:
             checks.fail(OP, name, f"be {query.dtype} as the query", x.dtype)
         if x.ndim != 4 or x.shape[0] != batch or x.shape[3] != head_dim or x.shape != key.shape:
-            checks.fail(
-                OP, name, f"have shape (batch={batch}, n_kv_heads, seq_len, head_dim={head_dim})", x.shape
-            )
+            rule = f"have shape (batch={batch}, n_kv_heads, seq_len, head_dim={head_dim})"
+            checks.fail(OP, name, rule, x.shape)
     if key.shape[1] < 1 or n_heads % key.shape[1]:
         checks.fail(OP, "query", f"have a multiple of n_kv_heads={key.shape[1]} heads", n_heads)
     if head_dim % 8 or not 8 <= head_dim <= 256:

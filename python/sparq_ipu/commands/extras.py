@@ -37,9 +37,8 @@ def needed(op: str, is_command: bool = False) -> Iterator[None]:
             name = (error.name or "").partition(".")[0]
             if name not in EXTRAS:
                 raise
-            raise PackageMissing(
-                f"{op}: {name} must be installed, got {error}; run: {hint(name)}", name=name
-            ) from error
+            message = f"{op}: {name} must be installed, got {error}; run: {hint(name)}"
+            raise PackageMissing(message, name=name) from error
     except PackageMissing as error:
         if not is_command:
             raise

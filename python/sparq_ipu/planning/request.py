@@ -200,9 +200,8 @@ def _settings(op: str, kernel: Kernel, head_dim: int, options: dict[str, Any]) -
 def _with_misses(op: str, request: Request, misses: object) -> Request:
     """The request with a number of misses for each KV head, in place of a rate."""
     if request.hit_rate is None:
-        checks.fail(
-            op, "misses", f"be None for kernel {request.kernel.name!r}, which has no hot rows", misses
-        )
+        rule = f"be None for kernel {request.kernel.name!r}, which has no hot rows"
+        checks.fail(op, "misses", rule, misses)
     if request.hit_rate != 0:
         checks.fail(op, "misses", "be None where hit_rate is given", misses)
     assert request.settings is not None

@@ -178,9 +178,8 @@ def _attention(
     """
     for name in ("sliding_window", "softcap", "position_bias", "s_aux"):
         if kwargs.get(name) is not None:
-            raise ValueError(
-                f"accuracy: {name} must be absent from the model's attention, got {kwargs[name]!r}"
-            )
+            message = f"accuracy: {name} must be absent from the model's attention, got {kwargs[name]!r}"
+            raise ValueError(message)
     if sparq_run is None or query.shape[0] != 1:
         raise ValueError(
             f"accuracy: {ATTENTION} must be called by Evaluator with batch 1, got batch {query.shape[0]}"

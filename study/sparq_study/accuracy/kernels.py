@@ -78,9 +78,8 @@ class KernelRun:
         """query (n_kv_heads, group_size, n, d), key and value (n_kv_heads, n, d) -> the shape of query."""
         method, shape = self.method, query.shape
         if abs(scale * shape[3] ** 0.5 - 1) > 1e-6:
-            raise ValueError(
-                f"accuracy: kernels must have a model whose scale is 1 / sqrt(head_dim), got {scale}"
-            )
+            message = f"accuracy: kernels must have a model whose scale is 1 / sqrt(head_dim), got {scale}"
+            raise ValueError(message)
         settings = sparq_ipu.SparqSettings(
             rank=method.rank,
             top_k=method.top_k,

@@ -117,9 +117,8 @@ def read_results(path: Path) -> list[dict[str, Any]]:
         lines = []
     first = lines[0] if lines else None
     if not isinstance(first, dict) or first.get("kind") != "header" or "plan" not in first:
-        raise ValueError(
-            f"accuracy: out must be a file of results (or use --force), got {path} without a header"
-        )
+        message = f"accuracy: out must be a file of results (or use --force), got {path} without a header"
+        raise ValueError(message)
     return lines
 
 

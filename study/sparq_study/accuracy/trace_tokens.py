@@ -40,9 +40,8 @@ def trace_tokens(
     told = [needle(words, city, number) for city, number in numbers.items()]
     room = before - sum(map(len, told))
     if room < 1:
-        raise ValueError(
-            f"capture: n_tokens must leave room for what is asked, got {room - 1} tokens too few"
-        )
+        message = f"capture: n_tokens must leave room for what is asked, got {room - 1} tokens too few"
+        raise ValueError(message)
     places = [DEEPEST * i / len(told) for i in range(len(told))]
     context, _ = insert(_first(words, text, room), list(zip(places, told)))
     answers: list[int] = []

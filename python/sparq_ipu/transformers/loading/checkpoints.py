@@ -68,9 +68,8 @@ def import_torch(op: str) -> tuple[Any, Any]:
         import torch
         import transformers
     except ImportError as error:
-        raise ImportError(
-            f"{op}: torch and transformers must be installed, got {error}; run: {hint('torch')}"
-        ) from error
+        message = f"{op}: torch and transformers must be installed, got {error}; run: {hint('torch')}"
+        raise ImportError(message) from error
     return torch, transformers
 
 

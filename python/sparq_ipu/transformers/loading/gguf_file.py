@@ -159,9 +159,8 @@ class GgufFile:
         """Where the next bytes begin."""
         at = self._at
         if n_bytes > len(self._data) - at:
-            self.fail(
-                self._reading, "be whole", f"{n_bytes} bytes of which the file has {len(self._data) - at}"
-            )
+            rule = f"{n_bytes} bytes of which the file has {len(self._data) - at}"
+            self.fail(self._reading, "be whole", rule)
         self._at = at + n_bytes
         return at
 

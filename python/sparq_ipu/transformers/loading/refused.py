@@ -33,6 +33,5 @@ def refused(what: str) -> Iterator[None]:
         text = " ".join(str(error).split())
         if len(text) > _MOST_CHARACTERS:
             text = text[:_MOST_CHARACTERS] + "…"
-        raise ValueError(
-            f"load_model: {what} must be readable, got {type(error).__name__}: {text}"
-        ) from error
+        message = f"load_model: {what} must be readable, got {type(error).__name__}: {text}"
+        raise ValueError(message) from error

@@ -62,9 +62,8 @@ def parse_method(text: str) -> Method:
     for part in filter(None, rest.split(",")):
         key, separator, value = part.partition("=")
         if key not in fields or not separator:
-            raise ValueError(
-                f"parse_method: parameter of {name} must be one of {', '.join(fields)}, got {part!r}"
-            )
+            message = f"parse_method: parameter of {name} must be one of {', '.join(fields)}, got {part!r}"
+            raise ValueError(message)
         default: Any = fields[key].default
         kind = type(default)
         try:

@@ -160,9 +160,8 @@ class SparQ(Method):
 
     def _check_no_index(self) -> None:
         if self.index_bits != 16:
-            checks.fail(
-                self.name, "index_bits", "be 16, as scores are not made from a key index", self.index_bits
-            )
+            rule = "be 16, as scores are not made from a key index"
+            checks.fail(self.name, "index_bits", rule, self.index_bits)
 
     def window(self) -> int | None:
         return self.local
