@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "sparq/session.hpp"
+
 #include "context.hpp"
 #include "sparq/cache.hpp"
 #include "sparq/kernels.hpp"
-#include "sparq/session.hpp"
 #include "sparq/step_names.hpp"
 #include <map>
 #include <utility>

@@ -282,15 +282,3 @@ def test_the_caller_may_use_his_arrays_again(device: str, which: str) -> None:
         mine[which][:] = 2
     assert_same(cache.read()[0][1], a.key[1])
     assert_same(cache.read()[1][1], a.value[1])
-
-
-def test_full_cache_refuses_and_stays() -> None:
-    rng = np.random.default_rng(2)
-    a = make_attention(rng, seq_len=64, head_dim=8)
-    cache = sparq_ipu.KVCache(1, 1, 8, 64, device="emulator", n_tiles=2)
-    cache.append(a.key, a.value)
-    before = sparq_ipu.sparq_attention(a.query, cache, rank=2, top_k=9)
-    with pytest.raises(ValueError, match=r"append: length must be at most capacity=64 .* got 65"):
-        cache.append(a.key[:, :, :1], a.value[:, :, :1])
-    assert cache.lengths == 64
-    assert_same(sparq_ipu.sparq_attention(a.query, cache, rank=2, top_k=9), before)

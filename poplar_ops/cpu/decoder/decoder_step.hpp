@@ -23,8 +23,8 @@
 
 namespace sparq::cpu {
 
-// ---- a decode step of one layer, from its queries, keys and values to the output of its attention:
-// the rotary embedding, rounding to fp16, append and attention in one call
+// ---- a decode step of one layer, from its queries, keys and values to the output of its
+// attention: the rotary embedding, rounding to fp16, append and attention in one call
 
 struct Rotary {
   Float type; // of cos and sin

@@ -9,7 +9,7 @@
 // Without it GCC keeps sums in memory, or calls functions in the innermost loop.
 #define SPARQ_INLINE inline __attribute__((always_inline))
 
-// To nearest, ties to even, as ../bfloat16.hpp.
+// To nearest, ties to even, as ../floats.hpp.
 inline void storeBfloat16(std::uint16_t *to, Vec x) {
   using Numbers = std::uint16_t __attribute__((vector_size(2 * width)));
   const BitsVec bits = bitcast<BitsVec>(x);

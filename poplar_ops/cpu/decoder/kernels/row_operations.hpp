@@ -6,7 +6,7 @@
 
 #include "kernels/vectors.hpp"
 
-// As ../bfloat16.hpp, whose functions a kernel's file must not compile.
+// As ../floats.hpp, whose functions a kernel's file must not compile.
 inline float fromBfloat16(std::uint16_t bits) {
   return bitcast<float>(static_cast<unsigned>(bits) << 16);
 }

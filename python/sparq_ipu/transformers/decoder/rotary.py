@@ -57,7 +57,7 @@ class Rotary:
 
     @property
     def for_kernels(self) -> tuple[str, int, int, int, int, int, float]:
-        """As the kernels take it (poplar_ops/cpu/decoder/rotary_step.hpp); valid as long as this object."""
+        """As the kernels take it (poplar_ops/cpu/decoder/decoder_step.hpp); valid as long as this object."""
         addresses = self._cos.data_ptr(), self._sin.data_ptr()
         return _NAMES[self._cos.dtype], *addresses, self._rows, self._dim, self._n_heads, self._factor
 
