@@ -27,6 +27,7 @@ def test_a_chat(tmp_path: Path) -> None:
             assert re.fullmatch(r"\d+ tokens, [\d.]+ tokens/s; prompt \d+, \d+ cached", used)
             assert said("user") == ["w1 <b>w2</b>"] * turn and page.value("messages.length") == 2 * turn
             assert len(said("assistant")) == turn and all(said("assistant"))
+            assert page.value("scrollY > 0 && innerHeight + scrollY >= document.body.scrollHeight - 1")
         page.type("w1 " * CONTEXT, "Enter")
         page.wait("document.querySelector('.error') !== null")
         assert "at most" in said("error")[0] and page.value("messages.length") == 4

@@ -87,3 +87,5 @@ def test_what_is_wrong_is_named(client: Any, fields: dict, param: str) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
         client.responses.create(**{"input": "a", **HOW, **fields})
     assert refused.value.param == param
+    message = refused.value.body["message"]  # type: ignore[index]
+    assert not message.startswith(("messages.", "max_completion_tokens:", "response_format:")), message

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import re
 import time
 from pathlib import Path
 from typing import Any, AsyncIterator, Callable, Sequence
@@ -76,7 +77,8 @@ def create_app(
             return Response(status_code=499)  # nobody reads it
         except Invalid as invalid:
             param = kind.renamed.get(invalid.param or "", invalid.param)
-            return _error(invalid.status, str(invalid), param=param, code=invalid.code)
+            message = re.sub(rf"^{re.escape(invalid.param or '')}(?=[.:])", param or "", str(invalid))
+            return _error(invalid.status, message, param=param, code=invalid.code)
 
     async def answer(
         kind: type[CompletionRequest] | type[ChatRequest],

@@ -112,11 +112,7 @@ class Forms:
         self._known: dict[str, Form] = {}
 
     def style(self, said: ChatRequest) -> Style | None:
-        """How calls are written in the answers to a request; None: there are none.
-
-        Raises:
-            Invalid: the model's template takes no tools.
-        """
+        """How calls are written in the answers to a request; None: there are none."""
         if not said.calls:
             return None
         if self._style is None:
@@ -124,12 +120,7 @@ class Forms:
         return self._style
 
     def of(self, said: ChatRequest) -> Form | None:
-        """The form of answers to a request, which each take a copy; None: any text.
-
-        Raises:
-            Invalid: the model's template takes no tools, or a JSON schema has something that is not
-                supported.
-        """
+        """The form of answers to a request, which each take a copy; None: any text."""
         style, answer = self.style(said), said.answer_schema
         if style is None and answer is None:
             return None

@@ -52,11 +52,7 @@ class Prompts:
         self.forms = Forms(self.tokenizer, self.vocabulary, list(self.chat_stops))
 
     def of_completion(self, said: CompletionRequest) -> list[list[int]]:
-        """Tokens of each prompt.
-
-        Raises:
-            Invalid: none, or too long a one.
-        """
+        """Tokens of each prompt."""
         if not said.prompts:
             raise Invalid("prompt must not be an empty list", "prompt")
         prompts = [self._tokens(p, "prompt") if isinstance(p, str) else p for p in said.prompts]
@@ -65,7 +61,7 @@ class Prompts:
         return prompts
 
     def of_chat(self, said: ChatRequest) -> list[list[int]]:
-        """Tokens of the conversation, as the model's template has it. Raises: Invalid, as above."""
+        """Tokens of the conversation, as the model's template has it."""
         self.forms.style(said)
         kwargs = said.chat_template_kwargs or {}
         if set(kwargs) & set(inspect.signature(self.tokenizer.apply_chat_template).parameters):
@@ -81,7 +77,7 @@ class Prompts:
         return None if style is None else functools.partial(Calls, style, said.calls)
 
     def of_tokenize(self, said: TokenizeRequest) -> dict[str, Any]:
-        """The answer to POST /tokenize. Raises: Invalid, as above."""
+        """The answer to POST /tokenize."""
         if said.messages is not None:
             tokens = self._chat_tokens(said.messages)
         else:
@@ -89,7 +85,7 @@ class Prompts:
         return {"tokens": tokens, "count": len(tokens), "max_model_len": self.context}
 
     def of_detokenize(self, said: DetokenizeRequest) -> dict[str, Any]:
-        """The answer to POST /detokenize. Raises: Invalid, as above."""
+        """The answer to POST /detokenize."""
         self._check_tokens(said.tokens, "tokens")
         return {"prompt": self.tokenizer.decode(said.tokens)}
 

@@ -89,11 +89,7 @@ class _Strict(BaseModel):
 
     @classmethod
     def read(cls: Type[_Kind], body: bytes) -> _Kind:
-        """The request that a body contains.
-
-        Raises:
-            Invalid: with the field that is wrong, and nothing of what it contains.
-        """
+        """The request that a body contains. Errors name the field, and nothing of what it contains."""
         if (
             _n_containers(body) > _MOST_CONTAINERS
             and _n_containers(_STRING.sub(b"", body)) > _MOST_CONTAINERS
@@ -345,11 +341,7 @@ class ChatRequest(_Sampled):
 
     @property
     def answer_schema(self) -> Optional[Dict[str, Any]]:
-        """The JSON schema of an answer; None: it is any text.
-
-        Raises:
-            Invalid: what is none.
-        """
+        """The JSON schema of an answer; None: it is any text."""
         form = {"type": "text"} if self.response_format is None else self.response_format
         kind = form.get("type") if isinstance(form, dict) else None
         if kind == "text":

@@ -48,11 +48,7 @@ def _text_of(schema: Any, root: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def rules_of(at: int, schema: dict[str, Any]) -> list[str]:
-    """Rules of llguidance for the arguments of call `at`.
-
-    Raises:
-        Invalid: the schema has something that parameters can not keep.
-    """
+    """Rules of llguidance for the arguments of call `at`; schemas that parameters cannot keep are refused."""
     other = sorted(set(schema) - _OF_OBJECTS - _ABOUT)
     named = schema.get("properties", {})
     required = set(schema.get("required", ()))
