@@ -45,7 +45,7 @@ from lib.origin import origin
 from sparq_ipu import KVCache
 from sparq_ipu.attention import attention
 from sparq_ipu.backends import cpu
-from sparq_reference import CacheSpec, exact, transfers
+from sparq_reference import CacheSpec, exact, row_codes, transfers
 from sparq_reference.checks import INDEX_BITS
 
 _cpu: Any = importlib.import_module("sparq_ipu._cpu")
@@ -110,9 +110,9 @@ def command_line() -> CommandLine:
         "  SPARQ_CPU_ISA=avx2 python bench/cpu_sparq.py --threads 1 --kernels ours\n"
         "A busy machine shows in the spread (MAD); best times are in the JSON lines (seconds_min).\n"
         "Exit status: 0 ok, 1 a result differs, 2 bad usage.",
-        without=("row_bits", "index_components"),  # rows are kept in 16 bits here
-        many=("capacity", "index_bits"),
-        defaults={"index_bits": INDEX_BITS},
+        without=("index_components",),
+        many=("capacity", "index_bits", "row_bits"),
+        defaults={"index_bits": INDEX_BITS, "row_bits": [16]},
     )
     add = cli.run.add_argument
     text = "ours alone, or with those of PyTorch [all]"
@@ -126,15 +126,16 @@ def command_line() -> CommandLine:
 
 
 def parse(cli: CommandLine, argv: list[str] | None) -> argparse.Namespace:
-    """The arguments, checked; `workloads`: for each length, one for each key index."""
+    """The arguments, checked; `workloads`: for each length, one for each key index and bits of rows."""
     a = cli.parse(argv)
     cli.at_least(a, threads=1)
     if a.threads is None:
         a.threads = _cpu.default_threads()
     a.index_bits = list(dict.fromkeys(a.index_bits or INDEX_BITS))
+    a.row_bits = sorted(set(a.row_bits or [16]), reverse=True)
     workloads = cli.workloads(a, takes_settings=True)
-    n = len(workloads) // len(dict.fromkeys(w.seq_len for w in workloads))  # its index is a workload's last
-    a.workloads = [workloads[i : i + n] for i in range(0, len(workloads), n)]
+    lengths = dict.fromkeys(w.seq_len for w in workloads)
+    a.workloads = [[w for w in workloads if w.seq_len == length] for length in lengths]
     check_output(cli.parser, "--plot", a.plot)
     if a.plot:
         try:
@@ -153,16 +154,18 @@ def isa_in_use() -> str:
 def needed_bytes(workload: Workload) -> int:
     """Bytes of the cache that attention must read."""
     spec, settings, seq_len = workload.spec, workload.settings, workload.seq_len
+    of_row = transfers.row_bytes(spec.head_dim, spec.row_bits)
     if settings is None or settings.top_k >= seq_len:
-        return spec.n_tasks * 2 * 2 * seq_len * spec.head_dim
+        return spec.n_tasks * seq_len * of_row
     index = transfers.index_bytes(seq_len, settings.rank, spec.index_bits)
-    return spec.n_tasks * (index + 2 * 2 * settings.top_k * spec.head_dim)
+    return spec.n_tasks * (index + settings.top_k * of_row)
 
 
 def our_name(function: str, workload: Workload) -> str:
-    """Of a row: "dense", "sparq", "sparq-int4"."""
+    """Of a row: "dense", "sparq", "sparq-int4", "dense-rows8"."""
     bits = workload.spec.index_bits
-    return function if workload.settings is None or bits == 16 else f"{function}-int{bits}"
+    name = function if workload.settings is None or bits == 16 else f"{function}-int{bits}"
+    return name if workload.spec.row_bits == 16 else f"{name}-rows8"
 
 
 def our_kernels(
@@ -188,17 +191,19 @@ def our_kernels(
 
     timed = []
     for function, kernel in FUNCTIONS.items():
-        different = list(zip(workloads, caches))
-        for whole, cache in different[:1] if kernel.is_dense else different:
-            workload = whole.on(kernel)
+        for whole, cache in zip(workloads, caches):
+            workload, rows = whole.on(kernel), whole.spec.row_bits
+            workload = dataclasses.replace(workload, spec=dataclasses.replace(workload.spec, row_bits=rows))
             name = our_name(function, workload)
+            if name in (done.name for done in timed):  # dense attention reads no index
+                continue
 
             def run(i: int, settings: Any = workload.settings, cache: KVCache = cache) -> np.ndarray:
                 return attention(queries[i % N_QUERIES], cache, settings)
 
             if a.check:
                 progress.step(f"S={workload.seq_len}: check {name} against the reference")
-                held = inputs.key, inputs.value
+                held = (row_codes.round_rows(x, rows) for x in (inputs.key, inputs.value))
                 expected = exact.attention(queries[0], *held, workload.settings, workload.spec)
                 progress.step(None)
                 if not np.array_equal(run(0).view(np.uint16), expected.view(np.uint16)):
@@ -249,7 +254,8 @@ def torch_sparq(
 
 def plain_index(workload: Workload) -> Workload:
     """The same with keys as they are."""
-    return dataclasses.replace(workload, spec=dataclasses.replace(workload.spec, index_bits=16))
+    spec = dataclasses.replace(workload.spec, index_bits=16, row_bits=16)
+    return dataclasses.replace(workload, spec=spec)
 
 
 def torch_functions(
@@ -302,7 +308,7 @@ def torch_kernels(
     # SparQ in PyTorch reads keys as they are; without such a run of ours, it is compared with the first.
     run_of = {timed.name: timed for timed in ours}
     sparq = run_of.get(SPARQ) or next(timed for timed in ours if timed.workload.settings)
-    ours_of = {DENSE: run_of[DENSE], SPARQ: sparq}
+    ours_of = {DENSE: next(timed for timed in ours if timed.workload.settings is None), SPARQ: sparq}
     timed = []
     for dtype, item in DTYPE_BYTES.items():
         progress.step(f"S={workload.seq_len}: prepare PyTorch in {dtype}")
@@ -338,7 +344,7 @@ def measure(a: argparse.Namespace, kernels: list[Timed], seq_len: int, progress:
 
 
 def rows_of(a: argparse.Namespace, workloads: list[Workload], progress: Progress) -> list[Row]:
-    """Check and time everything at one length; `workloads` differ in their key index."""
+    """Check and time everything at one length; `workloads` differ in bits of the key index and of rows."""
     workload = workloads[0]
     progress.step(f"S={workload.seq_len}: make inputs")
     inputs = random_inputs(workload.spec, workload.n_heads, a.seed)
@@ -388,7 +394,8 @@ def rows_of(a: argparse.Namespace, workloads: list[Workload], progress: Progress
             # relative to that of the plain sum, in proportion to the bytes of the kernel
             ratio_to_stream=middle / median[floor.name] * scale,
             min_ratio_to_stream=best[kernel.name] / best[floor.name] * scale,
-            speedup_vs_dense=median[DENSE] / middle,
+            speedup_vs_dense=next(median[name] for name in (DENSE, f"{DENSE}-rows8") if name in median)
+            / middle,
             speedup_vs_fastest_torch_dense=min(torch_dense) / middle if torch_dense else None,
             max_abs_difference=kernel.max_abs_difference,
         )

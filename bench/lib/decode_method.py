@@ -112,9 +112,7 @@ class Method:
         total = 0
         for layer in self.cache.layers:
             if self.name in OURS:
-                spec, backend = layer.cache.spec, layer.cache.one_layer("bench")
-                rows = 2 * 2 * spec.n_tasks * spec.capacity * spec.head_dim
-                total += rows + backend.key_index_bytes
+                total += layer.cache.one_layer("bench").n_bytes
             else:
                 total += sum(x.numel() * x.element_size() for x in (layer.keys, layer.values))
         return total

@@ -19,7 +19,7 @@ namespace sparq {
 // Components that share a scale.
 constexpr unsigned rowGroup = 16;
 constexpr float codeLimit = 127.0f;
-constexpr unsigned codeOffset = 128;
+constexpr unsigned rowCodeOffset = 128;
 
 // Scales of a key, an even number so that they are whole words; and halves of a row.
 constexpr unsigned nRowScales(unsigned headDim) {

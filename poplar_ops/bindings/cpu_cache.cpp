@@ -284,6 +284,7 @@ void bindCache(py::module_ &m) {
       .def_property_readonly(
           "key_index_bytes",
           [](const KVCache &cache) { return cache.nPairs() * cache.keyIndex.pairBytes(); })
+      .def_property_readonly("row_bytes", &KVCache::bytesOfRows)
       .def("rows", &KVCache::rowsOf, "index"_a)
       .def("append", &append, "key"_a, "value"_a, "lengths"_a = py::none(), "check"_a = py::none(),
            "check_finite"_a = false)

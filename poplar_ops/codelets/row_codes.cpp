@@ -16,7 +16,7 @@ static inline Quad decodeFour(unsigned word, float scale) {
   const unsigned words[2] = {(word & bytes) | of1024, ((word >> 8) & bytes) | of1024};
   alignas(8) half numbers[quadSize];
   __builtin_memcpy(numbers, words, sizeof(numbers));
-  return (load<Quad>(numbers) - (1024.0f + codeOffset)) * scale;
+  return (load<Quad>(numbers) - (1024.0f + rowCodeOffset)) * scale;
 }
 
 // The scale of a group.
@@ -77,7 +77,7 @@ private:
     for (unsigned c = 0; c != nComponents; c += quadSize) {
       const Quad code = rowCode(load<Quad>(&numbers[at + c]), inverse);
       store(&rounded[at + c], code * scale);
-      const QuadBits bits = bitcast<QuadBits>(code + (integerShift + codeOffset));
+      const QuadBits bits = bitcast<QuadBits>(code + (integerShift + rowCodeOffset));
       unsigned word = 0;
       for (unsigned i = 0; i != quadSize; ++i)
         word |= (bits[i] & 0xFFu) << codeShift(i);

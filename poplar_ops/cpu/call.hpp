@@ -79,8 +79,8 @@ private:
     KVCache::Pair seen = cache.pair(number);
     seen.length -= back;
     if (!settings && window && seen.length > window) { // dense attention reads rows alone
-      seen.keyRows += (seen.length - window) * cache.headDim;
-      seen.valueRows += (seen.length - window) * cache.headDim;
+      seen.keyRows += (seen.length - window) * cache.rowBytes;
+      seen.valueRows += (seen.length - window) * cache.rowBytes;
       seen.length = window;
     }
     return seen;

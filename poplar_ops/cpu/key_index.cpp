@@ -79,15 +79,11 @@ KeyIndex::KeyIndex(const CacheSpec &spec, const Kernels &kernelsIn)
       cellMemory(product({spec.nTasks(), cellBytes})) {}
 
 void KeyIndex::append(std::size_t at, const Half *rows, std::size_t begin, std::size_t end) const {
-  if (!quantised) {
-    writeColumns(rows, headDim, nComponents, columns(at), columnStride, begin, end);
-    return;
-  }
   const std::size_t block = begin / blockSize, start = block * blockSize;
-  if (end == start + blockSize)
-    kernels.quantiseBlock({rows + start * headDim, headDim, cells(at), block});
+  if (quantised && end == start + blockSize)
+    kernels.quantiseBlock({rows, headDim, cells(at), block});
   else
-    writeColumns(rows + start * headDim, headDim, nComponents, columns(at), columnStride,
+    writeColumns(rows, headDim, nComponents, columns(at) + (quantised ? 0 : start), columnStride,
                  begin - start, end - start);
 }
 

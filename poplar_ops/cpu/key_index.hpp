@@ -34,9 +34,9 @@ public:
     return {cellMemory.as<unsigned char>() + at * cellBytes, bits, nComponents, blocks};
   }
 
-  // Rows [begin, end) of K (capacity, headDim) are new. Whoever calls keeps pieces small, so that
-  // the rows still are in the processor's caches; a piece does not cross a multiple of 64 if the
-  // index is quantised.
+  // Positions [begin, end) are new; `rows` (, headDim) are the keys of their block of 64. Whoever
+  // calls keeps pieces small, so that the rows still are in the processor's caches. A piece does
+  // not cross a multiple of 64; one that fills a block of a quantised index needs all its rows.
   void append(std::size_t at, const Half *rows, std::size_t begin, std::size_t end) const;
   // Pair `to` becomes what pair `from` is, with `length` positions.
   void copy(std::size_t from, std::size_t to, std::size_t length) const;

@@ -2,7 +2,7 @@
 #include "kv_cache.hpp"
 
 #include "arith/arith.hpp"
-#include "arith/row_groups.hpp"
+#include "arith/row_codes.hpp"
 #include "attention.hpp"
 #include "dispatch.hpp"
 #include "key_index.hpp"
@@ -48,9 +48,9 @@ void copyRow(Half *to, const char *from, std::ptrdiff_t stride, std::size_t n) {
 
 } // namespace
 
-KVCache::Shared::Shared(const CacheSpec &spec, const Kernels &kernels)
-    : keyRows(product({spec.batch, spec.nKvHeads, spec.capacity, spec.headDim, sizeof(Half)})),
-      valueRows(product({spec.batch, spec.nKvHeads, spec.capacity, spec.headDim, sizeof(Half)})),
+KVCache::Shared::Shared(const CacheSpec &spec, std::size_t rowBytes, const Kernels &kernels)
+    : keyRows(product({spec.batch, spec.nKvHeads, spec.capacity, rowBytes}) + 64), // see row_codes
+      valueRows(product({spec.batch, spec.nKvHeads, spec.capacity, rowBytes}) + 64),
       keyIndex(spec, kernels), nBlocks(spec.capacity / blockSize + 1),
       valueSums(product({spec.batch, spec.nKvHeads, spec.headDim, sizeof(float)})),
       blockSums(product({spec.batch, spec.nKvHeads, nBlocks, spec.headDim, sizeof(float)})),
@@ -58,15 +58,17 @@ KVCache::Shared::Shared(const CacheSpec &spec, const Kernels &kernels)
 
 KVCache::KVCache(const CacheSpec &specIn, std::int64_t threads, const std::string &isa)
     : spec(checked(specIn)), batch(spec.batch), nKvHeads(spec.nKvHeads), headDim(spec.headDim),
-      capacity(spec.capacity), nThreads(checkedThreads("KVCache", threads)),
-      kernels(kernelsNamed("KVCache", isa)), shared(std::make_shared<Shared>(spec, kernels)),
-      rows(everyOne(batch)), keyIndex(shared->keyIndex) {}
+      capacity(spec.capacity),
+      rowBytes(spec.rowBits == 8 ? codedRow(spec.headDim) : headDim * sizeof(Half)),
+      nThreads(checkedThreads("KVCache", threads)), kernels(kernelsNamed("KVCache", isa)),
+      shared(std::make_shared<Shared>(spec, rowBytes, kernels)), rows(everyOne(batch)),
+      keyIndex(shared->keyIndex) {}
 
 KVCache::KVCache(const KVCache &whole, std::vector<std::size_t> rowsIn)
     : spec(withBatch(whole.spec, rowsIn.size())), batch(spec.batch), nKvHeads(spec.nKvHeads),
-      headDim(spec.headDim), capacity(spec.capacity), nThreads(whole.nThreads),
-      kernels(whole.kernels), shared(whole.shared), rows(std::move(rowsIn)),
-      keyIndex(shared->keyIndex) {}
+      headDim(spec.headDim), capacity(spec.capacity), rowBytes(whole.rowBytes),
+      nThreads(whole.nThreads), kernels(whole.kernels), shared(whole.shared),
+      rows(std::move(rowsIn)), keyIndex(shared->keyIndex) {}
 
 CacheSpec KVCache::withBatch(CacheSpec spec, std::size_t batch) {
   spec.batch = static_cast<unsigned>(batch);
@@ -90,8 +92,8 @@ std::unique_ptr<KVCache> KVCache::rowsOf(const std::vector<std::int64_t> &index)
 
 KVCache::Pair KVCache::pair(std::size_t index) const {
   const std::size_t b = index / nKvHeads, at = bankOf(b) * nKvHeads + index % nKvHeads;
-  return {shared->keyRows.as<Half>() + at * capacity * headDim,
-          shared->valueRows.as<Half>() + at * capacity * headDim,
+  return {shared->keyRows.as<unsigned char>() + at * capacity * rowBytes,
+          shared->valueRows.as<unsigned char>() + at * capacity * rowBytes,
           keyIndex.columns(at),
           keyIndex.cells(at),
           shared->valueSums.as<float>() + at * headDim,
@@ -108,9 +110,21 @@ std::vector<std::int64_t> KVCache::lengths() const {
   return result;
 }
 
+// Rows [begin, end) of one block of 64: the fp16 rows of this block, the others of which are
+// undefined where rows have 8 bits. `work` (64, headDim) is for these.
+const Half *KVCache::halfRows(const unsigned char *rows, std::size_t begin, std::size_t end,
+                              Half *work) const {
+  const std::size_t start = begin / blockSize * blockSize;
+  if (spec.rowBits == 16)
+    return reinterpret_cast<const Half *>(rows) + start * headDim;
+  kernels.decodeRows(rows + begin * rowBytes, end - begin, spec.headDim,
+                     work + (begin - start) * headDim);
+  return work;
+}
+
 void KVCache::appendTo(const Pair &pair, const char *key, const char *value,
-                       const Tokens &keyTokens, const Tokens &valueTokens,
-                       std::size_t count) const {
+                       const Tokens &keyTokens, const Tokens &valueTokens, std::size_t count,
+                       Half *work) const {
   const std::size_t begin = pair.length, end = begin + count;
   const std::size_t piece = keyIndex.quantised ? blockSize : linePositions;
   for (std::size_t done = begin; done < end;) {
@@ -119,19 +133,23 @@ void KVCache::appendTo(const Pair &pair, const char *key, const char *value,
     if (done % blockSize == 0)
       std::memcpy(pair.blockSums + done / blockSize * headDim, pair.valueSum,
                   headDim * sizeof(float));
-    for (std::size_t p = done; p < stop; ++p) {
-      const auto token = static_cast<std::ptrdiff_t>(p - begin);
-      copyRow(pair.keyRows + p * headDim, key + token * keyTokens.stride[2], keyTokens.stride[3],
-              headDim);
-      copyRow(pair.valueRows + p * headDim, value + token * valueTokens.stride[2],
-              valueTokens.stride[3], headDim);
+    const std::size_t start = done / blockSize * blockSize;
+    const auto put = [&](const char *from, const Tokens &tokens, unsigned char *rows) {
+      unsigned char *const to = rows + done * rowBytes;
+      Half *const half = spec.rowBits == 8 ? work : reinterpret_cast<Half *>(to);
+      for (std::size_t p = done; p < stop; ++p)
+        copyRow(half + (p - done) * headDim,
+                from + static_cast<std::ptrdiff_t>(p - begin) * tokens.stride[2], tokens.stride[3],
+                headDim);
       if (spec.rowBits == 8)
-        for (Half *const row : {pair.keyRows + p * headDim, pair.valueRows + p * headDim})
-          roundRow(row, headDim, row);
-    }
-    keyIndex.append(pair.at, pair.keyRows, done, stop);
-    kernels.addRows(pair.valueRows + done * headDim, stop - done, static_cast<unsigned>(headDim),
-                    pair.valueSum);
+        kernels.encodeRows(half, stop - done, spec.headDim, to);
+    };
+    put(key, keyTokens, pair.keyRows);
+    put(value, valueTokens, pair.valueRows);
+    const bool fills = keyIndex.quantised && stop == start + blockSize;
+    keyIndex.append(pair.at, halfRows(pair.keyRows, fills ? start : done, stop, work), done, stop);
+    kernels.addRows(halfRows(pair.valueRows, done, stop, work) + (done - start) * headDim,
+                    stop - done, spec.headDim, pair.valueSum);
     done = stop;
   }
 }
@@ -152,19 +170,21 @@ void KVCache::append(const Tokens &key, const Tokens &value, std::int64_t nToken
            " more), got " + std::to_string(held + count));
     total += count;
   }
+  const bool alone = total * nKvHeads * headDim < parallelWork;
+  PoolLease pool(alone ? 1 : nThreads);
+  const std::size_t halfBlock = spec.rowBits == 8 ? blockSize * headDim : 0;
+  auto *const half =
+      reinterpret_cast<Half *>(pool->scratch(pool->nThreads() * halfBlock * sizeof(Half)));
   std::atomic<std::size_t> next{0};
-  const auto work = [&](unsigned) {
+  pool->run([&](unsigned thread) {
     for (std::size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < nPairs();) {
       const auto b = static_cast<std::ptrdiff_t>(i / nKvHeads);
       const auto kv = static_cast<std::ptrdiff_t>(i % nKvHeads);
       appendTo(pair(i), key.data + b * key.stride[0] + kv * key.stride[1],
                value.data + b * value.stride[0] + kv * value.stride[1], key, value,
-               static_cast<std::size_t>(counts[b]));
+               static_cast<std::size_t>(counts[b]), half + thread * halfBlock);
     }
-  };
-  const bool alone = total * nKvHeads * headDim < parallelWork;
-  PoolLease pool(alone ? 1 : nThreads);
-  pool->run(work);
+  });
   for (std::size_t b = 0; b < batch; ++b)
     nHeld(b) += static_cast<std::size_t>(counts[b]);
 }
@@ -179,7 +199,11 @@ void KVCache::read(Half *key, Half *value, std::int64_t start, std::int64_t nTok
       const std::size_t held = from.length > first ? std::min(from.length - first, n) : 0;
       for (const auto &part : {std::make_pair(key, from.keyRows), {value, from.valueRows}}) {
         Half *const to = part.first + i * n * headDim;
-        std::memcpy(to, part.second + first * headDim, held * headDim * sizeof(Half));
+        const unsigned char *const rows = part.second + first * rowBytes;
+        if (spec.rowBits == 8)
+          kernels.decodeRows(rows, held, spec.headDim, to);
+        else
+          std::memcpy(to, rows, held * rowBytes);
         std::memset(to + held * headDim, 0, (n - held) * headDim * sizeof(Half));
       }
     }
@@ -197,6 +221,7 @@ void KVCache::truncate(const std::int64_t *lengths) {
            std::to_string(b) + " holds " + std::to_string(held) + "), got " +
            std::to_string(lengths[b]));
   }
+  std::vector<Half> work(spec.rowBits == 8 ? blockSize * headDim : 0);
   for (std::size_t i = 0; i < nPairs(); ++i) {
     const Pair at = pair(i);
     const auto length = static_cast<std::size_t>(lengths[i / nKvHeads]);
@@ -204,10 +229,10 @@ void KVCache::truncate(const std::int64_t *lengths) {
       continue;
     const std::size_t block = length / blockSize, begin = block * blockSize;
     std::memcpy(at.valueSum, at.blockSums + block * headDim, headDim * sizeof(float));
-    kernels.addRows(at.valueRows + begin * headDim, length - begin, static_cast<unsigned>(headDim),
-                    at.valueSum);
-    if (keyIndex.quantised && begin < length && at.length / blockSize != block)
-      keyIndex.append(at.at, at.keyRows, begin, length); // an open block again
+    kernels.addRows(halfRows(at.valueRows, begin, length, work.data()), length - begin,
+                    spec.headDim, at.valueSum);
+    if (keyIndex.quantised && begin < length && at.length / blockSize != block) // open again
+      keyIndex.append(at.at, halfRows(at.keyRows, begin, length, work.data()), begin, length);
   }
   for (std::size_t b = 0; b < batch; ++b) {
     nHeld(b) = static_cast<std::size_t>(lengths[b]);
@@ -277,11 +302,9 @@ void KVCache::reorder(const std::int64_t *index) {
       const Copy &copy = copies[i / nKvHeads];
       const std::size_t from = copy.from * nKvHeads + i % nKvHeads;
       const std::size_t to = copy.to * nKvHeads + i % nKvHeads, n = shared->nHeld[copy.from];
-      const std::size_t rows = capacity * headDim;
-      std::memcpy(shared->keyRows.as<Half>() + to * rows, shared->keyRows.as<Half>() + from * rows,
-                  n * headDim * sizeof(Half));
-      std::memcpy(shared->valueRows.as<Half>() + to * rows,
-                  shared->valueRows.as<Half>() + from * rows, n * headDim * sizeof(Half));
+      for (const Buffer *held : {&shared->keyRows, &shared->valueRows})
+        std::memcpy(held->as<unsigned char>() + to * capacity * rowBytes,
+                    held->as<unsigned char>() + from * capacity * rowBytes, n * rowBytes);
       keyIndex.copy(from, to, n);
       std::memcpy(shared->valueSums.as<float>() + to * headDim,
                   shared->valueSums.as<float>() + from * headDim, headDim * sizeof(float));
@@ -344,7 +367,7 @@ void KVCache::attendPrompt(Prompt prompt, std::vector<PromptText> texts) const {
     fail("prompt_attention: rows must have batch=" + std::to_string(batch) + " entries, got " +
          std::to_string(texts.size()));
   std::shared_lock<std::shared_mutex> lock(shared->access);
-  const auto row = static_cast<std::ptrdiff_t>(headDim * sizeof(Half));
+  const auto row = static_cast<std::ptrdiff_t>(rowBytes);
   const std::ptrdiff_t head = row * static_cast<std::ptrdiff_t>(capacity);
   for (std::size_t b = 0; b < batch; ++b) {
     const Pair first = pair(b * nKvHeads);
@@ -353,6 +376,7 @@ void KVCache::attendPrompt(Prompt prompt, std::vector<PromptText> texts) const {
     texts[b].nKeys = nHeld(b);
   }
   prompt.keyType = Float::float16;
+  prompt.keysCoded = spec.rowBits == 8;
   prompt.nKvHeads = nKvHeads;
   prompt.headDim = headDim;
   sparq::cpu::attendPrompt(prompt, texts, kernels, nThreads);

@@ -91,26 +91,30 @@ public:
 
   const CacheSpec spec;
   const std::size_t batch, nKvHeads, headDim, capacity; // of `spec`, as sizes
+  const std::size_t rowBytes;                           // of a key or a value
   const unsigned nThreads;
   const Kernels &kernels;
 
   // One batch element and KV head; pairs count b * nKvHeads + kv.
   struct Pair {
-    Half *keyRows, *valueRows; // (capacity, headDim)
-    Half *keyColumns;          // (headDim, keyIndex.columnStride), see KeyIndex
-    KeyCells cells;            // of a quantised index
-    float *valueSum;           // (headDim,)
-    float *blockSums;          // (blocks, headDim): that sum before each block of 64 positions
-    std::size_t at;            // number of the pair in memory
+    unsigned char *keyRows, *valueRows; // (capacity, rowBytes): see Rows
+    Half *keyColumns;                   // (headDim, keyIndex.columnStride), see KeyIndex
+    KeyCells cells;                     // of a quantised index
+    float *valueSum;                    // (headDim,)
+    float *blockSums; // (blocks, headDim): that sum before each block of 64 positions
+    std::size_t at;   // number of the pair in memory
     std::size_t length;
   };
   Pair pair(std::size_t index) const;
   std::size_t nPairs() const { return batch * nKvHeads; }
+  std::size_t bytesOfRows() const { return 2 * nPairs() * capacity * rowBytes; }
   std::size_t bankOf(std::size_t b) const { return shared->bank[rows[b]]; } // where its memory is
 
 private:
   void appendTo(const Pair &pair, const char *key, const char *value, const Tokens &keyTokens,
-                const Tokens &valueTokens, std::size_t count) const;
+                const Tokens &valueTokens, std::size_t count, Half *work) const;
+  const Half *halfRows(const unsigned char *rows, std::size_t begin, std::size_t end,
+                       Half *work) const;
   void checkNotEmpty(const char *op) const;
   void checkTokens(const char *op, std::size_t nTokens) const;
   void checkWindow(const char *op, std::int64_t nHeads, const WindowSettings &settings) const;
@@ -119,7 +123,7 @@ private:
 
   // What a cache and those of its rows have in common.
   struct Shared {
-    Shared(const CacheSpec &spec, const Kernels &kernels);
+    Shared(const CacheSpec &spec, std::size_t rowBytes, const Kernels &kernels);
     Buffer keyRows, valueRows;
     const KeyIndex keyIndex;
     const std::size_t nBlocks; // begun ones that the capacity has room for

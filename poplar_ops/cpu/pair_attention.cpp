@@ -37,15 +37,15 @@ PairAttention::PairAttention(const Call &callIn, std::size_t indexIn, const Pair
 
 void PairAttention::dense() {
   const std::size_t begin = first * blockSize, end = std::min(last * blockSize, length);
+  float *const work = s.rows ? s.rows + team.member * (blockSize * d + 16) : nullptr;
   RowScores rowScores{};
-  rowScores.key = {pair.keyRows, d, nullptr, begin, end - begin};
+  rowScores.key = {pair.keyRows, d, nullptr, begin, end - begin, readAhead, work};
   rowScores.query = query.query;
   rowScores.groupSize = g;
   rowScores.scale = scale;
   rowScores.scores = scores + begin;
   rowScores.scoreStride = s.stride;
   rowScores.maximum = s.maxima + team.member * g;
-  rowScores.key.ahead = readAhead;
   kernels.rowScores(rowScores);
   team.barrier();
   softmaxOfAll();
@@ -54,7 +54,7 @@ void PairAttention::dense() {
   if (alone)
     std::memset(s.sum, 0, g * d * sizeof(float));
   WeightedValues sum{};
-  sum.value = {pair.valueRows, d, nullptr, begin, end - begin, readAhead};
+  sum.value = {pair.valueRows, d, nullptr, begin, end - begin, readAhead, work};
   sum.weights = scores + begin;
   sum.weightStride = s.stride;
   sum.groupSize = g;
@@ -265,10 +265,10 @@ void PairAttention::shareOfWeights(std::size_t count, const float *weightSum) {
 void PairAttention::finish() {
   if (team.member == 0) {
     // The rows are anywhere in memory: ask for all of them now.
-    for (const Half *rows : {pair.keyRows, pair.valueRows})
+    for (const unsigned char *rows : {pair.keyRows, pair.valueRows})
       fetchLevel() == 1 ? fetchRows<1>(rows) : fetchRows<2>(rows);
-    const ListAttention list{s.positions, nSelected,       s.listScores, s.listStride,
-                             s.maxima,    s.listBlockSums, s.sums,       s.sum};
+    const ListAttention list{s.positions,     nSelected, s.listScores, s.listStride, s.maxima,
+                             s.listBlockSums, s.sums,    s.sum,        s.rows};
     list.attend(call, pair, query.query);
     for (unsigned h = 0; h < g; ++h)
       writeOutput(call, index, h, s.sum + h * d, s.sums[h],
@@ -278,10 +278,14 @@ void PairAttention::finish() {
 }
 
 // Into the cache of that level.
-template <unsigned level> void PairAttention::fetchRows(const Half *rows) const {
-  for (std::size_t i = 0; i < nSelected; ++i)
-    for (unsigned c = 0; c < d; c += 32)
-      fetchLine<level>(rows + s.positions[i] * std::size_t(d) + c);
+template <unsigned level> void PairAttention::fetchRows(const unsigned char *rows) const {
+  for (std::size_t i = 0; i < nSelected; ++i) {
+    const unsigned char *const row = rows + s.positions[i] * cache.rowBytes;
+    for (std::size_t c = 0; c < cache.rowBytes; c += 64)
+      fetchLine<level>(row + c);
+    if (cache.rowBytes % 64) // it may end in a line more
+      fetchLine<level>(row + cache.rowBytes - 1);
+  }
 }
 
 SoftmaxWeights PairAttention::softmaxOf(unsigned h, std::int32_t *blockMaxima) const {

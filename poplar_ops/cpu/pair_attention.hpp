@@ -40,7 +40,7 @@ private:
                   std::size_t nBest);
   void mergeBest(const Merit &merit, std::size_t nBest);
   void shareOfWeights(std::size_t count, const float *weightSum);
-  template <unsigned level> void fetchRows(const Half *rows) const;
+  template <unsigned level> void fetchRows(const unsigned char *rows) const;
   SoftmaxWeights softmaxOf(unsigned h, std::int32_t *blockMaxima) const;
   void softmaxOfAll() const;
   float maximum(unsigned h) const;

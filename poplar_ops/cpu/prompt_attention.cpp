@@ -163,8 +163,16 @@ void attendPrompt(const Prompt &p, const std::vector<PromptText> &texts, const K
     const std::size_t count = std::min<std::size_t>(blockSize, text.nKeys - begin);
     float *const keys = own.rows, *const values = own.rows + blockSize * width;
     for (const auto &[rows, to] : {std::pair(&text.key, keys), std::pair(&text.value, values)}) {
-      widenRows(kernels, p.keyType, at(*rows, unit.kvHead, begin), rows->token, p.headDim, count,
-                width, to);
+      const char *from = at(*rows, unit.kvHead, begin);
+      std::ptrdiff_t stride = rows->token;
+      if (p.keysCoded) {
+        auto *const half = reinterpret_cast<Half *>(own.integers);
+        kernels.decodeRows(reinterpret_cast<const unsigned char *>(from), count,
+                           static_cast<unsigned>(p.headDim), half);
+        from = reinterpret_cast<const char *>(half);
+        stride = static_cast<std::ptrdiff_t>(p.headDim * sizeof(Half));
+      }
+      widenRows(kernels, p.keyType, from, stride, p.headDim, count, width, to);
       std::fill(to + count * width, to + blockSize * width, 0.0f);
     }
     const std::size_t first = (unit.firstBlock + block) * blockSize;

@@ -35,6 +35,7 @@ struct Prompt {
   float scale;
   std::size_t window; // most recent positions that a row sees; 0: all
   float below; // blocks whose scores are all this far below do not matter (E16); 0: all matter
+  bool keysCoded = false; // keys and values are rows of 8 bits
 };
 
 // Throws Error for sizes that do not fit.

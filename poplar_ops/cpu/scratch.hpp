@@ -20,6 +20,8 @@ struct Scratch {
     maxima = carve.take<float>(g * teamSize);
     sums = carve.take<float>(2 * g * teamSize);
     nBlocks = blocks;
+    if (call.cache.spec.rowBits == 8)
+      rows = carve.take<float>((blockSize * d + 16) * teamSize);
     if (teamSize > 1)
       partialSums = carve.take<float>(blocks * g * d);
     if (!call.settings)
@@ -53,6 +55,7 @@ struct Scratch {
   float *blockSums; // (g, nBlocks) of weights
   float *maxima;    // (team, g)
   float *sums;      // (team, 2, g) sums of weights and their inverses: each member has its own copy
+  float *rows = nullptr;        // (team, 64, headDim), decoded ones of 8 bits
   float *partialSums = nullptr; // (blocks, g, headDim), of a team
   // Of a quantised key index, for each member of a team: see IndexScores.
   float *openMaxima = nullptr;               // (team, g) of the open block

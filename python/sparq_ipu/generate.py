@@ -313,7 +313,6 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.generat
         checkpoint.set_waiting(arguments.dtype, arguments.weights)
         gc.disable()  # looking for garbage in what PyTorch makes when it is imported takes 0.6 s
         torch, _ = import_torch("generate")
-        from sparq_ipu.transformers import enable_dense
         from sparq_ipu.transformers.cache.options import host_device, is_stacked
         from sparq_ipu.transformers.integration import steps_of
 
@@ -333,14 +332,8 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.generat
 
         tokens_per_step = 1 + (MOST if device == "cpu" and not arguments.no_drafts else 0)
 
-        def turn_on() -> None:
-            blocks = arguments.prompt_blocks
-            if arguments.dense:
-                enable_dense(
-                    model, device=arguments.device, tokens_per_step=tokens_per_step, prompt_blocks=blocks
-                )
-            else:
-                settings.enable(model, arguments.device, tokens_per_step, blocks)
+        def turn_on(dense: bool = arguments.dense) -> None:
+            settings.enable(model, arguments, arguments.device, tokens_per_step, dense)
 
         turn_on()
         kept = kept_prefixes("generate", arguments, model)
@@ -377,7 +370,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.generat
     result = run(sys.stdout)
     print("\n\n" + _describe(result, prompt.shape[1], layers))
     if device == "cpu" and layers is not None and result.step_seconds and not arguments.compare_dense:
-        print(_beside_dense(model, result, lambda: enable_dense(model, device=arguments.device), turn_on))
+        print(_beside_dense(model, result, lambda: turn_on(dense=True), turn_on))
     print(_total(loading, result.prefill_seconds, sum(result.step_seconds)))
     print(f"settings  {'dense attention' if layers is None else in_words(layers)}")
     print(f"steps     {steps_of(model)}")
@@ -385,7 +378,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.generat
     print(f"device    {device}{slow}")
     comparison = {}
     if arguments.compare_dense:
-        enable_dense(model, device=arguments.device, tokens_per_step=tokens_per_step)
+        turn_on(dense=True)
         print("decoding again with dense attention ...", file=sys.stderr)
         comparison = _compare(
             model, tokenizer, prompt, result, run(None), turn_on, arguments.temperature is not None
@@ -408,6 +401,7 @@ def _asked(
         "model": arguments.model,
         "attention": "dense" if arguments.dense else "sparq",
         **(columns(layers) if layers else {}),
+        "row_bits": arguments.row_bits,
         "published": arguments.published,
         "temperature": arguments.temperature,
         "top_p": arguments.top_p,

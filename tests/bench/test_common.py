@@ -375,8 +375,8 @@ def test_help_names_every_shared_flag(bench: ModuleType, capsys: pytest.CaptureF
         bench.main(["--help"])
     text = capsys.readouterr().out
     assert stop.value.code == 0
-    has_not = {  # nothing on the host keeps rows in 8 bits; only an index on chip has some components
-        "cpu_sparq": ["--row-bits", "--index-components"],
+    has_not = {  # only an index on chip has some components
+        "cpu_sparq": ["--index-components"],
         "sweep": ["--index-components"],
     }.get(bench.__name__, [])
     for flag in [*(f.flag for f in common.FLAGS), "--seed", "--json"]:

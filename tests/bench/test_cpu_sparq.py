@@ -104,6 +104,31 @@ def test_some_key_indices(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--index-bits must be one of 16, 8, 4, 2, got 5" in capsys.readouterr().err
 
 
+def test_rows_of_8_bits(capsys: pytest.CaptureFixture[str]) -> None:
+    command = [
+        *SMALL.split(),
+        "--kernels",
+        "ours",
+        "--S",
+        "100",
+        "--index-bits",
+        "4",
+        "--row-bits",
+        "8",
+        "16",
+    ]
+    assert cpu_sparq.main(command) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    names = ["dense", "dense-rows8", "sparq-int4", "sparq-int4-rows8"]
+    assert [row["kernel"] for row in rows] == [*names, *(f"stream-{name}" for name in names)]
+    assert [row["row_bits"] for row in rows] == [16, 8] * 4
+    assert [row["n_bytes"] for row in rows[:2]] == [
+        2 * 100 * 64,
+        2 * 100 * 40,
+    ]  # 2 scales for each 32 numbers
+    assert rows[2]["n_bytes"] - rows[3]["n_bytes"] == 2 * 8 * 24
+
+
 @pytest.mark.parametrize("dense", [True, False])
 def test_wrong_result_is_noticed(dense: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: a result that differs ends the run with status 1, before any time is printed."""

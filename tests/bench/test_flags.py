@@ -58,7 +58,8 @@ EFFECTS = {
     "ipu_sparq stack": "--ipus 2; --split heads; --tiles 9; --hit-rate 0.5; --hot-rows 60; "
     "--row-bits 8; --layers 5",
     "ipu_sparq input": "--layer 9; --S 90; --stages; --tiles 17",
-    "cpu_sparq": WORKLOAD + "--kernels ours; --threads 2; --reps 2; --warmup 1; --seed 1; --no-check",
+    "cpu_sparq": WORKLOAD
+    + "--row-bits 8; --kernels ours; --threads 2; --reps 2; --warmup 1; --seed 1; --no-check",
     "lib.plans.layers": WORKLOAD + "--layers 2; --write",
     "lib.plans.tiers": "--S 4096; --B 2; --r 5; --k 9; --local 3; --no-mean-value; --index-bits 8; "
     "--row-bits 8; "
@@ -78,7 +79,7 @@ REFUSED = {
     "ipu_sparq dense": "--rank 5; --top-k 9; --n-local 3; --no-mean-value; --index-bits 4; --row-bits 8; "
     "--hot-rows 60; --index-components 8",
     "ipu_sparq streaming": "--row-bits 8; --hot-rows 60; --index-components 8",
-    "cpu_sparq": "--row-bits 8; --plot {tmp}",
+    "cpu_sparq": "--plot {tmp}",
     "lib.plans.layers": "--row-bits 8; --seed 1; --layers 0; --layers 2000",
     "lib.plans.tiers": "--heads 64; --kv-heads 8; --head-dim 64; --seed 1; --ipus 1000",
     "lib.plans.scaling": "--row-bits 8; --seed 1; --ipus 5; --layers 0; --tiles 2000; --read {tmp}/none",

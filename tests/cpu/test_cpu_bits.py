@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import mmap
+from pathlib import Path
+
 import numpy as np
 import pytest
 from cpu_caches import assert_same_bits, check_attention, filled_cache
@@ -11,7 +14,7 @@ from hypothesis import strategies as st
 from strategies import Attention, attentions, make_attention, sparq_settings
 
 from sparq_ipu import KVCache, dense_attention, sparq_attention
-from sparq_reference import SparqSettings, exact, numerics, row_codes
+from sparq_reference import SparqSettings, exact, numerics, row_codes, transfers
 
 #: layouts in which tensors may come
 LAYOUTS = ("contiguous", "odd_address", "reversed", "tokens_first", "every_second")
@@ -38,12 +41,14 @@ def laid_out(x: np.ndarray, layout: str) -> np.ndarray:
 
 @given(data=st.data())
 def test_bits(isa: str, data: st.DataObject) -> None:
-    tensors = data.draw(attentions())
-    check_attention(tensors, 16, data.draw(sparq_settings(tensors)).arguments(), (isa,))
+    tensors, bits = data.draw(attentions()), data.draw(st.sampled_from((16, 8)))
+    settings = data.draw(sparq_settings(tensors)).arguments()
+    check_attention(tensors, 16, settings, (isa,), row_bits=bits)
 
 
+@pytest.mark.parametrize("row_bits", [16, 8])
 @pytest.mark.parametrize("head_dim", [256, 96])
-def test_many_outputs(head_dim: int) -> None:
+def test_many_outputs(head_dim: int, row_bits: int) -> None:
     """A wrong last bit of an fp32 sum changes one fp16 output in some thousands: so look at many of them.
 
     A scale of 1 / sqrt(96) that is computed in fp32 is another number; 256 has an exact one.
@@ -52,7 +57,7 @@ def test_many_outputs(head_dim: int) -> None:
         np.random.default_rng(head_dim), batch=4, n_kv_heads=8, group_size=8, seq_len=400, head_dim=head_dim
     )
     settings = dict(rank=24, top_k=200, n_local=10, mean_value=True)
-    check_attention(tensors, 16, settings, threads=(2,))
+    check_attention(tensors, 16, settings, threads=(2,), row_bits=row_bits)
 
 
 def test_alpha_is_at_most_one() -> None:
@@ -177,6 +182,45 @@ def test_all_selected_is_dense(isa: str) -> None:
     cache = filled_cache(tensors, isa=isa)
     sparq = sparq_attention(tensors.query, cache, rank=1, top_k=130)
     assert_same_bits(sparq, dense_attention(tensors.query, cache), isa)
+
+
+@pytest.mark.parametrize("head_dim", [8, 40, 64, 128])
+def test_every_number_in_8_bits(isa: str, head_dim: int) -> None:
+    """Any finite fp16 numbers beside one another, and groups of one size from the smallest to the largest."""
+    finite = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    finite = np.random.default_rng(head_dim).permutation(finite[np.isfinite(finite)])
+    sizes = finite[: finite.size // 16 * 16 // head_dim * head_dim].reshape(-1, head_dim)
+    scaled = np.ldexp(sizes.astype(np.float32) / 65504, np.arange(len(sizes))[:, None] % 42 - 25)
+    rows = np.concatenate([sizes, scaled.astype(np.float16)])[None, None]
+    cache = KVCache(1, 1, head_dim, rows.shape[2], device="cpu", isa=isa, row_bits=8)
+    cache.append(rows, -rows)
+    for got, given_ in zip(cache.read(), (rows, -rows)):
+        assert_same_bits(got, row_codes.round_rows(given_, 8), isa)
+
+
+@pytest.mark.parametrize("head_dim", [64, 80, 128])
+def test_memory_of_rows(head_dim: int) -> None:
+    """Rows of 8 bits are codes and scales: that is what is allocated, and what their numbers take."""
+
+    def taken(row_bits: int) -> tuple[int, int]:
+        before = resident()
+        cache = KVCache(1, 4, head_dim, 16384, device="cpu", index_bits=2, row_bits=row_bits)
+        rows = np.ones((1, 4, 4096, head_dim), np.float16)
+        for _ in range(4):
+            cache.append(rows, rows)
+        backend = cache._backends[0]
+        return backend.n_bytes - backend.key_index_bytes, resident() - before
+
+    counted, used = zip(taken(16), taken(8))
+    assert counted == tuple(4 * 16384 * transfers.row_bytes(head_dim, bits) for bits in (16, 8))
+    assert counted[1] / counted[0] < {64: 0.57, 80: 0.58, 128: 0.57}[head_dim]
+    saved = counted[0] - counted[1]
+    assert abs(used[0] - used[1] - saved) < saved / 4 + 4e6
+
+
+def resident() -> int:
+    """Bytes of this process that are in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
 
 
 @pytest.mark.parametrize("head_dim", [8, 40, 128])

@@ -27,7 +27,7 @@ def rows_of(generator: np.random.Generator, batch: int, n: int, heads: int = HEA
 def test_calls_through_rows_are_those_of_caches_of_their_own(
     data: st.DataObject, index_bits: int, seed: int
 ) -> None:
-    make = dict(device="cpu", index_bits=index_bits)
+    make = dict(device="cpu", index_bits=index_bits, row_bits=data.draw(st.sampled_from([16, 8])))
     whole = sparq_ipu.KVCache(BATCH, HEADS, DIM, CAPACITY, **make)
     own = [sparq_ipu.KVCache(1, HEADS, DIM, CAPACITY, **make) for _ in range(BATCH)]
     generator = np.random.default_rng(seed)

@@ -60,7 +60,7 @@ def histories(cache: sparq_ipu.KVCache) -> list[list[list[int]]] | None:
     kind=st.sampled_from(strategies.KINDS),
     shape=st.sampled_from(((1, 1, 1, 8), (3, 2, 2, 16), (2, 6, 2, 80), (1, 8, 1, 64))),
     start=st.sampled_from((3, 64, 130)),
-    of_cache=st.sampled_from(({}, dict(index_bits=4), dict(index_bits=4, row_bits=8), dict(index_bits=2))),
+    of_cache=st.sampled_from(({}, dict(row_bits=8), dict(index_bits=4, row_bits=8), dict(index_bits=2))),
     settings=st.sampled_from(
         (
             (1, 0, 2),

@@ -10,7 +10,7 @@ import numpy as np
 from strategies import Attention
 
 from sparq_ipu import KVCache, dense_attention, sparq_attention
-from sparq_reference import exact
+from sparq_reference import exact, row_codes
 
 try:
     from sparq_ipu import _cpu
@@ -62,13 +62,16 @@ def check_attention(
     isas: tuple[str, ...] = ISAS,
     threads: tuple[int, ...] = THREADS,
     more_capacity: int = 0,
+    row_bits: int = 16,
 ) -> None:
     """SparQ against the reference; dense attention, which reads no index, too."""
-    expected = expected_attention(tensors, index_bits, settings)
-    dense = exact.dense_attention(*tensors.qkv, lengths=tensors.lengths)
+    held = {name: row_codes.round_rows(getattr(tensors, name), row_bits) for name in ("key", "value")}
+    expected = expected_attention(tensors._replace(**held), index_bits, settings)
+    dense = exact.dense_attention(*tensors._replace(**held).qkv, lengths=tensors.lengths)
     for isa, n_threads in itertools.product(isas, threads):
-        what = f"{isa}, {n_threads} threads, {index_bits} bits"
+        what = f"{isa}, {n_threads} threads, {index_bits} bits, rows of {row_bits}"
         capacity = tensors.key.shape[2] + more_capacity
-        cache = filled_cache(tensors, isa=isa, n_threads=n_threads, index_bits=index_bits, capacity=capacity)
+        bits = dict(index_bits=index_bits, row_bits=row_bits)
+        cache = filled_cache(tensors, isa=isa, n_threads=n_threads, capacity=capacity, **bits)
         assert_same_bits(sparq_attention(tensors.query, cache, **settings), expected, what)
         assert_same_bits(dense_attention(tensors.query, cache), dense, f"dense, {what}")

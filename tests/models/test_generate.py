@@ -386,6 +386,23 @@ def test_blocks_of_a_prompt(checkpoint, capsys, monkeypatch):
     assert "--prompt-blocks" in capsys.readouterr().err
 
 
+def test_rows_of_8_bits(checkpoint, tmp_path, capsys, monkeypatch):
+    used, own = [], prompt.attend_cache
+
+    def attend(query, cache, *arguments):
+        used.append(cache.row_bits)
+        return own(query, cache, *arguments)
+
+    monkeypatch.setattr(prompt, "attend_cache", attend)
+    for options in ((), ("--dense",), ("--compare-dense",)):
+        for bits in (16, 8):
+            used.clear()
+            row = tmp_path / "row.jsonl"
+            row.unlink(missing_ok=True)
+            assert call(checkpoint, "--row-bits", str(bits), "--json", str(row), *options) == 0
+            assert (8 in used) == (bits == 8) == (json.loads(row.read_text())["row_bits"] == 8), options
+
+
 def test_a_short_text_says_so(checkpoint, capsys):
     assert call(checkpoint) == 0
     words = "short     every token was decoded densely: SparQ pays from about 1024 tokens on"

@@ -60,6 +60,22 @@ def test_texts_of_a_cache_side_by_side_in_one_call(dtype: Any, window: int) -> N
     assert not got[:, ~inside].any() and not inside.all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("head_dim", "window"), [(24, 0), (64, 70), (128, 0)])
+def test_rows_of_8_bits_are_those_that_a_cache_reads_back(dtype: Any, head_dim: int, window: int) -> None:
+    generator = torch.Generator().manual_seed(head_dim)
+    caches = [KVCache(1, 2, head_dim, 256, device="cpu", row_bits=bits) for bits in (8, 16)]
+    rows = torch.randn(2, 1, 2, 200, head_dim, generator=generator).to(torch.float16).numpy()
+    caches[0].append(*rows)
+    caches[1].append(*caches[0].read())
+    query = torch.randn(1, 4, 90, head_dim, generator=generator).to(dtype)
+    got, expected = (of_tensors.attend_cache(query, cache, [(0, 90)], 0.3, window) for cache in caches)
+    assert torch.equal(got, expected)
+    caches[1].reset()
+    caches[1].append(*rows)
+    assert not torch.equal(got, of_tensors.attend_cache(query, caches[1], [(0, 90)], 0.3, window))
+
+
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """(n, seq_len) of each call of prompt attention."""

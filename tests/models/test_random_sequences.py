@@ -68,6 +68,7 @@ class Caches:
         self.is_tiered = "emulator" in devices and options["index_bits"] < 16 and rng.random() < 0.5
         if self.is_tiered:
             of_ipu.update(memory="tiered")
+        if self.is_tiered or "emulator" not in devices:
             options["row_bits"] = int(rng.choice([16, 8]))
         self.caches = [
             sparq_ipu.KVCache(

@@ -21,10 +21,10 @@ constexpr DecoderKernels decoderKernels{
     sizeof(GroupOfTile)};
 
 constexpr Kernels tableOf(const char *name) {
-  return {
-      name,           widen,          narrow,      addRows,         approxScores, indexScores,
-      quantiseBlock,  softmaxWeights, roughKeys,   keyTopK,         meritsAt,     rowScores,
-      weightedValues, promptQuery,    promptBlock, promptAttention, streamSum,    &decoderKernels};
+  return {name,        widen,        narrow,          addRows,       encodeRows,
+          decodeRows,  approxScores, indexScores,     quantiseBlock, softmaxWeights,
+          roughKeys,   keyTopK,      meritsAt,        rowScores,     weightedValues,
+          promptQuery, promptBlock,  promptAttention, streamSum,     &decoderKernels};
 }
 
 } // namespace

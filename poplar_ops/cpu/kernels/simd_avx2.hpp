@@ -17,6 +17,10 @@ inline void store(float *to, Vec x) { _mm256_storeu_ps(to, x); }
 inline Vec loadHalf(const Half *from) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i *>(from)));
 }
+inline Vec loadBytes(const unsigned char *from) { // signed ones
+  return _mm256_cvtepi32_ps(
+      _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(from))));
+}
 inline void storeHalf(Half *to, Vec x) {
   _mm_storeu_si128(reinterpret_cast<__m128i *>(to), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
 }

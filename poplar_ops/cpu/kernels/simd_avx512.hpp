@@ -19,6 +19,10 @@ inline void store(float *to, Vec x) { _mm512_storeu_ps(to, x); }
 inline Vec loadHalf(const Half *from) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(from)));
 }
+inline Vec loadBytes(const unsigned char *from) { // signed ones
+  return _mm512_cvtepi32_ps(
+      _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(from))));
+}
 inline void storeHalf(Half *to, Vec x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i *>(to),
                       _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
@@ -41,10 +45,13 @@ inline Lanes addExactProduct(Lanes a, Lanes b, Lanes c) { return _mm256_fmadd_ps
 inline Vec loadLanesTwice(const float *from) {
   return _mm512_broadcast_f32x8(_mm256_loadu_ps(from));
 }
-inline Vec loadTwoHalfLanes(const Half *a, const Half *b) {
+inline Vec loadTwoLanes(const Half *a, const Half *b) {
   const __m128i first = _mm_loadu_si128(reinterpret_cast<const __m128i *>(a)),
                 second = _mm_loadu_si128(reinterpret_cast<const __m128i *>(b));
   return _mm512_cvtph_ps(_mm256_inserti128_si256(_mm256_castsi128_si256(first), second, 1));
+}
+inline Vec loadTwoLanes(const float *a, const float *b) {
+  return _mm512_insertf32x8(_mm512_castps256_ps512(_mm256_loadu_ps(a)), _mm256_loadu_ps(b), 1);
 }
 inline Lanes firstLanes(Vec x) { return _mm512_castps512_ps256(x); }
 inline Lanes secondLanes(Vec x) { return _mm512_extractf32x8_ps(x, 1); }

@@ -43,6 +43,12 @@ inline Vec loadHalf(const Half *from) {
   return bitcast<Vec>(finite | (bits & 0x8000u) << 16);
 }
 
+inline Vec loadBytes(const unsigned char *from) { // signed ones
+  signed char code[width];
+  __builtin_memcpy(code, from, width);
+  return Vec{float(code[0]), float(code[1]), float(code[2]), float(code[3])};
+}
+
 // Nearest, ties to even; |x| <= 65504.
 inline Half narrowOne(float x) {
   const unsigned bits = bitcast<unsigned>(x), sign = (bits >> 16) & 0x8000u;

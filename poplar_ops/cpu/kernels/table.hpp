@@ -122,12 +122,13 @@ struct KeyTopK {
 
 // Rows of K or V: number e is row index[e], or row first + e without an index.
 struct Rows {
-  const Half *rows; // (capacity, headDim)
-  unsigned headDim; // a multiple of 8
+  const unsigned char *rows; // (capacity,) of fp16 numbers, or of 8 bits
+  unsigned headDim;          // a multiple of 8
   const std::uint32_t *index;
   std::size_t first;
   std::size_t count;
   std::size_t ahead = 0; // without an index: bytes that a line is asked for before it is read, or 0
+  float *work = nullptr; // (64, headDim) that rows of 8 bits are decoded into; of fp16 rows null
 };
 
 // score = dot(q, row) * scale, in eight lanes (contract E3, E6.4).
@@ -206,6 +207,9 @@ struct Kernels {
   void (*narrow)(const float *from, Half *to, std::size_t n);
   // Adds rows (n, headDim) to `sum`, ascending (contract E3).
   void (*addRows)(const Half *rows, std::size_t n, unsigned headDim, float *sum);
+  // Rows of 8 bits from rows (n, headDim), and back.
+  void (*encodeRows)(const Half *rows, std::size_t n, unsigned headDim, unsigned char *to);
+  void (*decodeRows)(const unsigned char *rows, std::size_t n, unsigned headDim, Half *to);
   void (*approxScores)(const ApproxScores &);
   void (*indexScores)(const IndexScores &);
   void (*quantiseBlock)(const QuantiseBlock &);

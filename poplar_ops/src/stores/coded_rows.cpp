@@ -2,15 +2,44 @@
 //
 // Joined rows of 8 bits (docs/exactness.md E10): rounded as they are appended, so that all other
 // stores have what they hold.
+#include "arith/half_bits.hpp"
 #include "arith/row_codes.hpp"
-#include "arith/row_groups.hpp"
 #include "codelets/cache.cycles.hpp"
 #include "rows.hpp"
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 
 namespace sparq {
 
 namespace {
+
+// Calls `use(first, n, scale, codes)` for each group of a row of fp16 bits: its n components from
+// `first` on are codes[i] * scale, about. The codes are integers.
+template <class Use>
+void eachRowGroup(const std::uint16_t *row, std::size_t headDim, const Use &use) {
+  for (std::size_t first = 0; first < headDim; first += rowGroup) {
+    const std::size_t n = std::min<std::size_t>(rowGroup, headDim - first);
+    float codes[rowGroup], most = 0;
+    for (std::size_t i = 0; i != n; ++i) {
+      codes[i] = widen(row[first + i]);
+      most = std::max(most, std::fabs(codes[i]));
+    }
+    const float scale = rowScale(most), inverse = 1.0f / scale;
+    for (std::size_t i = 0; i != n; ++i)
+      codes[i] = rowCode(codes[i], inverse);
+    use(first, n, scale, codes);
+  }
+}
+
+// A key or a value as a cache with rows of 8 bits holds it; `to` may be `row`.
+void roundRow(const std::uint16_t *row, std::size_t headDim, std::uint16_t *to) {
+  eachRowGroup(row, headDim,
+               [&](std::size_t first, std::size_t n, float scale, const float *codes) {
+                 for (std::size_t i = 0; i != n; ++i)
+                   to[first + i] = narrow(codes[i] * scale);
+               });
+}
 
 // One key or value into its codes and scales, and back.
 void encodeNumbers(const std::uint16_t *from, unsigned headDim, std::uint16_t *codes,
@@ -22,7 +51,7 @@ void encodeNumbers(const std::uint16_t *from, unsigned headDim, std::uint16_t *c
         for (std::size_t c = 0; c != n; c += 4) {
           std::uint32_t word = 0;
           for (unsigned i = 0; i != 4; ++i)
-            word |= static_cast<std::uint32_t>(code[c + i] + codeOffset) << codeShift(i);
+            word |= static_cast<std::uint32_t>(code[c + i] + rowCodeOffset) << codeShift(i);
           std::memcpy(codes + (first + c) / 2, &word, sizeof(word));
         }
       });
@@ -32,7 +61,7 @@ void decodeNumbers(const std::uint16_t *codes, const std::uint16_t *scales, unsi
   for (unsigned c = 0; c != headDim; ++c) {
     std::uint32_t word;
     std::memcpy(&word, codes + c / 4 * 2, sizeof(word));
-    const int code = static_cast<int>((word >> codeShift(c % 4)) & 0xffu) - int(codeOffset);
+    const int code = static_cast<int>((word >> codeShift(c % 4)) & 0xffu) - int(rowCodeOffset);
     to[c] = narrow(static_cast<float>(code) *
                    bitcast<float>(std::uint32_t(scales[c / rowGroup]) << 16));
   }

@@ -134,6 +134,11 @@ class CPUBackend:
         """Memory of the key index: the keys by component. Those by position are not counted."""
         return self._cache.key_index_bytes
 
+    @property
+    def n_bytes(self) -> int:
+        """Memory of keys, values and the key index for the whole capacity."""
+        return self._cache.row_bytes + self._cache.key_index_bytes
+
     def rows(self, index: list[int]) -> CPUBackend:
         """Of these batch elements, sharing them."""
         return CPUBackend(self._cache.rows(index), self._check_finite)

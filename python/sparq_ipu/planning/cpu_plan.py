@@ -37,6 +37,7 @@ class CpuPlan:
         windows: of each layer, the most positions that it sees; None: all.
         settings: of SparQ attention.
         probe: predicted times.
+        row_bits: of a number of keys and values.
     """
 
     shape: ModelShape
@@ -47,6 +48,7 @@ class CpuPlan:
     settings: LayerSettings
     windows: tuple[int | None, ...]
     probe: Probe
+    row_bits: int = 16
 
     @property
     def weight_bytes(self) -> int:
@@ -71,18 +73,20 @@ class CpuPlan:
 
         def of(n: int, has_window: bool) -> int:
             index = 0 if has_window or index_bits is None else transfers.index_bytes(n, d, index_bits)
-            return transfers.row_bytes(d) * n + index
+            return transfers.row_bytes(d, self.row_bits) * n + index
 
         return self._of_all(of, BEYOND_WINDOW)
 
     def cache_bytes_read(self, index_bits: int | None) -> int:
         """Bytes of the cache that a step reads with SparQ attention; None: with dense attention."""
         d, s = self.shape.head_dim, self.settings
+        saved = transfers.row_bytes(d) - transfers.row_bytes(d, self.row_bits)
 
         def of(n: int, has_window: bool) -> int:
             if has_window or index_bits is None or n < s.min_seq_len:
-                return transfers.dense_bytes(n, d)
-            return transfers.sparq_bytes(n, d, s.rank, min(s.top_k, n), index_bits)
+                return transfers.dense_bytes(n, d) - saved * n
+            k = min(s.top_k, n)
+            return transfers.sparq_bytes(n, d, s.rank, k, index_bits) - saved * k
 
         return self._of_all(of)
 
@@ -133,6 +137,7 @@ class CpuPlan:
             "seq_len": self.seq_len,
             "batch": self.batch,
             "n_threads": self.n_threads,
+            "row_bits": self.row_bits,
             "weight_bytes": self.weight_bytes,
             "weight_bytes_read": self.weight_bytes_read,
             "cache_bytes": self.cache_bytes(self.settings.index_bits),
@@ -174,8 +179,9 @@ class CpuPlan:
                 "",
                 f"{self.shape.name}, {self.weights} weights ({_megabytes(self.weight_bytes)} MB in memory), "
                 f"{self.seq_len:,} positions, batch {self.batch}, {self.n_threads} threads, rank={s.rank}, "
-                f"top_k={s.top_k}. Bytes are counted, of one step. Times are predicted from "
-                f"{self.probe.n_layers} of {self.shape.n_layers} layers, timed just now with random weights.",
+                f"top_k={s.top_k}, row_bits={self.row_bits}. Bytes are counted, of one step. Times are "
+                f"predicted from {self.probe.n_layers} of {self.shape.n_layers} layers, timed just now with "
+                "random weights.",
                 "",
                 markdown_table(header, rows),
                 "",
@@ -195,6 +201,7 @@ def plan_cpu(
     batch: int = 1,
     n_threads: int | None = None,
     weights: str | None = None,
+    row_bits: int = 16,
     **settings: int,
 ) -> CpuPlan:
     """Plan a model on this machine. Takes some seconds: see `probe`.
@@ -202,6 +209,7 @@ def plan_cpu(
     Args:
         model: a name of MODELS, "smollm2", a .gguf file, a checkpoint directory, or a config.json.
         weights: of BITS; None: as `generate` would load the file, and bfloat16 for a name or a config.json.
+        row_bits: of a number of keys and values, 16 or 8.
         settings: rank, top_k, n_local and index_bits; the recommended ones otherwise.
 
     Raises:
@@ -210,6 +218,7 @@ def plan_cpu(
     op = "plan"
     checks.check_integer(op, "seq_len", seq_len, 1, checks.MAX_CAPACITY)
     checks.check_integer(op, "batch", batch, 1, 1 << 12)
+    checks.check_row_bits(op, row_bits)
     if weights is not None and weights not in BITS:
         checks.fail(op, "weights", f"be one of {', '.join(BITS)}", repr(weights))
     with needed(op):
@@ -228,10 +237,11 @@ def plan_cpu(
         weights = min(weights, stored, key=BITS.__getitem__)  # a layer keeps the fewer bits of its file
     chosen = complete(op, shape.head_dim, {"top_k": recommended_top_k(seq_len), **settings})
     layer_bytes = round(shape.layer_weights * BITS[weights][0] / 8)
-    timed = probe(config, weights, seq_len, batch, chosen, layer_bytes)
+    timed = probe(config, weights, seq_len, batch, chosen, layer_bytes, row_bits)
     windows = LayerKinds.of(config)
     seen = tuple(w if index in windows.dense else None for index, w in enumerate(windows.windows))
-    return CpuPlan(shape, weights, seq_len, batch, torch.get_num_threads(), chosen, seen, timed)
+    n_threads = torch.get_num_threads()
+    return CpuPlan(shape, weights, seq_len, batch, n_threads, chosen, seen, timed, row_bits)
 
 
 def _config(op: str, model: str) -> tuple[Any, str, str]:

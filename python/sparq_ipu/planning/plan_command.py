@@ -56,9 +56,7 @@ _SETTINGS = {
 }
 _DEVICE = f"cpu, an IPU ({', '.join(NAMES)}), or a file of bench/calibrate.py --day (default bow)"
 #: arguments of plans for IPUs alone
-_IPU_ONLY = (
-    *("in_flight", "n_ipus", "split", "weights_in", "index_components", "row_bits", "hot_rows", "hit_rate"),
-)
+_IPU_ONLY = (*("in_flight", "n_ipus", "split", "weights_in", "index_components", "hot_rows", "hit_rate"),)
 
 
 def _device(text: str) -> str:
@@ -94,7 +92,8 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     settings("--index-bits", type=int, choices=INDEX_BITS[1:], help=text)
     text = "in three tiers: components of each key that the index stores (default all)"
     settings("--index-components", type=int, metavar="N", help=text)
-    text = "bits of a number in rows: in three tiers, and as a lower bound of dense attention (default 16)"
+    text = "bits of a number of keys and values (default 16); on IPUs 8 in three tiers alone, and as a "
+    text += "lower bound of dense attention"
     settings("--row-bits", type=int, choices=ROW_BITS, help=text)
     text = "rows of a KV head that stay in SRAM, in three tiers (default 4 times --top-k)"
     settings("--hot-rows", type=int, metavar="N", help=text)
@@ -105,7 +104,8 @@ def _parser(prog: str) -> argparse.ArgumentParser:
 
 def _on_cpu(parser: argparse.ArgumentParser, a: argparse.Namespace) -> int:
     refuse(parser, a, "with --device cpu", *_IPU_ONLY)
-    said = {name: getattr(a, name) for name in (*_SETTINGS, "index_bits") if getattr(a, name) is not None}
+    names = (*_SETTINGS, "index_bits", "row_bits")
+    said = {name: getattr(a, name) for name in names if getattr(a, name) is not None}
     _progress(a.quiet)("timing some layers on this machine ...")
     wait_briefly()
     try:

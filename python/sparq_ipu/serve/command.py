@@ -156,7 +156,6 @@ def _build(arguments: argparse.Namespace) -> tuple[Any, Any]:
     from sparq_ipu.serve.contexts import Contexts
     from sparq_ipu.serve.engine import Engine
     from sparq_ipu.serve.prompts import Prompts
-    from sparq_ipu.transformers import enable_dense
     from sparq_ipu.transformers.supported import same_rotary_until, text_config
 
     if arguments.threads:
@@ -173,10 +172,7 @@ def _build(arguments: argparse.Namespace) -> tuple[Any, Any]:
     model = checkpoint.model(arguments.dtype, weights=arguments.weights)
     if checkpoint.few_bits is not None:
         print(f"weights of {checkpoint.few_bits}", file=sys.stderr)
-    if arguments.dense:
-        enable_dense(model, device="cpu", prompt_blocks=arguments.prompt_blocks)
-    else:
-        settings.enable(model, "cpu", 1, arguments.prompt_blocks)
+    settings.enable(model, arguments, "cpu", 1, arguments.dense)
     contexts = Contexts(model, arguments.places, context)
     kept = kept_prefixes("serve", arguments, model)
     tokenizer = checkpoint.tokenizer

@@ -80,8 +80,7 @@ class _Layer:
     @property
     def bytes(self) -> int:
         """Memory of keys, values and the key index of full places."""
-        rows: int = self.cache.batch * self.cache.n_kv_heads * self.cache.capacity * self.cache.head_dim * 4
-        return rows + cast("CPUBackend", self.cache.one_layer("bytes")).key_index_bytes
+        return cast("CPUBackend", self.cache.one_layer("bytes")).n_bytes
 
     def rows(self, places: Sequence[int]) -> KVCache:
         """The cache of these places."""

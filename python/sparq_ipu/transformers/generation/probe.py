@@ -80,7 +80,13 @@ class Probe:
 
 
 def probe(
-    config: Any, weights: str, seq_len: int, batch: int, settings: LayerSettings, layer_bytes: int
+    config: Any,
+    weights: str,
+    seq_len: int,
+    batch: int,
+    settings: LayerSettings,
+    layer_bytes: int,
+    row_bits: int,
 ) -> Probe:
     """Time a few layers of a model; weights: "int4", "int8", or a type of PyTorch. layer_bytes: of the
     weights of one layer."""
@@ -110,7 +116,8 @@ def probe(
         return float((seconds - output) * factor + whole_output)
 
     lengths = _lengths(config, seq_len, batch, settings)
-    caches = {n: _filled(config, n, batch, settings) for n in lengths}
+    of_cache = dict(index_bits=settings.index_bits, row_bits=row_bits)
+    caches = {n: _filled(config, n, batch, of_cache) for n in lengths}
     took = _steps(model, caches, batch, turn_on)
     steps = {which: statistics.median(some) for which, some in took.items()}
     quartiles = [statistics.quantiles(some, n=4) for some in took.values()]
@@ -144,12 +151,10 @@ def _lengths(config: Any, seq_len: int, batch: int, settings: LayerSettings) -> 
     return low, max(2 * low, min(max(seq_len, 4 * low), _CACHE_BYTES // of_position))
 
 
-def _filled(config: Any, seq_len: int, batch: int, settings: LayerSettings) -> Any:
+def _filled(config: Any, seq_len: int, batch: int, options: Mapping[str, int | None]) -> Any:
     """A cache of random keys and values."""
     room = _ROUNDS * len(METHODS) * _STEPS
-    cache: Any = SparqCache(
-        config, capacity=seq_len + room, check_finite=False, device="cpu", index_bits=settings.index_bits
-    )
+    cache: Any = SparqCache(config, capacity=seq_len + room, check_finite=False, device="cpu", **options)
     some = torch.randn(2, batch, _n_kv_heads(config), min(seq_len, 1024), head_dim_of(config))
     key, value = some.repeat(1, 1, 1, -(-seq_len // some.shape[3]), 1)[:, :, :, :seq_len]
     for index, layer in enumerate(cache.layers):

@@ -20,6 +20,7 @@ from sparq_ipu.transformers.settings.layers import (
     recommended_top_k,
     settings_of_layers,
 )
+from sparq_reference.checks import ROW_BITS
 
 #: by argument: the flag of a setting and its short form, the same in every command
 SETTINGS_FLAGS = {"rank": ("--rank", "--r"), "top_k": ("--top-k", "--k"), "n_local": ("--n-local", "--local")}
@@ -41,7 +42,9 @@ def add_attention(settings: argparse._ArgumentGroup, advanced: argparse._Argumen
     for name, text in SETTINGS_HELP.items():
         group = advanced if name in _ADVANCED else settings
         group.add_argument(*_flags(name), type=int, dest=name, help=text)
-    settings.add_argument("--dense", action="store_true", help="dense attention from the same float16 cache")
+    settings.add_argument("--dense", action="store_true", help="dense attention from the same cache")
+    text = "bits per number of keys and values: 16 (float16, default), or 8: nearly half the memory"
+    settings.add_argument("--row-bits", type=int, choices=ROW_BITS, default=16, help=text)
     add = advanced.add_argument
     share = number(float, "0 or in [2**-30, 0.5]", lambda x: x == 0 or 2**-30 <= x <= 0.5)
     text = (
@@ -96,7 +99,7 @@ def add_model(group: argparse._ArgumentGroup, advanced: argparse._ArgumentGroup,
     group.add_argument("--model", default=SMOLLM2, help=text)
     text = (
         f"of the weights and of {of} (default: bfloat16 if the model has that type or weights of 4 or 8 "
-        "bits, else float32); the KV cache is always float16"
+        "bits, else float32); the KV cache has the type of --row-bits"
     )
     advanced.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help=text)
     text = (
@@ -148,12 +151,18 @@ class SaidSettings:
         """The settings of each layer of a model of that shape."""
         return settings_of_layers(self.op, self.said, None, n_layers, head_dim, published=self.published)
 
-    def enable(self, model: Any, device: str, tokens_per_step: int, prompt_blocks: float = 0.0) -> None:
-        """Decode with them."""
-        from sparq_ipu.transformers import enable
+    def enable(
+        self, model: Any, arguments: argparse.Namespace, device: str, tokens_per_step: int, dense: bool
+    ) -> None:
+        """Decode with them, or densely; in both cases with the cache and prompts of a command line."""
+        from sparq_ipu.transformers import enable, enable_dense
 
-        how: dict[str, Any] = {**self.said, "published": self.published, "prompt_blocks": prompt_blocks}
-        enable(model, device=device, tokens_per_step=tokens_per_step, **how)
+        how: dict[str, Any] = dict(device=device, tokens_per_step=tokens_per_step)
+        how.update(prompt_blocks=arguments.prompt_blocks, row_bits=arguments.row_bits)
+        if dense:
+            enable_dense(model, **how)
+        else:
+            enable(model, published=self.published, **self.said, **how)
 
 
 def most_common(layers: Sequence[Any]) -> Any:
