@@ -6,10 +6,13 @@
 // them by a component of two heads and adds the four products to four sums. Products of fp16 are
 // exact, so a sum is rounded once for each.
 //
-// Values are kept in units: eight components of a block of 64 positions, as pairs of components.
+// Values are kept in units: four components of a block of 64 positions, as pairs of components.
 #include "code_products.hpp"
 
 namespace sparq {
+
+// Components of a unit, and pairs of them.
+constexpr unsigned unitSize = quadSize, perUnit = unitSize / pairSize;
 
 // A new key into the part that has its position.
 class KeepKey : public poplar::MultiVertex {
@@ -45,28 +48,28 @@ public:
   poplar::Input<unsigned> active;
   poplar::Input<unsigned> layer;
   HalvesIn row;       // [headDim]
-  HalvesInOut values; // [nLayers][nUnits][4][64][2]
+  HalvesInOut values; // [nLayers][nUnits][2][64][2]
   unsigned headDim, nUnits, firstUnit;
 
   bool compute(unsigned worker) {
     if (!*active)
       return true;
-    const unsigned n = nUnits, perBlock = headDim / nLanes, position = *filled,
+    const unsigned n = nUnits, perBlock = headDim / unitSize, position = *filled,
                    own = position / blockSize * perBlock - firstUnit;
-    half *const base = &values[*layer * n * nLanes * blockSize];
-    for (unsigned octet = worker; octet < perBlock; octet += numWorkers()) {
-      const unsigned unit = own + octet; // wraps around if before
+    half *const base = &values[*layer * n * unitSize * blockSize];
+    for (unsigned i = worker; i < perBlock; i += numWorkers()) {
+      const unsigned unit = own + i; // wraps around if before
       if (unit >= n)
         continue;
-      half *to = base + unit * nLanes * blockSize + position % blockSize * pairSize;
-      for (unsigned c = 0; c != nLanes; c += pairSize, to += blockSize * pairSize)
-        storeWord(to, loadWord(&row[octet * nLanes + c]));
+      half *to = base + unit * unitSize * blockSize + position % blockSize * pairSize;
+      for (unsigned c = 0; c != unitSize; c += pairSize, to += blockSize * pairSize)
+        storeWord(to, loadWord(&row[i * unitSize + c]));
     }
     return true;
   }
 };
 
-// The query of two heads side by side, lane by lane; of an odd number the last one is twice.
+// The query of two heads side by side, lane by lane; beside the last one of an odd number zeros.
 class SpreadQuery : public poplar::MultiVertex {
 public:
   HalvesIn query;   // [groupSize][headDim]
@@ -75,14 +78,17 @@ public:
 
   bool compute(unsigned worker) {
     const unsigned d = headDim, perLane = d / nLanes * pairSize, heads = groupSize;
-    unsigned c = worker * pairSize; // shared out over all heads
+    unsigned c = worker * nLanes; // shared out over all heads
     for (unsigned h = 0; h < heads; h += 2, c -= d)
-      for (; c < d; c += numWorkers() * pairSize) {
-        const Pair one = load<Pair>(&query[h * d + c]),
-                   other = load<Pair>(&query[minimum(h + 1, heads - 1) * d + c]);
-        float *const to = &spread[h * d + c % nLanes * perLane + c / nLanes * pairSize];
-        store(to, Pair{one[0], other[0]});
-        store(to + perLane, Pair{one[1], other[1]});
+      for (; c < d; c += numWorkers() * nLanes) {
+        const half *const from = &query[h * d + c];
+        float *to = &spread[h * d + c / nLanes * pairSize];
+        for (unsigned lane = 0; lane != nLanes; lane += quadSize) {
+          const Quad one = load<Quad>(from + lane),
+                     other = h + 1 != heads ? load<Quad>(from + d + lane) : Quad{};
+          for (unsigned i = 0; i != quadSize; ++i, to += perLane)
+            store(to, Pair{one[i], other[i]});
+        }
       }
     return true;
   }
@@ -95,7 +101,6 @@ public:
   poplar::Input<unsigned> layer;
   HalvesIn keys;    // [nLayers][length / 2][headDim][2]
   FloatsIn spread;  // [(groupSize + 1) / 2][headDim][2]
-  FloatsOut lanes;  // [6][8][2][2]: sums of two heads and two positions
   FloatsOut scores; // [groupSize][length]
   unsigned groupSize, headDim, length, firstPosition;
   float scale;
@@ -106,46 +111,57 @@ public:
                    d = headDim, heads = groupSize, ofHead = length;
     const half *const first = &keys[*layer * ofHead * d];
     const float *const query = &spread[0], times = scale;
-    float *const own = &lanes[worker * nLanes * 4], *const to = &scores[0];
+    float *const to = &scores[0];
     OuterSums sums;
-    for (unsigned p = worker * pairSize; p < n; p += numWorkers() * pairSize)
-      for (unsigned h = 0; h < heads; h += 2) {
-        sumLanes(first + p * d, query + h * d, d / nLanes, own, sums);
-        store(to + h * ofHead + p, treeOfPairs(own) * times);
-        if (h + 1 != heads)
-          store(to + (h + 1) * ofHead + p, treeOfPairs(own + pairSize) * times);
+    for (unsigned p = worker * pairSize; p < n; p += numWorkers() * pairSize) {
+      const half *const key = first + p * d;
+      unsigned h = 0;
+      for (; h + 2 <= heads; h += 2) {
+        const OfTwo two = laneSum<OfTwo>(key, query + h * d, d / nLanes, sums);
+        store(to + h * ofHead + p, two.first * times);
+        store(to + (h + 1) * ofHead + p, two.second * times);
       }
+      if (h != heads)
+        store(to + h * ofHead + p, laneSum<Pair>(key, query + h * d, d / nLanes, sums) * times);
+    }
     return true;
   }
 
 private:
-  static void sumLanes(const half *key, const float *query, unsigned perLane, float *to,
-                       OuterSums &sums) {
+  struct OfTwo { // heads
+    Pair first, second;
+    OfTwo operator+(const OfTwo &other) const {
+      return {first + other.first, second + other.second};
+    }
+  };
+  // The lane sums of two positions, of one head (a Pair) or of two.
+  template <class V>
+  static V laneSum(const half *keys, const float *query, unsigned perLane, OuterSums &sums) {
+    const auto lane = [&]() __attribute__((always_inline)) {
+      addLane(keys, query, perLane, sums);
+      return next(sums, V{});
+    };
+    // One after another, as they lie in memory.
+    const V a = lane(), b = lane(), c = lane(), d = lane(), ae = a + lane(), bf = b + lane(),
+            cg = c + lane(), dh = d + lane();
+    return (ae + cg) + (bf + dh);
+  }
+  static void addLane(const half *&key, const float *&query, unsigned perLane, OuterSums &sums) {
     const auto add = [&](const Pair &positions) {
       sums.add(positions, load<Pair>(query));
       query += pairSize;
     };
-    const bool even = perLane % 2 == 0; // else lanes begin at words
-    for (unsigned lane = 0; lane != nLanes; ++lane, to += 4) {
-      if (even)
-        for (unsigned left = perLane / 2; left != 0; --left, key += quadSize) {
-          const PairsOf<Quad> two = pairsOf(load<Quad>(key));
-          add(two.of[0]), add(two.of[1]);
-        }
-      else
-        for (unsigned left = perLane; left != 0; --left, key += pairSize)
-          add(load<Pair>(key));
-      store(to, sums.next());
-      store(to + pairSize, sums.next());
-    }
+    if (perLane % 2 == 0)
+      for (unsigned left = perLane / 2; left != 0; --left, key += quadSize) {
+        const PairsOf<Quad> two = pairsOf(load<Quad>(key));
+        add(two.of[0]), add(two.of[1]);
+      }
+    else // lanes begin at words
+      for (unsigned left = perLane; left != 0; --left, key += pairSize)
+        add(load<Pair>(key));
   }
-  // The tree of a lane sum, of two positions side by side.
-  static Pair treeOfPairs(const float *lanes) {
-    const auto sum = [&](unsigned a, unsigned b) {
-      return load<Pair>(lanes + a * 4) + load<Pair>(lanes + b * 4);
-    };
-    return (sum(0, 4) + sum(2, 6)) + (sum(1, 5) + sum(3, 7));
-  }
+  static Pair next(OuterSums &sums, Pair) { return sums.next(); } // what is left is 0
+  static OfTwo next(OuterSums &sums, const OfTwo &) { return {sums.next(), sums.next()}; }
 };
 
 // Partial sums of the units of a part, each over the positions of its block, ascending from +0. A
@@ -154,42 +170,59 @@ class UnitValues : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
   poplar::Input<unsigned> layer;
-  HalvesIn values;    // [nLayers][layerUnits][4][64][2]
+  HalvesIn values;    // [nLayers][layerUnits][2][64][2]
   FloatsIn weights;   // [nBlocks][groupSize][64]
-  FloatsOut partials; // [nUnits][groupSize][8]
+  FloatsOut partials; // [nUnits][groupSize][4]
   // The first unit is number `firstUnit` of its block, which begins at firstPosition.
   unsigned groupSize, layerUnits, nUnits, nBlocks, unitsPerBlock, firstUnit, firstPosition;
+  unsigned ofTwo, ofOne; // pairs of components of a worker, for two heads and for one
 
   bool compute(unsigned worker) {
-    const unsigned heads = groupSize;
-    unsigned h = 0, c = worker;
-    for (; h + 2 <= heads; h += 2)
-      ofHeads<2>(h, c);
-    if (h != heads)
-      ofHeads<1>(h, c);
+    const unsigned even = groupSize / 2 * 2;
+    ofHeads<2>(worker * ofTwo, ofTwo, 0, even);
+    ofHeads<1>(worker * ofOne, ofOne, even, groupSize);
     return true;
   }
 
 private:
-  // Pairs of components of all units are shared out, from c on.
-  template <unsigned nHeads> void ofHeads(unsigned firstHead, unsigned &c) {
-    constexpr unsigned perUnit = nLanes / pairSize, ofPair = blockSize * pairSize;
-    const unsigned heads = groupSize, n = nUnits, perBlock = unitsPerBlock, held = *filled;
-    const half *unit = &values[*layer * layerUnits * perUnit * ofPair];
-    const float *weight = &weights[firstHead * blockSize];
-    float *to = &partials[firstHead * nLanes];
-    unsigned inBlock = firstUnit, first = firstPosition;
-    for (unsigned u = 0; u != n;
-         ++u, c -= perUnit, unit += perUnit * ofPair, to += heads * nLanes) {
-      if (inBlock == perBlock) {
-        inBlock = 0;
-        first += blockSize;
-        weight += heads * blockSize;
+  static constexpr unsigned ofPair = blockSize * pairSize;
+
+  // A run of n pairs of components of all units, of the heads one after another.
+  template <unsigned nHeads> void ofHeads(unsigned first, unsigned n, unsigned h, unsigned end) {
+    const unsigned all = nUnits * perUnit;
+    for (; h != end && n != 0; h += nHeads) {
+      if (first >= all) {
+        first -= all;
+        continue;
       }
-      ++inBlock;
-      for (; c < perUnit; c += numWorkers())
-        sumPair<nHeads>(unit + c * ofPair, weight,
-                        held > first ? minimum(held - first, blockSize) : 0, to + c * pairSize);
+      const unsigned here = minimum(n, all - first);
+      ofRun<nHeads>(first, here, h);
+      first = 0;
+      n -= here;
+    }
+  }
+  template <unsigned nHeads> void ofRun(unsigned pair, unsigned n, unsigned head) {
+    const unsigned heads = groupSize, perBlock = unitsPerBlock, held = *filled;
+    const half *value = &values[(*layer * layerUnits * perUnit + pair) * ofPair];
+    const float *weight = &weights[head * blockSize];
+    float *to = &partials[(pair / perUnit * heads + head) * unitSize];
+    unsigned unit = firstUnit + pair / perUnit, c = pair % perUnit, first = firstPosition;
+    const auto nextBlock = [&] {
+      unit -= perBlock;
+      first += blockSize;
+      weight += heads * blockSize;
+    };
+    while (unit >= perBlock)
+      nextBlock();
+    for (; n != 0; --n, value += ofPair) {
+      sumPair<nHeads>(value, weight, held > first ? minimum(held - first, blockSize) : 0,
+                      to + c * pairSize);
+      if (++c != perUnit)
+        continue;
+      c = 0;
+      to += heads * unitSize;
+      if (++unit == perBlock)
+        nextBlock();
     }
   }
 
@@ -204,36 +237,42 @@ private:
     for (unsigned left = rows / 2; left != 0; --left, value += quadSize)
       if (nHeads == 1) {
         const PairsOf<Quad> two = pairsOf(load<Quad>(value));
-        add(two.of[0]), add(two.of[1]);
+        const Pair ofTwo = load<Pair>(weight);
+        sums[0] += ofTwo[0] * two.of[0];
+        sums[0] += ofTwo[1] * two.of[1];
+        weight += pairSize;
       } else { // else more would have to be in registers
         add(load<Pair>(value)), add(load<Pair>(value + pairSize));
       }
     if (rows % 2 != 0)
       add(load<Pair>(value));
     for (unsigned i = 0; i != nHeads; ++i)
-      store(to + i * nLanes, sums[i]);
+      store(to + i * unitSize, sums[i]);
   }
 };
 
-// Folds the blocks of some units of the output, eight components of a head each, and finishes them.
+// Folds the blocks of some units of the output, four components of a head each, and finishes them.
 class DenseOutput : public poplar::MultiVertex {
 public:
-  FloatsIn partials;                         // [nBlocks][n][8]
-  FloatsIn sums;                             // [groupSize]
-  HalvesOut output;                          // [n][8]
+  FloatsIn partials;                         // [nBlocks][n][4]
+  FloatsIn sums;                             // [groupSize][nBlocks] of weights
+  HalvesOut output;                          // [n][4]
   unsigned n, nBlocks, groupSize, firstHead; // of the first unit; heads follow one another
 
   bool compute(unsigned worker) {
-    const unsigned width = n * nLanes, blocks = nBlocks, heads = groupSize;
+    const unsigned width = n * unitSize, blocks = nBlocks, heads = groupSize;
     for (unsigned c = worker * pairSize; c < width; c += numWorkers() * pairSize) {
-      const float *partial = &partials[c];
-      Pair sum{};
-      for (unsigned left = blocks; left != 0; --left, partial += width)
-        sum += load<Pair>(partial);
-      unsigned head = firstHead + c / nLanes;
+      unsigned head = firstHead + c / unitSize;
       while (head >= heads)
         head -= heads;
-      storeNarrow(&output[c], flush(sum) / sums[head]);
+      const float *partial = &partials[c], *ofBlock = &sums[head * blocks];
+      Pair sum{};
+      float ofWeights = 0.0f;
+      for (unsigned left = blocks; left != 0; --left, partial += width) {
+        sum += load<Pair>(partial);
+        ofWeights += *ofBlock++;
+      }
+      storeNarrow(&output[c], flush(sum) / ofWeights);
     }
     return true;
   }

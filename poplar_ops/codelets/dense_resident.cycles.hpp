@@ -8,38 +8,43 @@ namespace cycles {
 
 // Of a number of a key its place (4), bits, old word, mask, shift, OR, store.
 inline std::uint64_t keepKey(double d) { return multi(16 + share(d) * (10 + computed)); }
-// Of eight components their place; of a pair load, store, address.
+// Of four components their place; of a pair load, store, address.
 inline std::uint64_t keepValue(double d) {
-  return multi(16 + share(d / 8) * (6 + 4 * 3 + computed));
+  return multi(16 + share(d / 4) * (6 + 2 * 3 + computed));
 }
-// Of two components of two heads two loads, widen, two stores; four numbers moved, the place (5).
+// Of eight components of two heads four loads, eight times widen, sixteen numbers moved; of each a
+// store and its place.
 inline std::uint64_t spreadQuery(unsigned g, double d) {
-  return shared((g + 1) / 2 * d / 2, pass(2 + 4, 4 + 5 + 4, computed));
+  return shared((g + 1) / 2 * d / 8, sidePass(8 + 16, 4 + 8 * 2, 5 + computed));
 }
-// Two positions and two heads. Of each lane two components to a pass: a load of both, widen, of
-// each a load and an outer product; then four sums, read by two and stored. Of a head eight loads,
-// seven additions, a product, a store.
+// Two positions and one or two heads. Of a lane two components to a pass: a load of both, widen, of
+// each a load and an outer product. The eight lanes' sums are read and added; of one head five wait
+// in memory, of two all seven. Of a head a product, a store.
 inline std::uint64_t pairScores(double length, unsigned g, unsigned d) {
   const unsigned perLane = d / 8;
   const double products = perLane % 2 == 0 ? perLane / 2 * sidePass(4, 3, repeated)
-                                           : perLane * sidePass(2, 2, repeated),
-               lane = products + sidePass(2, 2 + 2, counted), head = sidePass(8, 8 + 2, 0);
-  return shared(length / 2, (g + 1) / 2 * (8 * lane + 4 + computed) + g * head + 4 + computed);
+                                           : perLane * sidePass(2, 2, repeated);
+  const auto ofHeads = [&](double n, double waiting) {
+    return 8 * products + sidePass((8 + 7 + 1) * n, (2 * waiting + 1) * n, computed);
+  };
+  return shared(length / 2, g / 2 * ofHeads(2, 7) + g % 2 * ofHeads(1, 5) + 4 + computed);
 }
 // Two positions to a pass: of each pair widen, of each head a product and a sum; a load of each
-// pair, or of both, and weights. Of a unit its block and address, of a pair rows and stores.
-inline std::uint64_t unitValues(unsigned nUnits, unsigned g) {
-  const double pairs = nUnits * 4.0, ofUnit = 6 + computed;
+// pair and weight, of one head of both. Of a pair of components rows, address and stores, of a
+// unit the next. Of a run its beginning, and of each block before it.
+inline std::uint64_t unitValues(double nUnits, double perBlock, unsigned g) {
+  const double pairs = nUnits * 2, begin = 20 + nUnits / perBlock * (3 + computed), twos = g / 2;
   const auto ofHeads = [&](double n) {
-    return 64 / 2 * sidePass(2 * (1 + 2 * n), (n == 1 ? 1 : 2) + 2 * n, repeated) + 12 + 2 * n;
+    return 64 / 2 * sidePass(2 * (1 + 2 * n), (n == 1 ? 2 : 2 + 2 * n), repeated) + 12 + 2 * n + 4 +
+           (6 + computed) / 2;
   };
-  return multi(share(pairs * (g / 2)) * ofHeads(2) + share(pairs * (g % 2)) * ofHeads(1) +
-               (g + 1) / 2 * nUnits * ofUnit);
+  return multi(share(pairs * twos) * ofHeads(2) + share(pairs * (g % 2)) * ofHeads(1) +
+               (std::min(twos, share(twos) + 1) + g % 2) * begin);
 }
-// Of a block a load, an address, an addition. Flush, divide, clamp, narrow, store; the head.
+// Of a block two loads, an address, two additions. Flush, divide, clamp, narrow, store; the head.
 inline std::uint64_t denseOutput(double nBlocks, double n) {
-  return shared(n * 4, nBlocks * pass(1, 2, repeated) + flushPair + clampPair + 2 * floatDivide +
-                           8 + computed);
+  return shared(n * 2, nBlocks * sidePass(2, 3, repeated) + flushPair + clampPair +
+                           2 * floatDivide + 10 + computed);
 }
 
 } // namespace cycles

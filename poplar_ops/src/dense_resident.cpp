@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Dense decode attention over a cache in SRAM. Keys and values are spread evenly over all parts of
-// a slot, each by units of its own; between the two, the softmax takes whole blocks of positions.
+// a slot, each by units of its own, so that weights change tiles in between.
 #include "arith/scale.hpp"
+#include "codelets/attention.cycles.hpp"
 #include "codelets/dense_resident.cycles.hpp"
 #include "query_components.hpp"
 #include "softmax.hpp"
@@ -15,12 +16,12 @@ using namespace poplar::program;
 
 namespace {
 
-constexpr unsigned octet = 8;
+constexpr unsigned quad = 4, pairs = quad / 2; // components of a unit, and pairs of them
 
 // One wave, all of the cache.
 Waves oneWave(const Plan &plan, const Attention &, unsigned) {
   Waves w{};
-  w.length = partLength(plan.layout.capacity, plan.placement.parts);
+  w.length = ResidentPieces(plan).positions;
   w.stride = plan.layout.capacity;
   w.nWaves = 1;
   w.chunk = 1;
@@ -30,9 +31,10 @@ Waves oneWave(const Plan &plan, const Attention &, unsigned) {
 std::uint64_t need(const Plan &plan, const PlannedAttention &attention, unsigned) {
   const ResidentPieces pieces(plan);
   const std::uint64_t g = plan.shape.groupSize(), d = plan.shape.headDim,
-                      blocks = ceilDiv(pieces.units, pieces.perBlock) + 1;
-  return scoreBytes(plan, attention.waves) + 4 * g * (pieces.positions + blocks * block) +
-         4 * g * (2 * d + pieces.units * octet);
+                      blocks = ceilDiv(pieces.units, pieces.perBlock) + 1,
+                      sums = ceilDiv(plan.layout.capacity / block * g, plan.placement.parts);
+  return scoreBytes(plan, attention.waves) + 4 * sums * block +
+         4 * g * (blocks * block + 2 * d + pieces.units * quad);
 }
 
 class Round {
@@ -46,26 +48,16 @@ public:
     const Tensor perPart = createQuery(context);
     loadQuery(context, query, perPart);
     score(perPart);
-    softmax(context, waves, scores);
+    softmaxWeights(context, waves, scores, true);
     sum(output);
   }
 
 private:
-  // Positions of a slot, in the order of parts: {groupSize, capacity}.
-  Tensor ofPositions(const Tensor &perPart, const Waves &of) const {
-    return ascending(perPart, of, 1).slice(0, context.layout().capacity, 1);
-  }
-
   void score(const Tensor &query) const {
     const unsigned heads = (g + 1) / 2 * 2;
-    const Tensor spread = context.perPart(FLOAT, {std::size_t(heads) * d}, "spread_query"),
-                 lanes = context.perPart(FLOAT, {6 * 32}, "lane_sums"),
-                 own = context.perPart(FLOAT, {g, pieces.positions}, "scores");
+    const Tensor spread = context.perPart(FLOAT, {std::size_t(heads) * d}, "spread_query");
     const ComputeSet spreads = context.execute("spread_query"), cs = context.execute("pair_scores");
-    std::vector<Tensor> from, to;
-    Waves ofParts = waves;
-    ofParts.length = pieces.positions;
-    for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
+    for (unsigned slot = 0; slot != context.nSlots(); ++slot)
       for (unsigned part = 0; part != pieces.nKeyParts; ++part) {
         const unsigned tile = context.tile(slot, part);
         addVertex(context.graph, spreads, "sparq::SpreadQuery", tile,
@@ -76,8 +68,7 @@ private:
                    {"layer", context.cache.layer[slot][part]},
                    {"keys", rows.keys[context.task(slot)][part].flatten()},
                    {"spread", spread[slot][part]},
-                   {"lanes", lanes[slot][part]},
-                   {"scores", own[slot][part].flatten()}},
+                   {"scores", scores.weights[slot][part].flatten()}},
                   {{"groupSize", g},
                    {"headDim", d},
                    {"length", pieces.positions},
@@ -85,67 +76,80 @@ private:
                    {"scale", attentionScale(d)}},
                   cycles::pairScores(pieces.positions, g, d));
       }
-      from.push_back(ofPositions(own[slot], ofParts).flatten());
-      to.push_back(ofPositions(scores.weights[slot], waves).flatten());
-    }
-    context.copy(concat(from), concat(to), {context.dc, "scores"});
   }
 
-  // Weights of whole blocks [first, end): {blocks, groupSize, 64}.
-  Tensor ofBlocks(unsigned slot, unsigned first, unsigned end) const {
-    const unsigned perPart = waves.length / block;
-    std::vector<Tensor> all;
-    for (unsigned b = first; b != end; ++b)
-      all.push_back(scores.weights[slot][b / perPart].slice(b % perPart * block,
-                                                            (b % perPart + 1) * block, 1));
-    return concat(all);
+  unsigned valuePart(unsigned i) const { return (pieces.firstValuePart + i) % context.parts(); }
+  // {parts, ...} of a slot, from the first part with values on.
+  Tensor ofValueParts(const char *name, const std::vector<std::size_t> &shape,
+                      unsigned slot) const {
+    const Tensor all = context.perPart(FLOAT, shape, name)[slot];
+    const unsigned first = pieces.firstValuePart;
+    return first == 0 ? all : concat(all.slice(first, context.parts()), all.slice(0, first));
   }
 
   void sum(const Tensor &output) const {
-    const Tensor partials =
-        context.perPart(FLOAT, {pieces.units, g, octet}, "partials"); // {slots, parts, ...}
     const ComputeSet cs = context.execute("unit_values"), finish = context.execute("output");
     const unsigned nOutput = g * pieces.perBlock, perPart = ceilDiv(nOutput, context.parts()),
-                   nBlocks = pieces.nUnits / pieces.perBlock;
+                   nBlocks = pieces.nUnits / pieces.perBlock, nSums = g * nBlocks,
+                   ownSums = ceilDiv(nSums, context.parts());
     for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
-      for (unsigned part = 0; part != pieces.nValueParts; ++part) {
-        const unsigned first = part * pieces.units,
+      const Tensor ofHeads = ascending(scores.weights[slot], waves, 1)
+                                 .slice(0, context.layout().capacity, 1)
+                                 .reshape({g, nBlocks, block}),
+                   ofBlocks = ofHeads.dimShuffle({1, 0, 2}),
+                   sums = ofValueParts("sums_of_blocks", {ownSums}, slot).flatten(),
+                   partials = ofValueParts("partials", {pieces.units, g, quad}, slot);
+      for (unsigned part = 0, first = 0; first < nSums; ++part, first += ownSums) {
+        const unsigned end = std::min(first + ownSums, nSums);
+        addVertex(context.graph, cs, "sparq::BlockSums", context.tile(slot, valuePart(part)),
+                  {{"weights", ofHeads.flatten(0, 2).slice(first, end).flatten()},
+                   {"blockSums", sums.slice(first, end)}},
+                  {{"nBlocks", end - first}}, cycles::blockSums(end - first));
+      }
+      for (unsigned i = 0; i != pieces.nValueParts; ++i) {
+        const unsigned part = valuePart(i), first = i * pieces.units,
                        end = std::min(first + pieces.units, pieces.nUnits),
                        firstBlock = first / pieces.perBlock,
                        endBlock = ceilDiv(end, pieces.perBlock);
         addVertex(context.graph, cs, "sparq::UnitValues", context.tile(slot, part),
                   {{"filled", context.filled(slot, part)},
                    {"layer", context.cache.layer[slot][part]},
-                   {"values", rows.values[context.task(slot)][part].flatten()},
-                   {"weights", ofBlocks(slot, firstBlock, endBlock).flatten()},
-                   {"partials", partials[slot][part].slice(0, end - first).flatten()}},
+                   {"values", rows.values[context.task(slot)][i].flatten()},
+                   {"weights", ofBlocks.slice(firstBlock, endBlock).flatten()},
+                   {"partials", partials[i].slice(0, end - first).flatten()}},
                   {{"groupSize", g},
                    {"layerUnits", pieces.units},
                    {"nUnits", end - first},
                    {"nBlocks", endBlock - firstBlock},
                    {"unitsPerBlock", pieces.perBlock},
                    {"firstUnit", first % pieces.perBlock},
-                   {"firstPosition", firstBlock * block}},
-                  cycles::unitValues(end - first, g));
+                   {"firstPosition", firstBlock * block},
+                   {"ofTwo", ceilDiv((end - first) * pairs * (g / 2), cycles::nWorkers)},
+                   {"ofOne", ceilDiv((end - first) * pairs * (g % 2), cycles::nWorkers)}},
+                  cycles::unitValues(end - first, pieces.perBlock, g));
       }
-      // {blocks, outputs, 8}: of a block all heads of eight components, then of the next eight.
-      const Tensor all = partials[slot]
-                             .reshape({std::size_t(context.parts()) * pieces.units, g, octet})
+      // {blocks, outputs, 4}: of a block all heads of four components, then of the next four.
+      const Tensor all = partials.reshape({std::size_t(context.parts()) * pieces.units, g, quad})
                              .slice(0, pieces.nUnits)
-                             .reshape({nBlocks, nOutput, octet});
+                             .reshape({nBlocks, nOutput, quad});
       const Tensor to = output[slot]
-                            .reshape({g, pieces.perBlock, octet})
+                            .reshape({g, pieces.perBlock, quad})
                             .dimShuffle({1, 0, 2})
-                            .reshape({nOutput, octet});
+                            .reshape({nOutput, quad});
       for (unsigned part = 0, first = 0; first < nOutput; ++part, first += perPart) {
         const unsigned end = std::min(first + perPart, nOutput);
-        addVertex(
-            context.graph, finish, "sparq::DenseOutput", context.tile(slot, part),
-            {{"partials", all.slice(first, end, 1).flatten()},
-             {"sums", scores.sums[slot][part]},
-             {"output", to.slice(first, end).flatten()}},
-            {{"n", end - first}, {"nBlocks", nBlocks}, {"groupSize", g}, {"firstHead", first % g}},
-            cycles::denseOutput(nBlocks, end - first));
+        const bool one = end - first == 1; // head
+        const unsigned head = first % g;
+        addVertex(context.graph, finish, "sparq::DenseOutput", context.tile(slot, part),
+                  {{"partials", all.slice(first, end, 1).flatten()},
+                   {"sums",
+                    one ? sums.slice(head * nBlocks, (head + 1) * nBlocks) : sums.slice(0, nSums)},
+                   {"output", to.slice(first, end).flatten()}},
+                  {{"n", end - first},
+                   {"nBlocks", nBlocks},
+                   {"groupSize", one ? 1u : g},
+                   {"firstHead", one ? 0u : head}},
+                  cycles::denseOutput(nBlocks, end - first));
       }
     }
   }
@@ -164,10 +168,10 @@ Tensor buildResident(Graph &graph, const Cache &cache, const PlannedAttention &a
   const Placement &p = cache.plan.placement;
   const std::size_t g = shape.groupSize(), d = shape.headDim;
   std::map<std::string, Tensor> variables;
-  // Eight components of a head are a unit; all are spread over the parts.
-  const Tensor output = addSliced(graph, p, HALF, p.nTasks, d / octet * g,
-                                  ceilDiv(d / octet * g, p.parts), octet, {dc, "output"})
-                            .reshape({p.nTasks, d / octet, g, octet})
+  // Four components of a head are a unit; all are spread over the parts.
+  const Tensor output = addSliced(graph, p, HALF, p.nTasks, d / quad * g,
+                                  ceilDiv(d / quad * g, p.parts), quad, {dc, "output"})
+                            .reshape({p.nTasks, d / quad, g, quad})
                             .dimShuffle({0, 2, 1, 3})
                             .reshape({p.nTasks, g, d});
   for (unsigned round = 0; round != p.nRounds; ++round) {

@@ -5,6 +5,8 @@
 #include "sparq/step_names.hpp"
 #include "stores/resident_records.hpp"
 
+#include <cmath>
+
 namespace sparq {
 
 Tensor ascending(const Tensor &perPart, const Waves &waves, unsigned unit) {
@@ -110,7 +112,29 @@ void reduceMax(const Context &context, const std::vector<Tensor> &maxima, const 
   }
 }
 
-void softmax(const Context &context, const Waves &waves, const Scores &scores) {
+// Of many partial results first those of groups, each on a part of its own.
+static void reduceInGroups(const Context &context, std::vector<Tensor> &maxima) {
+  const unsigned g = context.groupSize(), n = static_cast<unsigned>(maxima[0].numElements()) / g,
+                 each = static_cast<unsigned>(std::sqrt(double(cycles::nWorkers) * n));
+  if (n * (g + 3) < 800) // another step takes as long
+    return;
+  const ComputeSet cs = context.execute("reduce_groups");
+  const Tensor maximum = context.perPart(FLOAT, {cycles::nWorkers * g}, "group_maxima");
+  for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
+    const Tensor all = maxima[slot].flatten();
+    for (unsigned part = 0, first = 0; first < n; ++part, first += each) {
+      const unsigned end = std::min(first + each, n);
+      context.addVertex(cs, "sparq::ReduceMax", slot, part, cycles::reduceMax(end - first, g),
+                        "maxima"_f = all.slice(first * g, end * g),
+                        "maximum"_f = maximum[slot][part], "nPartials"_f = end - first,
+                        "groupSize"_f = g);
+    }
+    maxima[slot] = maximum[slot].slice(0, ceilDiv(n, each));
+  }
+}
+
+void softmaxWeights(const Context &context, const Waves &waves, const Scores &scores,
+                    bool inGroups) {
   const unsigned g = context.groupSize(), n = waves.partPositions();
   const Lending lending(context.plan(), waves);
   // The positions of a part whose scores it has: not those that it has lent, but those that others
@@ -154,8 +178,22 @@ void softmax(const Context &context, const Waves &waves, const Scores &scores) {
       maxima[slot] = concat(std::vector<Tensor>{
           maxima[slot], all.slice(lending.first, lending.first + lending.nHelper)});
   }
+  if (inGroups)
+    reduceInGroups(context, maxima);
   reduceMax(context, maxima, scores.maximum);
   const ComputeSet weights = context.execute(steps::softmaxWeights);
+  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+    for (unsigned part = 0; part != context.parts(); ++part)
+      context.addVertex(weights, "sparq::SoftmaxWeights", slot, part,
+                        cycles::softmaxWeights(nOwn(part), n, g), "filled"_f = filled(slot, part),
+                        "maximum"_f = scores.maximum[slot][part],
+                        "weights"_f = scores.weights[slot][part], settings(part));
+}
+
+void softmax(const Context &context, const Waves &waves, const Scores &scores) {
+  softmaxWeights(context, waves, scores, false);
+  const unsigned g = context.groupSize(), n = waves.partPositions();
+  const Lending lending(context.plan(), waves);
   std::vector<Tensor> lent, taken;
   for (unsigned slot = 0; slot != context.nSlots(); ++slot)
     for (unsigned owner = 0; owner != lending.nOwners; ++owner) {
@@ -174,10 +212,6 @@ void softmax(const Context &context, const Waves &waves, const Scores &scores) {
     const Tensor sums = ascending(scores.blockSums[slot], waves, block);
     const unsigned nBlocks = static_cast<unsigned>(sums.dim(1));
     for (unsigned part = 0; part != context.parts(); ++part) {
-      context.addVertex(weights, "sparq::SoftmaxWeights", slot, part,
-                        cycles::softmaxWeights(nOwn(part), n, g), "filled"_f = filled(slot, part),
-                        "maximum"_f = scores.maximum[slot][part],
-                        "weights"_f = scores.weights[slot][part], settings(part));
       context.addVertex(blocks, "sparq::BlockSums", slot, part, cycles::blockSums(g * n / block),
                         "weights"_f = scores.weights[slot][part],
                         "blockSums"_f = scores.blockSums[slot][part], "nBlocks"_f = g * n / block);

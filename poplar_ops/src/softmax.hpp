@@ -15,7 +15,10 @@ struct Scores {
   Tensor sums;      // {slots, parts, groupSize} FLOAT, Z
 };
 Scores createScores(const Context &context, const Waves &waves);
-void softmax(const Context &context, const Waves &waves, const Scores &scores);
+// inGroups: a maximum of many parts is taken in two steps, if that saves time.
+void softmaxWeights(const Context &context, const Waves &waves, const Scores &scores,
+                    bool inGroups);
+void softmax(const Context &context, const Waves &waves, const Scores &scores); // and their sums
 // Whether what is added up over all parts is brought together head by head, each on a part of its
 // own, and not where it is used: less to receive, for one more exchange. Then {slots, groupSize}
 // FLOAT of these parts, of which there may be several: the heads of one begin at firstHead.

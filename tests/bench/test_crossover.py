@@ -112,22 +112,30 @@ def test_why_heads_split_saves_no_more() -> None:
         return {name: 1e3 * seconds for name, seconds in plan.seconds_by_category.items()}
 
     text = " ".join(crossover.DOCUMENT.read_text().partition("## Why more IPUs")[2].split())
-    layers = [planned(n, 4, "layers")["total"] for n in (16384, 65536)]
-    short, long = (planned(n, 4, "heads") for n in (16384, 65536))
-    saved = [f"{1 - of['total'] / total:.0%}".replace("%", " %") for of, total in zip((short, long), layers)]
-    assert f"{short['total']:.2f} and {long['total']:.2f} ms. With layers split they take" in text
-    assert (
-        f"they take {layers[0]:.2f} and {layers[1]:.2f} ms, so splitting heads saves {' and '.join(saved)}"
-        in text
-    )
+    layers = {n: planned(n, 4, "layers")["total"] for n in (16384, 65536)}
+    assert f"Layers split take {layers[16384]:.2f} and {layers[65536]:.2f} ms" in text
+    heads = {(n, ipus): planned(n, ipus, "heads") for n in layers for ipus in (4, 8)}
+    for n, ipus in ((16384, 4), (65536, 4), (65536, 8)):
+        of = heads[n, ipus]
+        names = ("compute", "exchange", "sync", "streaming", "links", "total")
+        cells = [
+            f"{n:,}",
+            str(ipus),
+            *(f"{of[name]:.2f}" for name in names),
+            f"{of['total'] / layers[n]:.2f}",
+        ]
+        assert f"| {' | '.join(cells)} |" in text
+    short = heads[16384, 4]
+    saved = [f"{1 - heads[n, 4]['total'] / layers[n]:.0%}".replace("%", " %") for n in layers]
+    assert f"{saved[0]} of its time at 16,384 positions and {saved[1]} at 65,536" in text
+    assert f"{short['sync'] / 32 * 1.85e6 / 150:.0f} a layer of 150 cycles, {short['sync']:.2f} ms" in text
     least = short["compute"] + short["sync"]
-    assert 0.6 * layers[0] < least
-    assert f"that would be {0.6 * layers[0]:.2f} ms. Compute and syncs alone take {least:.2f} ms" in text
-    assert f"that would be {0.6 * layers[1]:.2f} ms" in text
-    for n_ipus in (4, 8):
-        one, other = planned(16384, n_ipus, "heads"), planned(65536, n_ipus, "heads")
-        rest = other["total"] - other["exchange"]
-        assert 0.6 * layers[1] < rest + one["exchange"]
-        for ms in (rest, one["exchange"], rest + one["exchange"]):
+    assert 0.6 * layers[16384] < least
+    assert f"0.6 would be {0.6 * layers[16384]:.2f} ms. Compute and syncs alone take {least:.2f} ms" in text
+    assert f"0.6 would be {0.6 * layers[65536]:.2f} ms" in text
+    for ipus in (4, 8):
+        exchange = heads[16384, ipus]["exchange"]
+        rest = heads[65536, ipus]["total"] - heads[65536, ipus]["exchange"]
+        assert 0.6 * layers[65536] < rest + exchange
+        for ms in (rest, exchange, rest + exchange):
             assert f"{ms:.2f}" in text
-    assert f"and {other['total']:.2f} ms in the plan" in text

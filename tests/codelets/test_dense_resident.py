@@ -27,15 +27,16 @@ def paired(keys: np.ndarray) -> np.ndarray:
 
 
 def units(values: np.ndarray) -> np.ndarray:
-    """(blocks * 64, head_dim) -> (units, 4, 64, 2): of each block eight components after the other."""
+    """(blocks * 64, head_dim) -> (units, 2, 64, 2): of each block four components after the other."""
     n, head_dim = values.shape
-    return values.reshape(n // 64, 64, head_dim // 8, 4, 2).transpose(0, 2, 3, 1, 4).reshape(-1, 4, 64, 2)
+    return values.reshape(n // 64, 64, head_dim // 4, 2, 2).transpose(0, 2, 3, 1, 4).reshape(-1, 2, 64, 2)
 
 
 def spread(query: np.ndarray) -> np.ndarray:
     """(group, head_dim) -> (pairs of heads, 8, head_dim / 8, 2)."""
     group, head_dim = query.shape
-    pairs = np.stack([query[::2], query[[min(h + 1, group - 1) for h in range(0, group, 2)]]], -1)
+    pairs = np.concatenate([query, np.zeros((group % 2, head_dim), query.dtype)])
+    pairs = pairs.reshape(-1, 2, head_dim).transpose(0, 2, 1)
     return pairs.reshape(-1, head_dim // 8, 8, 2).transpose(0, 2, 1, 3).astype(np.float32)
 
 
@@ -69,7 +70,6 @@ def test_pair_scores(head_dim: int, group: int, kind: str) -> None:
                 layer=word(LAYER),
                 keys=of_layers(paired(held)),
                 spread=spread(query),
-                lanes=floats(6, 8, 2, 2),
                 scores=floats(group, length),
             ),
             groupSize=group,
@@ -88,7 +88,7 @@ def test_pair_scores(head_dim: int, group: int, kind: str) -> None:
 @pytest.mark.parametrize("group", [1, 2, 3, 4])
 def test_unit_values(group: int, kind: str) -> None:
     """Of a part whose units begin within a block, with rows in the last one that are not held."""
-    rng, head_dim, first_block, first, n_units = np.random.default_rng(2), 24, 3, 2, 6
+    rng, head_dim, first_block, first, n_units = np.random.default_rng(2), 24, 3, 4, 13
     values = tensors(kind, (3 * 64, head_dim), rng)
     weights = rng.random((3, group, 64)).astype(np.float32)
     for held in (64 + 64 + 21, 64 + 64 + 64, 30, 0):
@@ -100,42 +100,45 @@ def test_unit_values(group: int, kind: str) -> None:
             dict(
                 filled=word(first_block * 64 + held),
                 layer=word(LAYER),
-                values=of_layers(np.concatenate([own, np.full((1, 4, 64, 2), np.nan, np.float16)])),
+                values=of_layers(np.concatenate([own, np.full((1, 2, 64, 2), np.nan, np.float16)])),
                 weights=weights,
-                partials=floats(n_units, group, 8),
+                partials=floats(n_units, group, 4),
             ),
             groupSize=group,
             layerUnits=n_units + 1,
             nUnits=n_units,
             nBlocks=3,
-            unitsPerBlock=head_dim // 8,
+            unitsPerBlock=head_dim // 4,
             firstUnit=first,
             firstPosition=first_block * 64,
+            ofTwo=-(-n_units * 2 * (group // 2) // 6),
+            ofOne=-(-n_units * 2 * (group % 2) // 6),
         )["partials"]
         expected = np.zeros((3, group, head_dim), np.float32)
         for p in range(held):
             expected[p // 64] += weights[p // 64, :, p % 64, None] * values[p].astype(np.float32)
-        by_unit = expected.reshape(3, group, -1, 8).transpose(0, 2, 1, 3).reshape(-1, group, 8)
+        by_unit = expected.reshape(3, group, -1, 4).transpose(0, 2, 1, 3).reshape(-1, group, 4)
         assert_bits(out, by_unit[first : first + n_units])
 
 
 @pytest.mark.parametrize("n", [1, 3])
 def test_dense_output(n: int) -> None:
     rng, n_blocks, group, first_head = np.random.default_rng(3), 5, 3, 2
-    partials = (rng.standard_normal((n_blocks, n, 8)) * 1e5).astype(np.float32)
+    partials = (rng.standard_normal((n_blocks, n, 4)) * 1e6).astype(np.float32)
     partials[:, 0, 0] = 2.0**-51  # flushed
-    sums = rng.random(group).astype(np.float32) + np.float32(1)
+    of_blocks = rng.random((group, n_blocks)).astype(np.float32) + np.float32(1)
     out = run(
         "DenseOutput",
-        dict(partials=partials, sums=sums, output=halves(n, 8)),
+        dict(partials=partials, sums=of_blocks, output=halves(n, 4)),
         n=n,
         nBlocks=n_blocks,
         groupSize=group,
         firstHead=first_head,
     )["output"]
-    total = np.zeros((n, 8), np.float32)
+    total = np.zeros((n, 4), np.float32)
     for block in partials:
         total += block
+    sums = numerics.fold_blocks(of_blocks)
     of_head = sums[[(first_head + i) % group for i in range(n)]]
     expected = np.where(abs(total) < 2.0**-48, np.float32(0), total) / of_head[:, None]
     assert abs(expected).max() > 65504 and expected[0, 0] == 0
@@ -158,7 +161,7 @@ def test_keep_rows(head_dim: int, position: int, active: int) -> None:
             keys[position - 55] = 0
     assert_bits(out, of_layers(paired(keys)))
 
-    values, first, n_units = tensors("normal", (128, head_dim), rng), 1, 2 * head_dim // 8 - 1
+    values, first, n_units = tensors("normal", (128, head_dim), rng), 1, 2 * head_dim // 4 - 1
     before = of_layers(units(values)[first : first + n_units])
     out = run("KeepValue", dict(**where, values=before), headDim=head_dim, nUnits=n_units, firstUnit=first)
     if active:

@@ -72,6 +72,16 @@ def test_dense_equals_reference(memory: str, a: Attention, n_tiles: int) -> None
     np.testing.assert_array_equal(bits(sparq_ipu.dense_attention(a.query, cache)), bits(expected))
 
 
+@pytest.mark.parametrize("place", [0, 450, 899])
+def test_dense_over_many_tiles(place: int) -> None:
+    """The largest score is that of any group of tiles."""
+    a = make_attention(np.random.default_rng(place), group_size=2, seq_len=900, head_dim=8)
+    a.key[:, :, place] = 4 * a.query[:, :1]
+    cache = filled_cache(a, n_tiles=225, memory="sram")
+    expected = exact.dense_attention(*a.qkv, lengths=a.lengths)
+    np.testing.assert_array_equal(bits(sparq_ipu.dense_attention(a.query, cache)), bits(expected))
+
+
 @pytest.mark.parametrize("device", ["cpu", "emulator", "reference"])
 def test_one_function_for_all_kernels(device: str) -> None:
     """`attention` takes the settings as one object; without them it is dense attention."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from pathlib import Path
@@ -30,6 +31,35 @@ def test_dense_attention_in_sram() -> None:
     layers = sparq_ipu.plan(kernel="dense-sram", n_kv_heads=8, n_layers=8, append=True)
     us = layers.seconds_per_query * 1e6
     assert f"{layers.max_tile_bytes:,} of 638,976 bytes of a tile, {us:.1f} us a layer" in TEXT
+
+
+@pytest.mark.parametrize(
+    ("n_kv_heads", "seq_len", "measured"), [(32, 4096, "47.6"), (32, 16384, "133.7"), (8, 16384, "-")]
+)
+def test_bounds_of_dense_attention_in_sram(n_kv_heads: int, seq_len: int, measured: str) -> None:
+    """By the slots of a pass on the page; positions and components are shared out over six workers."""
+    group, cycles_of_us = 32 // n_kv_heads, 1850
+    plan = sparq_ipu.plan(kernel="dense-sram", n_kv_heads=n_kv_heads, seq_len=seq_len, baseline=False)
+    us = plan.seconds_per_query * 1e6
+    pairs = n_kv_heads * seq_len * 64 / 1472
+    arithmetic = pairs * (2 + math.ceil(group / 2) + 2 * group) / cycles_of_us
+    parts = 1472 // n_kv_heads
+    positions = math.ceil(seq_len / parts / 4) * 4 // 2  # pairs of them
+    components = math.ceil(seq_len / 64 * 32 / parts) * 2  # of 64 positions, pairs of them
+    keys = math.ceil(positions / 6) * math.ceil(group / 2) * 64
+    values = math.ceil(components * math.ceil(group / 2) / 6) * 32
+    loops = (keys * 5.5 + values * (7 if group == 1 else 13)) * 6 / cycles_of_us
+    cells = (n_kv_heads, f"{seq_len:,}", f"{us:.1f}", f"{loops:.1f}", f"{arithmetic:.1f}", measured)
+    assert f"| {' | '.join(map(str, cells))} |" in TEXT
+    assert arithmetic > 60 or seq_len == 4096 or (n_kv_heads == 8 and arithmetic > 20)
+    if seq_len == 4096:
+        steps = ("pair_scores", "unit_values")
+        in_loops = [s["seconds"]["compute"] for s in plan.steps if s["name"].endswith(steps)]
+        others = us - sum(in_loops) * 1e6
+        text = TEXT.replace("\n", " ")
+        assert f"makes {keys} passes of keys and {values} of values: {loops:.1f} us" in text
+        assert f"All other steps take {others:.1f} us" in text
+        assert f"without a slot around the loops the layer takes {loops + others:.1f} us" in text
 
 
 @pytest.mark.slow

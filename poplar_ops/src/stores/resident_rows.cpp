@@ -8,7 +8,7 @@ namespace sparq {
 
 namespace {
 
-constexpr unsigned octet = 8, pair = 2;
+constexpr unsigned octet = 8, quad = 4, pair = 2;
 
 class HostResidentRows final : public HostStore {
 public:
@@ -63,10 +63,10 @@ private:
                  pieces_.keyElements(layout_.headDim) +
              local / pair * pair * d + (c % octet * (d / octet) + c / octet) * pair + local % pair;
     }
-    const unsigned unit = position / block * pieces_.perBlock + c / octet;
+    const unsigned unit = position / block * pieces_.perBlock + c / quad;
     return ((task * std::size_t(pieces_.nValueParts) + unit / pieces_.units) * nLayers + layer) *
                pieces_.valueElements() +
-           (std::size_t(unit % pieces_.units) * (octet / pair) + c % octet / pair) * block * pair +
+           (std::size_t(unit % pieces_.units) * (quad / pair) + c % quad / pair) * block * pair +
            position % block * pair + c % pair;
   }
 
@@ -92,9 +92,11 @@ public:
 const KindOf<ResidentRows, ResidentRowsKind> residentRowsKind;
 
 Tensor addPieces(Graph &graph, const Cache &cache, unsigned nParts, std::size_t elements,
-                 const char *name) {
-  const Tensor t = addOnParts(graph, cache.plan.placement, HALF, cache.plan.placement.nTasks,
-                              nParts, {cache.layout().nLayers, elements}, cache.name + name);
+                 const char *name, unsigned firstPart) {
+  const Tensor t =
+      addOnParts(graph, cache.plan.placement, HALF, cache.plan.placement.nTasks, nParts,
+                 {cache.layout().nLayers, elements}, cache.name + name,
+                 [&](unsigned i) { return (firstPart + i) % cache.plan.placement.parts; });
   graph.setInitialValueHalf(t,
                             0); // a host writes some of it, and a pair of positions is read whole
   return t;
@@ -106,18 +108,20 @@ const StoreKind &residentRows = residentRowsKind;
 
 ResidentPieces::ResidentPieces(const Plan &plan) {
   const unsigned parts = plan.placement.parts, capacity = plan.layout.capacity;
-  positions = roundUp(ceilDiv(capacity, parts), pair);
+  positions = roundUp(ceilDiv(capacity, parts), quad); // as the softmax takes them
   nKeyParts = ceilDiv(capacity, positions);
-  perBlock = plan.shape.headDim / octet;
+  perBlock = plan.shape.headDim / quad;
   nUnits = capacity / block * perBlock;
   units = ceilDiv(nUnits, parts);
   nValueParts = ceilDiv(nUnits, units);
+  firstValuePart = parts / 2;
 }
 
 ResidentRows::ResidentRows(Graph &graph, const Cache &cache, bool)
     : pieces(cache.plan), keys(addPieces(graph, cache, pieces.nKeyParts,
-                                         pieces.keyElements(cache.layout().headDim), "/keys")),
-      values(addPieces(graph, cache, pieces.nValueParts, pieces.valueElements(), "/values")) {}
+                                         pieces.keyElements(cache.layout().headDim), "/keys", 0)),
+      values(addPieces(graph, cache, pieces.nValueParts, pieces.valueElements(), "/values",
+                       pieces.firstValuePart)) {}
 
 void ResidentRows::append(Append &step) const {
   const Cache &cache = step.cache;
@@ -137,8 +141,8 @@ void ResidentRows::append(Append &step) const {
           "keys"_f = keys[task][part], "length"_f = pieces.positions,
           "firstPosition"_f = part * pieces.positions);
     for (unsigned part = 0; part != pieces.nValueParts; ++part)
-      add("sparq::KeepValue", part, cycles::keepValue(d), "row"_f = step.values[task],
-          "values"_f = values[task][part], "nUnits"_f = pieces.units,
+      add("sparq::KeepValue", (pieces.firstValuePart + part) % p.parts, cycles::keepValue(d),
+          "row"_f = step.values[task], "values"_f = values[task][part], "nUnits"_f = pieces.units,
           "firstUnit"_f = part * pieces.units);
   }
 }
