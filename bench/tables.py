@@ -52,6 +52,25 @@ def kernels(rows: list[Row]) -> str:
     return f"{markdown_table(head, lines)}\n\n{caption(rows)}"
 
 
+def row_bits(rows: list[Row]) -> str:
+    """Milliseconds of one call with rows of 16 and of 8 bits, in one run, and their ratio."""
+    seconds = {
+        (row["n_heads"], row["n_kv_heads"], row["head_dim"], row["seq_len"], row["kernel"]): row[
+            "seconds_per_query"
+        ]
+        for row in rows
+    }
+    lines = []
+    for n_heads, n_kv_heads, *at in sorted({key[:4] for key in seconds}):
+        cells = [f"{n_heads}/{n_kv_heads}", *(f"{n:,}" for n in at)]
+        for kernel in ("dense", "sparq-int2"):
+            half, coded = (seconds[(n_heads, n_kv_heads, *at, kernel + end)] for end in ("", "-rows8"))
+            cells.append(f"{half * 1e3:.3f} / {coded * 1e3:.3f} ({coded / half:.2f})")
+        lines.append(cells)
+    head = ["heads/KV heads", "head_dim", "positions", "dense", "SparQ, 2 bits"]
+    return f"{markdown_table(head, lines)}\n\n{caption(rows)}"
+
+
 def rates(rows: list[Row], by: str, title: str) -> str:
     """Median GFLOP/s (minimum-maximum), a column for each `by`."""
     columns = sorted({row[by] for row in rows})
@@ -173,6 +192,7 @@ ROWS = {
     "predictions": ("predictions.jsonl", predictions),
     "short": ("short_decode.jsonl", short),
     "kernels": ("cpu_sparq.jsonl", kernels),
+    "row_bits": ("cpu_row_bits.jsonl", row_bits),
     "prompts": ("prompt.jsonl", prompts),
     "products": ("products.jsonl", products),
 }
