@@ -25,7 +25,8 @@ import sparq_ipu  # noqa: E402
 from sparq_ipu import generate  # noqa: E402
 from sparq_ipu.serve import command as serve_command  # noqa: E402
 from sparq_ipu.torch import prompt  # noqa: E402
-from sparq_ipu.transformers import enable_dense  # noqa: E402
+from sparq_ipu.transformers import SparqCache, disable, enable_dense  # noqa: E402
+from sparq_ipu.transformers.cache_name import with_cache  # noqa: E402
 from sparq_ipu.transformers.generation import runs  # noqa: E402
 from sparq_ipu.transformers.loading import checkpoints  # noqa: E402
 
@@ -384,6 +385,19 @@ def test_blocks_of_a_prompt(checkpoint, capsys, monkeypatch):
     with pytest.raises(SystemExit):
         call(checkpoint, "--prompt-blocks", "0.75")
     assert "--prompt-blocks" in capsys.readouterr().err
+
+
+def test_a_cache_that_was_not_told_has_the_rows_that_enable_asks_for():
+    model, tokens = tiny_model(), torch.arange(20)[None]
+    for turn_on in (sparq_ipu.transformers.enable, enable_dense):
+        turn_on(model, row_bits=8)
+        caches = [SparqCache(model, **told) for told in ({}, {"row_bits": 16})]
+        with torch.no_grad():
+            model(tokens, **with_cache(caches[0]), use_cache=True)
+            assert {layer.cache.row_bits for layer in caches[0].layers} == {8}
+            with pytest.raises(ValueError, match=r"row_bits must be that of the cache, 16 in layer 0, got"):
+                model(tokens, **with_cache(caches[1]), use_cache=True)
+        disable(model)
 
 
 def test_rows_of_8_bits(checkpoint, tmp_path, capsys, monkeypatch):

@@ -291,11 +291,13 @@ def test_parameters_that_are_texts_and_others() -> None:
             "n": {"type": ["integer", "null"]},
             "path": {"type": "string", "pattern": "^/"},
             "more": {"type": "object"},
+            "long": {"type": "string", "minLength": 20},
         },
         "$defs": {"unit": {"enum": ["C", "F"]}},
     }
     values = {"code": 'if "a":\n\n  1\n', "unit": "F", "n": None, "path": "/x", "more": {"a": [1]}}
-    texts = ('if "a":\n\n  1\n', "F", "null", '"/x"', '{"a": [1]}')
+    values["long"] = "a\n</parameter>\nof this text"  # an end too early to be one
+    texts = ('if "a":\n\n  1\n', "F", "null", '"/x"', '{"a": [1]}', values["long"])
     written = "".join(f"<parameter={k}>\n{v}\n</parameter>\n" for k, v in zip(values, texts))
     assert arguments_of(f"{written}<", "</", schema) is None
     given, rest = arguments_of(f"{written}</more", "</", schema) or ("", "")

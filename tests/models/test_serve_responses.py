@@ -79,6 +79,7 @@ WRONG: list[tuple[dict, str]] = [
     ({"text": {"format": {"type": "xml"}}}, "text"),
     ({"extra_body": {"messages": [USER]}}, "input"),
     ({"extra_body": {"n": 2}}, "n"),
+    ({"extra_body": {"\\q": 2}}, "\\q"),
 ]
 
 

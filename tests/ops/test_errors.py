@@ -222,6 +222,16 @@ def test_memory_that_is_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.skipif("emulator" not in sparq_ipu.available_devices(), reason="there is no emulator here")
+def test_rows_of_8_bits_take_less_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = pytest.importorskip("sparq_ipu.backends.cpu")
+    if "cpu" not in sparq_ipu.available_devices():
+        pytest.skip("cpu is not available here")
+    monkeypatch.setattr(cpu, "host_memory", lambda: 500_000)
+    assert sparq_ipu.KVCache(1, 1, 128, 1500, device="cpu", row_bits=8).capacity == 1500
+    with pytest.raises(DoesNotFit, match=r"capacity must be at most 976 .* take 512 a position"):
+        sparq_ipu.KVCache(1, 1, 128, 1500, device="cpu")
+
+
 def test_an_emulated_cache_larger_than_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is refused when memory is taken, not when it is made: it may never be used."""
     row = np.ones((1, 1, 1, 8), np.float16)

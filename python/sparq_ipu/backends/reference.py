@@ -37,7 +37,8 @@ def create(
     device: str, spec: CacheSpec, n_layers: int, options: Options, check_finite: bool = True
 ) -> list[ReferenceBackend]:
     """A reference cache for each layer; see `sparq_ipu.backends.Backend`."""
-    check_room(spec, n_layers, host_memory(), "memory of this machine")
+    stored = dataclasses.replace(spec, row_bits=16)  # as float16, whatever they are rounded to
+    check_room(stored, n_layers, host_memory(), "memory of this machine")
     return [ReferenceBackend(spec) for _ in range(n_layers)]
 
 

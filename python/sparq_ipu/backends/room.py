@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from sparq_reference import CacheSpec, DoesNotFit
+from sparq_reference import CacheSpec, DoesNotFit, transfers
 
 #: of an emulated IPU: SRAM of a tile, and the streaming memory of one IPU (a test compares these with
 #: data/device_models.json)
@@ -40,7 +40,7 @@ def check_room(spec: CacheSpec, n_layers: int, room: int | None, resource: str) 
     Raises:
         DoesNotFit: they do not; the message says which capacity would.
     """
-    of_position = 2 * 2 * spec.n_tasks * spec.head_dim * n_layers
+    of_position = spec.n_tasks * transfers.row_bytes(spec.head_dim, spec.row_bits) * n_layers
     need = of_position * spec.capacity
     if room is None or need <= room:
         return

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-import re
 import time
 from pathlib import Path
 from typing import Any, AsyncIterator, Callable, Sequence
@@ -76,8 +75,10 @@ def create_app(
         except ClientDisconnect:
             return Response(status_code=499)  # nobody reads it
         except Invalid as invalid:
-            param = kind.renamed.get(invalid.param or "", invalid.param)
-            message = re.sub(rf"^{re.escape(invalid.param or '')}(?=[.:])", param or "", str(invalid))
+            own, message = invalid.param or "", str(invalid)
+            param = kind.renamed.get(own, invalid.param)
+            if own and message.startswith((f"{own}.", f"{own}:", f"{own} ")):
+                message = f"{param}{message[len(own) :]}"
             return _error(invalid.status, message, param=param, code=invalid.code)
 
     async def answer(

@@ -85,17 +85,19 @@ def rules_of(at: int, schema: dict[str, Any]) -> list[str]:
 def arguments_of(text: str, end: str, schema: dict[str, Any]) -> tuple[str, str] | None:
     """The arguments that a text begins with as JSON, and the text behind `end`; None: more is to come.
 
-    Texts are taken as they are, up to the first end of a parameter, as the rules have it.
+    Texts are taken as they are, up to the first end of a parameter behind `minLength`, as the rules have it.
     """
     named = schema.get("properties", {})
     found: dict[str, Any] = {}
     while text.startswith(_BEGIN):
         name, _, rest = text[len(_BEGIN) :].partition(_AFTER)
-        value, is_whole, text = rest.partition(_END)
-        if not is_whole:
+        of_text = _text_of(named.get(name), schema)
+        at = rest.find(_END, 0 if of_text is None else of_text.get("minLength", 0))
+        if at < 0:
             return None
-        found[name] = value
-        if _text_of(named.get(name), schema) is None:
+        found[name] = value = rest[:at]
+        text = rest[at + len(_END) :]
+        if of_text is None:
             try:
                 found[name] = json.loads(value)
             except ValueError:

@@ -61,7 +61,7 @@ def enable(
     prompt_blocks: float = 0.0,
     **options: Any,
 ) -> None:
-    """Decode with SparQ attention: `model.generate` and one-token forward passes, through a float16 KV cache.
+    """Decode with SparQ attention: `model.generate` and one-token forward passes, through our KV cache.
 
     Prefill (several tokens at once) is dense: `prompt_attention` replaces PyTorch's. The model's own
     attention stays for gradients, for padding behind a text and without "sdpa". Caches that `generate` makes,
@@ -138,7 +138,7 @@ def _enable(
 
 
 def enable_dense(model: PreTrainedModel, **options: Any) -> None:
-    """Decode with dense attention through the same float16 KV cache: the run to compare SparQ with. Options
+    """Decode with dense attention through the same KV cache: the run to compare SparQ with. Options
     are those of `enable` from `device` on."""
     check_model("enable_dense", model)
     _enable("enable_dense", model, [None] * n_layers_of(model), **options)
@@ -331,7 +331,7 @@ class _Hooks:
             rule = f"hold the same tokens in all {len(self.settings)} layers"
             checks.fail(op, CACHE, rule, sorted(held))
         for layer in layers:
-            layer.check_options(self.settings[layer.index])
+            layer.check_options(self.settings[layer.index], self.cache_options.get("row_bits"))
         (past,) = held
         if past and layers[0].batch_size != batch:
             checks.fail(op, "batch", f"be that of the cache, {layers[0].batch_size}", batch)

@@ -137,12 +137,17 @@ class SparqLayer(StepLayer):
         self._handover.announce(Announcement(real, settings, is_step))
         self._is_croppable = is_croppable
 
-    def check_options(self, settings: LayerSettings | None) -> None:
+    def check_options(self, settings: LayerSettings | None, row_bits: int | None = None) -> None:
         """Raise ValueError if `arm` can not be called with these settings: they ask for another cache than
-        this one, e.g. another `index_bits`."""
-        if settings is self._fitting:  # as at the step before
+        this one, e.g. another `index_bits`. row_bits: wanted; a cache that was not told its own takes it."""
+        has_rows = row_bits is None or (self.is_initialized and self.cache.row_bits == row_bits)
+        if settings is self._fitting and has_rows:  # as at the step before
             return
-        for name, wanted in ({} if settings is None else cache_options(settings)).items():
+        asked = {} if settings is None else dict(cache_options(settings))
+        if row_bits is not None:
+            asked["row_bits"] = row_bits
+            self._options.setdefault("row_bits", row_bits)
+        for name, wanted in asked.items():
             own = getattr(self.cache, name) if self.is_initialized else self._options.get(name, wanted)
             if own != wanted:
                 rule = f"be that of the cache, {own} in layer {self.index}"

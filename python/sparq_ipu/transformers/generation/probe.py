@@ -123,7 +123,9 @@ def probe(
     quartiles = [statistics.quantiles(some, n=4) for some in took.values()]
     of_pair = _pair_seconds(config, dtype, min(seq_len, lengths[1]), batch)
     n = max(4, min(seq_len, _PROMPT))
-    short, long = (_prompt_seconds(model, m, batch) - of_pair * n_probed * _pairs(m) for m in (n // 4, n))
+    short, long = (
+        _prompt_seconds(model, m, batch, row_bits) - of_pair * n_probed * _pairs(m) for m in (n // 4, n)
+    )
     of_token = max((long - short) / (n - n // 4), long / (2 * n))  # also on a busy machine
     return Probe(
         lengths,
@@ -189,11 +191,15 @@ def _seconds(model: Any, tokens: torch.Tensor, cache: Any) -> float:
     return time.perf_counter() - start
 
 
-def _prompt_seconds(model: Any, n_tokens: int, batch: int) -> float:
+def _prompt_seconds(model: Any, n_tokens: int, batch: int, row_bits: int) -> float:
     """The quicker of two, since the first also allocates; the first alone if it takes long."""
     tokens = torch.randint(64, (batch, n_tokens))
-    first = _seconds(model, tokens, SparqCache(model.config))
-    return first if first > 1 else min(first, _seconds(model, tokens, SparqCache(model.config)))
+
+    def read() -> float:
+        return _seconds(model, tokens, SparqCache(model.config, row_bits=row_bits))
+
+    first = read()
+    return first if first > 1 else min(first, read())
 
 
 def _pair_seconds(config: Any, dtype: torch.dtype, seq_len: int, batch: int) -> float:

@@ -105,7 +105,7 @@ def generate(
                 stream.flush()
 
     streamer = Stream(tokenizer, skip_prompt=True, skip_special_tokens=True)
-    cache = SparqCache(model, device=device, row_bits=_row_bits(model))
+    cache = SparqCache(model, device=device)
     sampling.setdefault("do_sample", False)
     lookup = Lookup(streamer) if looks_up(model) else None
     if lookup is not None:
@@ -164,14 +164,6 @@ def seconds_per_token(model: Any, run: Run, n_tokens: int = 4) -> float:
     return (came[-1] - came[1]) / n_tokens
 
 
-def _row_bits(model: Any) -> int:
-    """Of the caches that an enabled model makes."""
-    from sparq_ipu.transformers.integration import decoding
-
-    bits: int = decoding("generate", model).cache_options.get("row_bits", 16)
-    return bits
-
-
 def prefill(model: Any, tokens: Any) -> Any:
     """A `SparqCache` that holds tokens (1, n_tokens); `copy.deepcopy` it to continue it in several ways."""
     import torch
@@ -179,7 +171,7 @@ def prefill(model: Any, tokens: Any) -> Any:
     from sparq_ipu.transformers import SparqCache
     from sparq_ipu.transformers.cache_name import with_cache
 
-    cache = SparqCache(model, row_bits=_row_bits(model))
+    cache = SparqCache(model)
     with torch.no_grad():
         model(tokens, **with_cache(cache), use_cache=True, logits_to_keep=1)
     return cache
