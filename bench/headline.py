@@ -249,12 +249,18 @@ def sentence(lines: list[Line], cpu: str) -> str:
             f" A prompt of that length and {NEW_TOKENS} new tokens take {line.ours.total:.1f} s, "
             f"with {line.soonest[0]} {line.soonest[1]:.1f} s."
         )
-    large = sparsity_of(LARGE, read_rows(SIZES))
+    sizes = read_rows(SIZES)
+    large, beside = (
+        sparsity_of(LARGE, sizes),
+        {r["method"]: r for r in sizes if r["command"].count("--peers")},
+    )
+    of_openvino = beside["openvino"]["seconds_per_step"] / beside["recommended"]["seconds_per_step"]
     return (
         f"{text}\n* **Larger models gain less,** because weights outweigh the cache: with 4-bit weights and "
         f"the shape of Llama-3-8B, sparsity gives a factor of {large[1, 8192]:.2f} after 8,192 tokens, "
-        f"{large[1, 32768]:.2f} after 32,768, and {large[8, 8192]:.2f} for eight texts of 8,192 at once "
-        "([measured](docs/benchmarks.md#models-of-several-sizes)). `sparq-ipu plan` predicts yours."
+        f"{large[1, 32768]:.2f} after 32,768, and {large[8, 8192]:.2f} for eight texts of 8,192 at once. "
+        f"{model_name(beside['openvino']['model'])} decodes {of_openvino:.2f} times as fast as with OpenVINO "
+        "([measured](docs/benchmarks.md#models-of-several-sizes))."
     )
 
 

@@ -183,7 +183,7 @@ def test_two_lengths_predict_a_third_within_15_percent(weights: str) -> None:
     for name, method in (("dense", "dense"), ("sparq", "recommended")):
         measured = rows[method, weights, 2048]["seconds_per_step"]
         assert probe.step_seconds(name, 2048) == pytest.approx(measured, rel=0.15)
-    if weights == "int4":  # a prompt in bfloat16 is not predicted as well: docs/benchmarks.md
+    if weights == "int4":  # prompts in bfloat16 do not grow evenly: docs/benchmarks.md
         for measured in first[2048]:
             assert probe.first_token_seconds(2048) == pytest.approx(measured, rel=0.15)
     assert probe.step_seconds("dense", high) == steps["dense"][1] and of_pair > 0

@@ -35,7 +35,7 @@ _CACHE_BYTES, _FLUSHED_BYTES = 1 << 29, 1 << 27
 #: rounds, the first of which does not count; steps in a round, the first two of which do not count
 _ROUNDS, _STEPS = 5, 6
 #: most tokens of the probe's long prompt, of which the short one is a quarter, and queries of its attention
-_PROMPT, _QUERIES = 1024, 256
+_PROMPT, _QUERIES = 2048, 256
 
 
 @dataclasses.dataclass(frozen=True)
