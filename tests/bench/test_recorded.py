@@ -62,6 +62,15 @@ def test_the_documents_have_the_tables_of_the_rows() -> None:
                 assert times == sorted(times) and len(times) == 3, name
 
 
+def test_the_page_of_measurements_says_by_how_much() -> None:
+    row = next(r for r in ROWS if r["kind"] == "step" and (r["n_kv_heads"], r["row_bits"]) == (32, 16))
+    over_streaming = recorded.speedup(row["dense"], row["mean"])
+    over_sram = f"{row['best_dense'][1] / row['mean'][1]:.1f} times as fast as dense attention in SRAM"
+    text = " ".join((ROOT / "docs/benchmarks.md").read_text().split())
+    assert f"modelled {over_streaming[:-1].replace('-', ' to ')} times as fast as dense attention" in text
+    assert f"([tables](ipu_tables.md#three-tiers)), and {over_sram}" in text
+
+
 @pytest.mark.slow
 def test_rows_are_plans_of_today() -> None:
     """The first step, with nothing hot, and dense attention."""

@@ -87,6 +87,13 @@ def test_the_documents_tables() -> None:
     assert [(row["seq_len"], row["n_ipus"]) for row in of_long[::3]] == list(tiers.LONG_CONTEXTS)
 
 
+def test_the_page_of_crossovers_says_by_how_much() -> None:
+    cells = [line.split(" | ") for line in block("rates").splitlines()]
+    most = max(float(row[-2].rstrip("x")) for row in cells if row[1] == "128")
+    text = (ROOT / "docs/ipu_crossover.md").read_text()
+    assert f"up to [{most:.1f} times as fast](ipu_tables.md#hit-rates) as dense attention in SRAM" in text
+
+
 @pytest.mark.slow
 def test_rows_of_the_document_are_plans_of_today(tmp_path: Path) -> None:
     words = "--S 16384 --ipus 4 --model Llama-2-7B --rank 32 --top-k 128 --index-bits 4".split()

@@ -4,7 +4,6 @@
 // No result depends on it.
 #pragma once
 
-#include "sparq/device_options.hpp"
 #include "sparq/plan.hpp"
 #include <algorithm>
 #include <cstddef>
