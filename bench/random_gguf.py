@@ -23,9 +23,11 @@ from sparq_ipu.commands.command_line import output_path
 from sparq_ipu.planning.model_shape import MODELS, ModelShape
 
 _QWEN = ModelShape("Qwen3-4B", 36, 32, 8, 128, 2560, 9728, 151936, True, True)
+_QWEN2 = ModelShape("Qwen2.5-1.5B", 28, 12, 2, 128, 1536, 8960, 151936, True, True)
 _TINY = ModelShape("tiny", 2, 4, 2, 64, 256, 512, 512, True, False)
 #: architecture, shape, base of the rotary embedding
 SHAPES: dict[str, tuple[str, ModelShape, float]] = {
+    "qwen2.5-1.5b": ("qwen2", _QWEN2, 1e6),
     "llama-3.2-3b": ("llama", MODELS["Llama-3.2-3B"], 5e5),
     "qwen3-4b": ("qwen3", _QWEN, 1e6),
     "llama-3-8b": ("llama", MODELS["Llama-3-8B"], 5e5),
@@ -82,6 +84,9 @@ def write(name: str, path: Path, seed: int = 0) -> None:
         data = blocks(kind, sizes, generator)  # type: ignore[arg-type]
         return lambda prefix: writer.add_tensor(f"{prefix}{tensor}.weight", data, raw_dtype=kind)
 
+    def bias(part: str, size: int) -> Any:
+        return lambda prefix: writer.add_tensor(f"{prefix}{part}.bias", np.zeros(size, np.float32))
+
     add("token_embd", vocabulary, width, kind=kinds.Q6_K)("")
     add("output_norm", width)("")
     if not shape.tied:
@@ -90,6 +95,9 @@ def write(name: str, path: Path, seed: int = 0) -> None:
     of_layer += [add("attn_q", shape.n_heads * dim, width), add("attn_output", width, shape.n_heads * dim)]
     of_layer += [add(part, shape.n_kv_heads * dim, width) for part in ("attn_k", "attn_v")]
     of_layer += [add(part, inner, width) for part in ("ffn_gate", "ffn_up")]
+    if architecture == "qwen2":
+        of_layer += [bias(part, shape.n_kv_heads * dim) for part in ("attn_k", "attn_v")]
+        of_layer.append(bias("attn_q", shape.n_heads * dim))
     if architecture == "qwen3":
         of_layer += [add("attn_q_norm", dim), add("attn_k_norm", dim)]
     for layer in range(shape.n_layers):
