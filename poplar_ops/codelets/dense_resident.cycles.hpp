@@ -18,20 +18,21 @@ inline std::uint64_t spreadQuery(unsigned g, double d) {
   return shared((g + 1) / 2 * d / 8, sidePass(8 + 16, 4 + 8 * 2, 5 + computed));
 }
 // Two positions and one or two heads. Of a lane two components to a pass: a load of both, widen, of
-// each a load and an outer product. The eight lanes' sums are read and added; of one head five wait
-// in memory, of two all seven. Of a head a product, a store.
+// each a load and an outer product; around each lane a loop. The lanes' sums are read and added: of
+// one head five wait in memory, of two all seven. Of a head a product, a store; addresses.
 inline std::uint64_t pairScores(double length, unsigned g, unsigned d) {
   const unsigned perLane = d / 8;
   const double products = perLane % 2 == 0 ? perLane / 2 * sidePass(4, 3, repeated)
                                            : perLane * sidePass(2, 2, repeated);
   const auto ofHeads = [&](double n, double waiting) {
-    return 8 * products + sidePass((8 + 7 + 1) * n, (2 * waiting + 1) * n, computed);
+    return 8 * (products + counted) + 4 +
+           sidePass((8 + 7 + 1) * n, (2 * waiting + 1) * n, computed);
   };
   return shared(length / 2, g / 2 * ofHeads(2, 7) + g % 2 * ofHeads(1, 5) + 4 + computed);
 }
 // Two positions to a pass: of each pair widen, of each head a product and a sum; a load of each
 // pair and weight, of one head of both. Of a pair of components rows, address and stores, of a
-// unit the next. Of a run its beginning, and of each block before it.
+// unit the next. Of a run its beginning, and of each block before it; of two heads whether any.
 inline std::uint64_t unitValues(double nUnits, double perBlock, unsigned g) {
   const double pairs = nUnits * 2, begin = 20 + nUnits / perBlock * (3 + computed), twos = g / 2;
   const auto ofHeads = [&](double n) {
@@ -39,7 +40,7 @@ inline std::uint64_t unitValues(double nUnits, double perBlock, unsigned g) {
            (6 + computed) / 2;
   };
   return multi(share(pairs * twos) * ofHeads(2) + share(pairs * (g % 2)) * ofHeads(1) +
-               (std::min(twos, share(twos) + 1) + g % 2) * begin);
+               (std::min(twos, share(twos) + 1) + g % 2) * begin + 4 * twos);
 }
 // Of a block two loads, an address, two additions. Flush, divide, clamp, narrow, store; the head.
 inline std::uint64_t denseOutput(double nBlocks, double n) {
