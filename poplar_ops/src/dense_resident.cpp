@@ -84,7 +84,7 @@ private:
                       unsigned slot) const {
     const Tensor all = context.perPart(FLOAT, shape, name)[slot];
     const unsigned first = pieces.firstValuePart;
-    return first == 0 ? all : concat(all.slice(first, context.parts()), all.slice(0, first));
+    return first == 0 ? all : concat({all.slice(first, context.parts()), all.slice(0, first)});
   }
 
   void sum(const Tensor &output) const {

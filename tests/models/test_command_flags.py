@@ -30,7 +30,7 @@ CALLS = {
 EFFECTS = {
     "generate": "--prompt-tokens 30; --new-tokens 5; --model {folder}/other; --dtype bfloat16; "
     "--weights int8; --weights int4; "
-    "--device reference; --threads 3; --rank 4; --top-k 8; --n-local 1; --index-bits 8; "
+    "--device reference; --threads 3; --row-bits 8; --rank 4; --top-k 8; --n-local 1; --index-bits 8; "
     "--min-seq-len 99; "
     "--published; --temperature 3; --compare-dense; "
     "--json {folder}/elsewhere",

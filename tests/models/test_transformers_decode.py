@@ -462,7 +462,8 @@ def test_traffic_is_that_of_the_cache():
         traffic = Traffic()
         traffic.count(KVCache(1, 1, 64, 1024, **options, **more), length, dense, settings)
         moved.append(traffic.bytes_read)
-        assert traffic.bytes_dense == 2 * (2 * 1024 * 64 + 2 * 64)
+        of_row = 64 + 2 * 4 if "row_bits" in more else 2 * 64  # a scale for each 16 numbers
+        assert traffic.bytes_dense == 2 * (1024 * of_row + 2 * 64)
     row, coded, mean = 2 * 2 * 64, 2 * (64 + 2 * 2 * 2), 2 * 2 * 64  # coded: two scales of 32 components
     index = 32 * 16 * (64 // 2 + 4)
     assert moved == [index + 17 * row + mean, 17 * row + mean, 17 * coded + mean] == [23040, 4608, 2704]

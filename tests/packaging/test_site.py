@@ -95,7 +95,7 @@ def test_the_api_has_every_public_name(site: Path, hooks: Any) -> None:
     html = page(site, "api/sparq_reference.md")
     for name in ("SparqSettings", "WindowSettings", "CacheSpec"):
         assert f'id="sparq_reference.settings.{name}"' in html, name
-    assert "most positions" in page(site, "api/sparq_ipu.md")  # of an argument's description
+    assert "layers, in [1, 1024]" in page(site, "api/sparq_ipu.md")  # of an argument's description
 
 
 def functions(module: Any) -> Iterator[Any]:
