@@ -159,14 +159,8 @@ inline void approxScores(const ApproxScores &a) {
   for (std::size_t begin = a.begin, end; begin < a.end; begin = end) {
     const std::size_t stop = begin < cut ? cut : a.end;
     end = stop - begin < sweepRun ? stop : begin + sweepRun;
-    unsigned head = 0;
-    for (; head + 4 <= a.groupSize; head += 4)
-      scoreHeads<4>(a, head, begin, end, beside);
-    if (head + 2 <= a.groupSize) {
-      scoreHeads<2>(a, head, begin, end, beside);
-      head += 2;
-    }
-    if (head < a.groupSize)
-      scoreHeads<1>(a, head, begin, end, beside);
+    eachHeads(a.groupSize, [&](auto count, unsigned head) {
+      scoreHeads<unsigned(count)>(a, head, begin, end, beside);
+    });
   }
 }

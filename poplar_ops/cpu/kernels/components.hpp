@@ -1,9 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Vectors of numbers that come as fp16 or fp32, in two widths.
+// Vectors of numbers that come as fp16 or fp32, in two widths; heads of a group by fours.
 #pragma once
 
 #include "vectors.hpp"
+
+// A number known to the compiler.
+template <unsigned n> struct Fixed {
+  constexpr operator unsigned() const { return n; }
+};
+
+// Calls `use(count, head)` for all heads of a group: four, two or one (a Fixed) from `head` on.
+template <class Use> inline void eachHeads(unsigned groupSize, const Use &use) {
+  unsigned head = 0;
+  for (; head + 4 <= groupSize; head += 4)
+    use(Fixed<4>(), head);
+  if (head + 2 <= groupSize) {
+    use(Fixed<2>(), head);
+    head += 2;
+  }
+  if (head < groupSize)
+    use(Fixed<1>(), head);
+}
 
 // A vector of Vec's width, or of eight lanes.
 template <class V> struct Components;

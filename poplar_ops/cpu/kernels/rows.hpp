@@ -38,13 +38,8 @@ inline void fetchLines(std::uintptr_t at, unsigned n) {
     fetchLine<2>(at + i * sizeof(Half));
 }
 
-// head_dim, as a number known to the compiler.
-template <unsigned d> struct FixedDim {
-  constexpr operator unsigned() const { return d; }
-};
-
 template <class Use> inline auto withDim(unsigned headDim, const Use &use) {
-  return headDim == 128 ? use(FixedDim<128>()) : headDim == 64 ? use(FixedDim<64>()) : use(headDim);
+  return headDim == 128 ? use(Fixed<128>()) : headDim == 64 ? use(Fixed<64>()) : use(headDim);
 }
 
 // Calls `use(rows, begin, end)` for each block of entries, with its rows of 8 bits decoded: once
@@ -184,15 +179,9 @@ inline void scoreBlock(const RowScores &a, unsigned head, std::size_t begin, std
 
 template <Access how, class Dim>
 inline void scoreHeads(const RowScores &a, std::size_t begin, std::size_t end, Dim d) {
-  unsigned head = 0;
-  for (; head + 4 <= a.groupSize; head += 4)
-    scoreBlock<4, how>(a, head, begin, end, d);
-  if (head + 2 <= a.groupSize) {
-    scoreBlock<2, how>(a, head, begin, end, d);
-    head += 2;
-  }
-  if (head < a.groupSize)
-    scoreBlock<1, how>(a, head, begin, end, d);
+  eachHeads(a.groupSize, [&](auto count, unsigned head) {
+    scoreBlock<unsigned(count), how>(a, head, begin, end, d);
+  });
 }
 
 template <class Dim> inline void scoreAllRows(const RowScores &a, Dim d) {
@@ -268,15 +257,9 @@ inline void sumHeads(const WeightedValues &a, unsigned head, std::size_t entry, 
 template <Access how>
 inline void sumRows(const WeightedValues &a, std::size_t entry, std::size_t n) {
   float *to = a.sum + (a.fold ? 0 : entry / blockSize * a.groupSize * a.value.headDim);
-  unsigned head = 0;
-  for (; head + 4 <= a.groupSize; head += 4)
-    sumHeads<4, how>(a, head, entry, n, to);
-  if (head + 2 <= a.groupSize) {
-    sumHeads<2, how>(a, head, entry, n, to);
-    head += 2;
-  }
-  if (head < a.groupSize)
-    sumHeads<1, how>(a, head, entry, n, to);
+  eachHeads(a.groupSize, [&](auto count, unsigned head) {
+    sumHeads<unsigned(count), how>(a, head, entry, n, to);
+  });
 }
 
 inline void weightedValues(const WeightedValues &a) {
