@@ -32,9 +32,9 @@ def sparq_elements(seq_len: int, head_dim: int, rank: int, top_k: int) -> int:
     return seq_len * rank + 2 * top_k * head_dim + 4 * head_dim
 
 
-def dense_bytes(seq_len: int, head_dim: int) -> int:
-    """Dense attention in bytes: 2 (2 S d + 2 d)."""
-    return ELEMENT_BYTES * dense_elements(seq_len, head_dim)
+def dense_bytes(seq_len: int, head_dim: int, row_bits: int = 16) -> int:
+    """Dense attention in bytes: `row_bytes` of all positions + 2 (2 d) for the new key and value."""
+    return seq_len * row_bytes(head_dim, row_bits) + ELEMENT_BYTES * dense_elements(0, head_dim)
 
 
 def index_bytes(seq_len: int, n_components: int, index_bits: int = 16) -> int:
@@ -46,11 +46,14 @@ def index_bytes(seq_len: int, n_components: int, index_bits: int = 16) -> int:
     return n_components * of_component
 
 
-def sparq_bytes(seq_len: int, head_dim: int, rank: int, top_k: int, index_bits: int = 16) -> int:
-    """SparQ attention in bytes: `index_bytes` of `rank` components + 2 (2 k d + 4 d). That the new key enters
-    the index too is not counted, as in equation 11, where keys are kept in two layouts."""
-    index = index_bytes(seq_len, rank, index_bits)
-    return index + ELEMENT_BYTES * sparq_elements(0, head_dim, 0, top_k)
+def sparq_bytes(
+    seq_len: int, head_dim: int, rank: int, top_k: int, index_bits: int = 16, row_bits: int = 16
+) -> int:
+    """SparQ attention in bytes: `index_bytes` of `rank` components + `row_bytes` of k positions + 2 (4 d).
+    That the new key enters the index too is not counted, as in equation 11, where keys are kept in two
+    layouts."""
+    of_rows = top_k * row_bytes(head_dim, row_bits) + ELEMENT_BYTES * sparq_elements(0, head_dim, 0, 0)
+    return index_bytes(seq_len, rank, index_bits) + of_rows
 
 
 def row_bytes(head_dim: int, row_bits: int = 16) -> int:

@@ -69,6 +69,16 @@ def test_16_bits_are_the_elements_of_the_paper() -> None:
         assert transfers.dense_bytes(*sizes[:2]) == 2 * transfers.dense_elements(*sizes[:2])
 
 
+def test_rows_of_8_bits_are_fewer_bytes_in_both() -> None:
+    """The new key and value, and the mean value, stay fp16."""
+    for seq_len, head_dim, rank, top_k in ((1000, 64, 16, 100), (130, 40, 8, 7)):
+        saved = transfers.row_bytes(head_dim) - transfers.row_bytes(head_dim, 8)
+        dense = transfers.dense_bytes(seq_len, head_dim), transfers.dense_bytes(seq_len, head_dim, 8)
+        sizes = seq_len, head_dim, rank, top_k, 4
+        sparq = transfers.sparq_bytes(*sizes), transfers.sparq_bytes(*sizes, 8)
+        assert (dense[0] - dense[1], sparq[0] - sparq[1]) == (seq_len * saved, top_k * saved)
+
+
 @pytest.mark.parametrize("wrong", [5, True, "8", 8.0, None])
 def test_other_index_bits_are_refused(wrong: object) -> None:
     with pytest.raises(ValueError, match=r"^index_bytes: index_bits must be one of 16, 8, 4, 2, got "):

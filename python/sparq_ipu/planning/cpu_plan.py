@@ -80,13 +80,11 @@ class CpuPlan:
     def cache_bytes_read(self, index_bits: int | None) -> int:
         """Bytes of the cache that a step reads with SparQ attention; None: with dense attention."""
         d, s = self.shape.head_dim, self.settings
-        saved = transfers.row_bytes(d) - transfers.row_bytes(d, self.row_bits)
 
         def of(n: int, has_window: bool) -> int:
             if has_window or index_bits is None or n < s.min_seq_len:
-                return transfers.dense_bytes(n, d) - saved * n
-            k = min(s.top_k, n)
-            return transfers.sparq_bytes(n, d, s.rank, k, index_bits) - saved * k
+                return transfers.dense_bytes(n, d, self.row_bits)
+            return transfers.sparq_bytes(n, d, s.rank, min(s.top_k, n), index_bits, self.row_bits)
 
         return self._of_all(of)
 
