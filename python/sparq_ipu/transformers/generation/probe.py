@@ -157,12 +157,10 @@ def _filled(config: Any, seq_len: int, batch: int, options: Mapping[str, int | N
     """A cache of random keys and values."""
     room = _ROUNDS * len(METHODS) * _STEPS
     cache: Any = SparqCache(config, capacity=seq_len + room, check_finite=False, device="cpu", **options)
-    some = torch.randn(2, batch, _n_kv_heads(config), min(seq_len, 1024), head_dim_of(config))
+    some = torch.randn(2, batch, _n_kv_heads(config), min(seq_len, 1024), head_dim_of(config)).half()
     key, value = some.repeat(1, 1, 1, -(-seq_len // some.shape[3]), 1)[:, :, :, :seq_len]
-    for index, layer in enumerate(cache.layers):
-        if hasattr(layer, "arm"):  # not a layer that the model attends in itself
-            layer.arm(None, None)
-        cache.update(key, value, index, {"cache_position": torch.arange(seq_len)})
+    for layer in cache.layers:
+        layer.restore(key, value, None)
     return cache
 
 
