@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "context.hpp"
 #include "codelets/cache.cycles.hpp"
+#include "sparq/kernels.hpp"
 #include "sparq/step_names.hpp"
 #include <limits>
 
@@ -90,10 +91,14 @@ Tensor createOutput(Graph &graph, const Cache &cache, const DebugContext &dc) {
   const Shape &shape = cache.plan.shape;
   const Placement &p = cache.plan.placement;
   const std::size_t d = shape.headDim, g = shape.groupSize(), nTasks = shape.nTasks();
-  return addSliced(graph, p, HALF, shape.nTasks(), d / 8, p.width / 8, g * 8, dc)
-      .reshape({nTasks, d / 8, g, 8})
-      .dimShuffle({0, 2, 1, 3})
-      .reshape({nTasks, g, d});
+  const std::vector<PlannedAttention> &all = cache.plan.attention;
+  // In SRAM pieces of a head, else of all heads of a group.
+  const bool inSram = !all.empty() && all.front().kernel->memory == Memory::sram;
+  const std::size_t piece = inSram ? 4 : 8, n = d / piece;
+  const Tensor output =
+      inSram ? addSliced(graph, p, HALF, nTasks, n * g, (n * g + p.parts - 1) / p.parts, piece, dc)
+             : addSliced(graph, p, HALF, nTasks, n, p.width / piece, g * piece, dc);
+  return output.reshape({nTasks, n, g, piece}).dimShuffle({0, 2, 1, 3}).reshape({nTasks, g, d});
 }
 
 void checkTensor(const std::string &op, const char *argument, const Tensor &tensor,

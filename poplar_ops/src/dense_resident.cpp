@@ -166,14 +166,8 @@ Tensor buildResident(Graph &graph, const Cache &cache, const PlannedAttention &a
                      const Tensor &query, Sequence &program, const DebugContext &dc) {
   const Shape &shape = cache.plan.shape;
   const Placement &p = cache.plan.placement;
-  const std::size_t g = shape.groupSize(), d = shape.headDim;
   std::map<std::string, Tensor> variables;
-  // Four components of a head are a unit; all are spread over the parts.
-  const Tensor output = addSliced(graph, p, HALF, p.nTasks, d / quad * g,
-                                  ceilDiv(d / quad * g, p.parts), quad, {dc, "output"})
-                            .reshape({p.nTasks, d / quad, g, quad})
-                            .dimShuffle({0, 2, 1, 3})
-                            .reshape({p.nTasks, g, d});
+  const Tensor output = createOutput(graph, cache, {dc, "output"});
   for (unsigned round = 0; round != p.nRounds; ++round) {
     const Context context{graph, cache, round, program, dc, variables};
     const std::size_t first = p.firstTask(round);
