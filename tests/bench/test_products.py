@@ -16,7 +16,7 @@ from lib.rates import rows_of
 
 
 def test_rows(capsys: pytest.CaptureFixture[str]) -> None:
-    program.main(["--rows", "1", "7", "--inputs", "64", "--outputs", "32", "--repeats", "2"])
+    program.main(["--rows", "1", "7", "--inputs", "1024", "--outputs", "512", "--repeats", "2"])
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     methods = ["int4", "int4, zeros 0", "int8", "torch bfloat16"]
     assert [(r["method"], r["n_rows"]) for r in rows] == [(name, n) for n in (1, 7) for name in methods]
@@ -25,7 +25,8 @@ def test_rows(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_calls_are_timed_by_turns_after_one_that_is_not() -> None:
     calls: list[str] = []
-    rows = rows_of({name: (1e9, lambda name=name: calls.append(name)) for name in "ab"}, 3, n_rows=1)
+    timed = {name: (1e9, lambda name=name: calls.append(name)) for name in "ab"}
+    rows = rows_of(timed, 3, "python x.py", n_rows=1)
     assert calls == ["a", "b"] * 4 and [row["repeats"] for row in rows] == [3, 3]
 
 
@@ -38,4 +39,4 @@ def test_other_bits_are_refused(bits: int, monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(program, "few_bits_product", product)
     with pytest.raises(AssertionError, match=f"int{bits}: other bits than the reference"):
-        program.main(["--rows", "1", "--inputs", "64", "--outputs", "32", "--repeats", "1"])
+        program.main(["--rows", "1", "--inputs", "1024", "--outputs", "512", "--repeats", "1"])
