@@ -4,15 +4,17 @@
 //
 // Keys of two positions lie side by side, lane by lane of the lane sum: one instruction multiplies
 // them by a component of two heads and adds the four products to four sums. Products of fp16 are
-// exact, so a sum is rounded once for each.
+// exact, so a sum is rounded once for each. Lanes lie in the order in which their sums are added.
 //
-// Values are kept in units: four components of a block of 64 positions, as pairs of components.
+// Values are kept in units: two components of a block of 64 positions.
 #include "code_products.hpp"
 
 namespace sparq {
 
-// Components of a unit, and pairs of them.
-constexpr unsigned unitSize = quadSize, perUnit = unitSize / pairSize;
+constexpr unsigned ofUnit = blockSize * pairSize;
+
+// 0 4 2 6 1 5 3 7, as (ae + cg) + (bf + dh) takes them: few sums wait for others.
+constexpr unsigned placeOfLane(unsigned lane) { return 0x73516240u >> lane * 4 & 7; }
 
 // A new key into the part that has its position.
 class KeepKey : public poplar::MultiVertex {
@@ -33,7 +35,7 @@ public:
     for (unsigned c = worker; c < d; c += numWorkers()) {
       unsigned short bits;
       __builtin_memcpy(&bits, &row[c], sizeof(bits));
-      half *const word = to + c % nLanes * perLane + c / nLanes * pairSize;
+      half *const word = to + placeOfLane(c % nLanes) * perLane + c / nLanes * pairSize;
       // What comes behind the last position is 0.
       storeWord(word, local % 2 == 0 ? bits : (loadWord(word) & 0xFFFFu) | unsigned(bits) << 16);
     }
@@ -48,23 +50,18 @@ public:
   poplar::Input<unsigned> active;
   poplar::Input<unsigned> layer;
   HalvesIn row;       // [headDim]
-  HalvesInOut values; // [nLayers][nUnits][2][64][2]
+  HalvesInOut values; // [nLayers][nUnits][64][2]
   unsigned headDim, nUnits, firstUnit;
 
   bool compute(unsigned worker) {
     if (!*active)
       return true;
-    const unsigned n = nUnits, perBlock = headDim / unitSize, position = *filled,
+    const unsigned n = nUnits, perBlock = headDim / pairSize, position = *filled,
                    own = position / blockSize * perBlock - firstUnit;
-    half *const base = &values[*layer * n * unitSize * blockSize];
-    for (unsigned i = worker; i < perBlock; i += numWorkers()) {
-      const unsigned unit = own + i; // wraps around if before
-      if (unit >= n)
-        continue;
-      half *to = base + unit * unitSize * blockSize + position % blockSize * pairSize;
-      for (unsigned c = 0; c != unitSize; c += pairSize, to += blockSize * pairSize)
-        storeWord(to, loadWord(&row[i * unitSize + c]));
-    }
+    half *const to = &values[*layer * n * ofUnit + position % blockSize * pairSize];
+    for (unsigned i = worker; i < perBlock; i += numWorkers())
+      if (own + i < n) // wraps around if before
+        storeWord(to + (own + i) * ofUnit, loadWord(&row[i * pairSize]));
     return true;
   }
 };
@@ -81,13 +78,12 @@ public:
     unsigned c = worker * nLanes; // shared out over all heads
     for (unsigned h = 0; h < heads; h += 2, c -= d)
       for (; c < d; c += numWorkers() * nLanes) {
-        const half *const from = &query[h * d + c];
-        float *to = &spread[h * d + c / nLanes * pairSize];
-        for (unsigned lane = 0; lane != nLanes; lane += quadSize) {
-          const Quad one = load<Quad>(from + lane),
-                     other = h + 1 != heads ? load<Quad>(from + d + lane) : Quad{};
-          for (unsigned i = 0; i != quadSize; ++i, to += perLane)
-            store(to, Pair{one[i], other[i]});
+        const half *from = &query[h * d + c];
+        float *const first = &spread[h * d + c / nLanes * pairSize];
+        for (unsigned half = 0; half != 2; ++half, from += quadSize) { // lanes 0 to 3, 4 to 7
+          const Quad one = load<Quad>(from), other = h + 1 != heads ? load<Quad>(from + d) : Quad{};
+          for (unsigned i = 0; i != quadSize; ++i)
+            store(first + (placeOfLane(i) + half) * perLane, Pair{one[i], other[i]});
         }
       }
     return true;
@@ -141,10 +137,12 @@ private:
       addLane(keys, query, perLane, sums);
       return next(sums, V{});
     };
-    // One after another, as they lie in memory.
-    const V a = lane(), b = lane(), c = lane(), d = lane(), ae = a + lane(), bf = b + lane(),
-            cg = c + lane(), dh = d + lane();
-    return (ae + cg) + (bf + dh);
+    const auto four = [&]() __attribute__((always_inline)) {
+      const V a = lane(), ae = a + lane(), c = lane(), cg = c + lane();
+      return ae + cg;
+    };
+    const V aecg = four();
+    return aecg + four();
   }
   static void addLane(const half *&key, const float *&query, unsigned perLane, OuterSums &sums) {
     const auto add = [&](const Pair &positions) {
@@ -170,12 +168,12 @@ class UnitValues : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
   poplar::Input<unsigned> layer;
-  HalvesIn values;    // [nLayers][layerUnits][2][64][2]
+  HalvesIn values;    // [nLayers][layerUnits][64][2]
   FloatsIn weights;   // [nBlocks][groupSize][64]
-  FloatsOut partials; // [nUnits][groupSize][4]
+  FloatsOut partials; // [nUnits][groupSize][2]
   // The first unit is number `firstUnit` of its block, which begins at firstPosition.
   unsigned groupSize, layerUnits, nUnits, nBlocks, unitsPerBlock, firstUnit, firstPosition;
-  unsigned ofTwo, ofOne; // pairs of components of a worker, for two heads and for one
+  unsigned ofTwo, ofOne; // units of a worker, for two heads and for one
 
   bool compute(unsigned worker) {
     const unsigned even = groupSize / 2 * 2;
@@ -185,11 +183,9 @@ public:
   }
 
 private:
-  static constexpr unsigned ofPair = blockSize * pairSize;
-
-  // A run of n pairs of components of all units, of the heads one after another.
+  // A run of n units, of the heads one after another.
   template <unsigned nHeads> void ofHeads(unsigned first, unsigned n, unsigned h, unsigned end) {
-    const unsigned all = nUnits * perUnit;
+    const unsigned all = nUnits;
     for (; h != end && n != 0; h += nHeads) {
       if (first >= all) {
         first -= all;
@@ -201,33 +197,28 @@ private:
       n -= here;
     }
   }
-  template <unsigned nHeads> void ofRun(unsigned pair, unsigned n, unsigned head) {
+  template <unsigned nHeads> void ofRun(unsigned unit, unsigned n, unsigned head) {
     const unsigned heads = groupSize, perBlock = unitsPerBlock, held = *filled;
-    const half *value = &values[(*layer * layerUnits * perUnit + pair) * ofPair];
+    const half *value = &values[(*layer * layerUnits + unit) * ofUnit];
     const float *weight = &weights[head * blockSize];
-    float *to = &partials[(pair / perUnit * heads + head) * unitSize];
-    unsigned unit = firstUnit + pair / perUnit, c = pair % perUnit, first = firstPosition;
-    const auto nextBlock = [&] {
-      unit -= perBlock;
-      first += blockSize;
-      weight += heads * blockSize;
-    };
-    while (unit >= perBlock)
-      nextBlock();
-    for (; n != 0; --n, value += ofPair) {
-      sumPair<nHeads>(value, weight, held > first ? minimum(held - first, blockSize) : 0,
-                      to + c * pairSize);
-      if (++c != perUnit)
+    float *to = &partials[(unit * heads + head) * pairSize];
+    unsigned first = firstPosition;
+    for (unit += firstUnit; n != 0; first += blockSize, weight += heads * blockSize) {
+      if (unit >= perBlock) {
+        unit -= perBlock;
         continue;
-      c = 0;
-      to += heads * unitSize;
-      if (++unit == perBlock)
-        nextBlock();
+      }
+      const unsigned here = minimum(n, perBlock - unit),
+                     rows = held > first ? minimum(held - first, blockSize) : 0;
+      for (unsigned left = here; left != 0; --left, value += ofUnit, to += heads * pairSize)
+        sumUnit<nHeads>(value, weight, rows, to);
+      n -= here;
+      unit = 0;
     }
   }
 
   template <unsigned nHeads>
-  static void sumPair(const half *value, const float *weight, unsigned rows, float *to) {
+  static void sumUnit(const half *value, const float *weight, unsigned rows, float *to) {
     Pair sums[nHeads] = {};
     const auto add = [&](const Pair &two) {
       for (unsigned i = 0; i != nHeads; ++i)
@@ -247,32 +238,33 @@ private:
     if (rows % 2 != 0)
       add(load<Pair>(value));
     for (unsigned i = 0; i != nHeads; ++i)
-      store(to + i * unitSize, sums[i]);
+      store(to + i * pairSize, sums[i]);
   }
 };
 
-// Folds the blocks of some units of the output, four components of a head each, and finishes them.
+// Folds the blocks of some units of the output, two components of a head each, and finishes them.
 class DenseOutput : public poplar::MultiVertex {
 public:
-  FloatsIn partials;                         // [nBlocks][n][4]
-  FloatsIn sums;                             // [groupSize][nBlocks] of weights
-  HalvesOut output;                          // [n][4]
+  FloatsIn partials;                         // [n][nBlocks][2]
+  FloatsIn sums;                             // [groupSize] of weights
+  HalvesOut output;                          // [n][2]
   unsigned n, nBlocks, groupSize, firstHead; // of the first unit; heads follow one another
 
   bool compute(unsigned worker) {
-    const unsigned width = n * unitSize, blocks = nBlocks, heads = groupSize;
-    for (unsigned c = worker * pairSize; c < width; c += numWorkers() * pairSize) {
-      unsigned head = firstHead + c / unitSize;
+    const unsigned nUnits = n, blocks = nBlocks, heads = groupSize;
+    for (unsigned unit = worker; unit < nUnits; unit += numWorkers()) {
+      unsigned head = firstHead + unit;
       while (head >= heads)
         head -= heads;
-      const float *partial = &partials[c], *ofBlock = &sums[head * blocks];
+      const float *partial = &partials[unit * blocks * pairSize];
       Pair sum{};
-      float ofWeights = 0.0f;
-      for (unsigned left = blocks; left != 0; --left, partial += width) {
+      for (unsigned left = blocks / 2; left != 0; --left, partial += 2 * pairSize) {
         sum += load<Pair>(partial);
-        ofWeights += *ofBlock++;
+        sum += load<Pair>(partial + pairSize);
       }
-      storeNarrow(&output[c], flush(sum) / ofWeights);
+      if (blocks % 2 != 0)
+        sum += load<Pair>(partial);
+      storeNarrow(&output[unit * pairSize], flush(sum) / sums[head]);
     }
     return true;
   }

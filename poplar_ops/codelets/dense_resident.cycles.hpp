@@ -6,12 +6,10 @@
 namespace sparq {
 namespace cycles {
 
-// Of a number of a key its place (4), bits, old word, mask, shift, OR, store.
-inline std::uint64_t keepKey(double d) { return multi(16 + share(d) * (10 + computed)); }
-// Of four components their place; of a pair load, store, address.
-inline std::uint64_t keepValue(double d) {
-  return multi(16 + share(d / 4) * (6 + 2 * 3 + computed));
-}
+// Of a number of a key its place (7), bits, old word, mask, shift, OR, store.
+inline std::uint64_t keepKey(double d) { return multi(16 + share(d) * (13 + computed)); }
+// Of two components whether they are here, address, load, store.
+inline std::uint64_t keepValue(double d) { return multi(16 + share(d / 2) * (7 + computed)); }
 // Of eight components of two heads four loads, eight times widen, sixteen numbers moved; of each a
 // store and its place.
 inline std::uint64_t spreadQuery(unsigned g, double d) {
@@ -19,7 +17,7 @@ inline std::uint64_t spreadQuery(unsigned g, double d) {
 }
 // Two positions and one or two heads. Of a lane two components to a pass: a load of both, widen, of
 // each a load and an outer product; around each lane a loop. The lanes' sums are read and added: of
-// one head five wait in memory, of two all seven. Of a head a product, a store; addresses.
+// two heads two of each wait in memory. Of a head a product, a store; addresses.
 inline std::uint64_t pairScores(double length, unsigned g, unsigned d) {
   const unsigned perLane = d / 8;
   const double products = perLane % 2 == 0 ? perLane / 2 * sidePass(4, 3, repeated)
@@ -28,24 +26,25 @@ inline std::uint64_t pairScores(double length, unsigned g, unsigned d) {
     return 8 * (products + counted) + 4 +
            sidePass((8 + 7 + 1) * n, (2 * waiting + 1) * n, computed);
   };
-  return shared(length / 2, g / 2 * ofHeads(2, 7) + g % 2 * ofHeads(1, 5) + 4 + computed);
+  return shared(length / 2, g / 2 * ofHeads(2, 2) + g % 2 * ofHeads(1, 0) + 4 + computed);
 }
 // Two positions to a pass: of each pair widen, of each head a product and a sum; a load of each
-// pair and weight, of one head of both. Of a pair of components rows, address and stores, of a
-// unit the next. Of a run its beginning, and of each block before it; of two heads whether any.
+// pair and weight, of one head of both. Of a unit of each head a sum to begin and to store; four
+// addresses, loop and rows. Of a run its beginning, and of each block before it; of two heads
+// whether any.
 inline std::uint64_t unitValues(double nUnits, double perBlock, unsigned g) {
-  const double pairs = nUnits * 2, begin = 20 + nUnits / perBlock * (3 + computed), twos = g / 2;
+  const double begin = 20 + nUnits / perBlock * (8 + computed), twos = g / 2;
   const auto ofHeads = [&](double n) {
-    return 64 / 2 * sidePass(2 * (1 + 2 * n), (n == 1 ? 2 : 2 + 2 * n), repeated) + 12 + 2 * n + 4 +
-           (6 + computed) / 2;
+    return 64 / 2 * sidePass(2 * (1 + 2 * n), (n == 1 ? 2 : 2 + 2 * n), repeated) + 2 * n + 4 + 3 +
+           counted;
   };
-  return multi(share(pairs * twos) * ofHeads(2) + share(pairs * (g % 2)) * ofHeads(1) +
+  return multi(share(nUnits * twos) * ofHeads(2) + share(nUnits * (g % 2)) * ofHeads(1) +
                (std::min(twos, share(twos) + 1) + g % 2) * begin + 4 * twos);
 }
-// Of a block two loads, an address, two additions. Flush, divide, clamp, narrow, store; the head.
+// Of two blocks two loads and additions. Flush, divide, clamp, narrow, store; head and addresses.
 inline std::uint64_t denseOutput(double nBlocks, double n) {
-  return shared(n * 2, nBlocks * sidePass(2, 3, repeated) + flushPair + clampPair +
-                           2 * floatDivide + 10 + computed);
+  return shared(n, nBlocks / 2 * sidePass(2, 2, repeated) + flushPair + clampPair +
+                       2 * floatDivide + 18 + computed);
 }
 
 } // namespace cycles

@@ -94,7 +94,7 @@ Tensor createOutput(Graph &graph, const Cache &cache, const DebugContext &dc) {
   const std::vector<PlannedAttention> &all = cache.plan.attention;
   // In SRAM pieces of a head, else of all heads of a group.
   const bool inSram = !all.empty() && all.front().kernel->memory == Memory::sram;
-  const std::size_t piece = inSram ? 4 : 8, n = d / piece;
+  const std::size_t piece = inSram ? 2 : 8, n = d / piece;
   const Tensor output =
       inSram ? addSliced(graph, p, HALF, nTasks, n * g, (n * g + p.parts - 1) / p.parts, piece, dc)
              : addSliced(graph, p, HALF, nTasks, n, p.width / piece, g * piece, dc);

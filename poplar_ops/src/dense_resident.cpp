@@ -16,7 +16,7 @@ using namespace poplar::program;
 
 namespace {
 
-constexpr unsigned quad = 4, pairs = quad / 2; // components of a unit, and pairs of them
+constexpr unsigned ofUnit = 2; // components
 
 // One wave, all of the cache.
 Waves oneWave(const Plan &plan, const Attention &, unsigned) {
@@ -30,11 +30,14 @@ Waves oneWave(const Plan &plan, const Attention &, unsigned) {
 
 std::uint64_t need(const Plan &plan, const PlannedAttention &attention, unsigned) {
   const ResidentPieces pieces(plan);
-  const std::uint64_t g = plan.shape.groupSize(), d = plan.shape.headDim,
+  const std::uint64_t g = plan.shape.groupSize(), parts = plan.placement.parts,
+                      nBlocks = plan.layout.capacity / block,
                       blocks = ceilDiv(pieces.units, pieces.perBlock) + 1,
-                      sums = ceilDiv(plan.layout.capacity / block * g, plan.placement.parts);
-  return scoreBytes(plan, attention.waves) + 4 * sums * block +
-         4 * g * (blocks * block + 2 * d + pieces.units * quad);
+                      toSum = ceilDiv(nBlocks * g, parts) * block, // weights from other parts
+      toOutput = ceilDiv(pieces.perBlock * g, parts) * nBlocks * ofUnit;
+  return scoreBytes(plan, attention.waves) +
+         4 * (g * (2 * plan.shape.headDim + pieces.units * ofUnit) +
+              std::max({toSum, g * blocks * block, toOutput}));
 }
 
 class Round {
@@ -59,22 +62,16 @@ private:
     const ComputeSet spreads = context.execute("spread_query"), cs = context.execute("pair_scores");
     for (unsigned slot = 0; slot != context.nSlots(); ++slot)
       for (unsigned part = 0; part != pieces.nKeyParts; ++part) {
-        const unsigned tile = context.tile(slot, part);
-        addVertex(context.graph, spreads, "sparq::SpreadQuery", tile,
-                  {{"query", query[slot][part]}, {"spread", spread[slot][part]}},
-                  {{"groupSize", g}, {"headDim", d}}, cycles::spreadQuery(g, d));
-        addVertex(context.graph, cs, "sparq::PairScores", tile,
-                  {{"filled", context.filled(slot, part)},
-                   {"layer", context.cache.layer[slot][part]},
-                   {"keys", rows.keys[context.task(slot)][part].flatten()},
-                   {"spread", spread[slot][part]},
-                   {"scores", scores.weights[slot][part].flatten()}},
-                  {{"groupSize", g},
-                   {"headDim", d},
-                   {"length", pieces.positions},
-                   {"firstPosition", part * pieces.positions},
-                   {"scale", attentionScale(d)}},
-                  cycles::pairScores(pieces.positions, g, d));
+        context.addVertex(spreads, "sparq::SpreadQuery", slot, part, cycles::spreadQuery(g, d),
+                          "query"_f = query[slot][part], "spread"_f = spread[slot][part],
+                          "groupSize"_f = g, "headDim"_f = d);
+        context.addVertex(
+            cs, "sparq::PairScores", slot, part, cycles::pairScores(pieces.positions, g, d),
+            "filled"_f = context.filled(slot, part), "layer"_f = context.cache.layer[slot][part],
+            "keys"_f = rows.keys[context.task(slot)][part], "spread"_f = spread[slot][part],
+            "scores"_f = scores.weights[slot][part], "groupSize"_f = g, "headDim"_f = d,
+            "length"_f = pieces.positions, "firstPosition"_f = part * pieces.positions,
+            "scale"_f = attentionScale(d));
       }
   }
 
@@ -88,68 +85,63 @@ private:
   }
 
   void sum(const Tensor &output) const {
-    const ComputeSet cs = context.execute("unit_values"), finish = context.execute("output");
+    const ComputeSet blocks = context.execute("block_sums"), cs = context.execute("unit_values"),
+                     finish = context.execute("output");
     const unsigned nOutput = g * pieces.perBlock, perPart = ceilDiv(nOutput, context.parts()),
                    nBlocks = pieces.nUnits / pieces.perBlock, nSums = g * nBlocks,
-                   ownSums = ceilDiv(nSums, context.parts());
+                   ownSums = ceilDiv(nSums, context.parts()),
+                   last = valuePart(pieces.nValueParts - 1); // has the fewest units
     for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
       const Tensor ofHeads = ascending(scores.weights[slot], waves, 1)
                                  .slice(0, context.layout().capacity, 1)
                                  .reshape({g, nBlocks, block}),
                    ofBlocks = ofHeads.dimShuffle({1, 0, 2}),
-                   sums = ofValueParts("sums_of_blocks", {ownSums}, slot).flatten(),
-                   partials = ofValueParts("partials", {pieces.units, g, quad}, slot);
+                   sums = context.perPart(FLOAT, {ownSums}, "sums_of_blocks")[slot].flatten(),
+                   total = context.perPart(FLOAT, {g}, "sums")[slot][last],
+                   partials = ofValueParts("partials", {pieces.units, g, ofUnit}, slot);
       for (unsigned part = 0, first = 0; first < nSums; ++part, first += ownSums) {
         const unsigned end = std::min(first + ownSums, nSums);
-        addVertex(context.graph, cs, "sparq::BlockSums", context.tile(slot, valuePart(part)),
-                  {{"weights", ofHeads.flatten(0, 2).slice(first, end).flatten()},
-                   {"blockSums", sums.slice(first, end)}},
-                  {{"nBlocks", end - first}}, cycles::blockSums(end - first));
+        context.addVertex(blocks, "sparq::BlockSums", slot, part, cycles::blockSums(end - first),
+                          "weights"_f = ofHeads.flatten(0, 2).slice(first, end),
+                          "blockSums"_f = sums.slice(first, end), "nBlocks"_f = end - first);
       }
+      context.addVertex(cs, "sparq::FoldSums", slot, last, cycles::foldSums(nBlocks, g),
+                        "blockSums"_f = sums.slice(0, nSums), "sums"_f = total,
+                        "nBlocks"_f = nBlocks, "groupSize"_f = g);
       for (unsigned i = 0; i != pieces.nValueParts; ++i) {
         const unsigned part = valuePart(i), first = i * pieces.units,
                        end = std::min(first + pieces.units, pieces.nUnits),
                        firstBlock = first / pieces.perBlock,
                        endBlock = ceilDiv(end, pieces.perBlock);
-        addVertex(context.graph, cs, "sparq::UnitValues", context.tile(slot, part),
-                  {{"filled", context.filled(slot, part)},
-                   {"layer", context.cache.layer[slot][part]},
-                   {"values", rows.values[context.task(slot)][i].flatten()},
-                   {"weights", ofBlocks.slice(firstBlock, endBlock).flatten()},
-                   {"partials", partials[i].slice(0, end - first).flatten()}},
-                  {{"groupSize", g},
-                   {"layerUnits", pieces.units},
-                   {"nUnits", end - first},
-                   {"nBlocks", endBlock - firstBlock},
-                   {"unitsPerBlock", pieces.perBlock},
-                   {"firstUnit", first % pieces.perBlock},
-                   {"firstPosition", firstBlock * block},
-                   {"ofTwo", ceilDiv((end - first) * pairs * (g / 2), cycles::nWorkers)},
-                   {"ofOne", ceilDiv((end - first) * pairs * (g % 2), cycles::nWorkers)}},
-                  cycles::unitValues(end - first, pieces.perBlock, g));
+        context.addVertex(
+            cs, "sparq::UnitValues", slot, part,
+            cycles::unitValues(end - first, pieces.perBlock, g),
+            "filled"_f = context.filled(slot, part), "layer"_f = context.cache.layer[slot][part],
+            "values"_f = rows.values[context.task(slot)][i],
+            "weights"_f = ofBlocks.slice(firstBlock, endBlock),
+            "partials"_f = partials[i].slice(0, end - first), "groupSize"_f = g,
+            "layerUnits"_f = pieces.units, "nUnits"_f = end - first,
+            "nBlocks"_f = endBlock - firstBlock, "unitsPerBlock"_f = pieces.perBlock,
+            "firstUnit"_f = first % pieces.perBlock, "firstPosition"_f = firstBlock * block,
+            "ofTwo"_f = ceilDiv((end - first) * (g / 2), cycles::nWorkers),
+            "ofOne"_f = ceilDiv((end - first) * (g % 2), cycles::nWorkers));
       }
-      // {blocks, outputs, 4}: of a block all heads of four components, then of the next four.
-      const Tensor all = partials.reshape({std::size_t(context.parts()) * pieces.units, g, quad})
+      // {outputs, blocks, 2}: all heads of two components, then of the next two.
+      const Tensor all = partials.reshape({std::size_t(context.parts()) * pieces.units, g, ofUnit})
                              .slice(0, pieces.nUnits)
-                             .reshape({nBlocks, nOutput, quad});
+                             .reshape({nBlocks, nOutput, ofUnit})
+                             .dimShuffle({1, 0, 2});
       const Tensor to = output[slot]
-                            .reshape({g, pieces.perBlock, quad})
+                            .reshape({g, pieces.perBlock, ofUnit})
                             .dimShuffle({1, 0, 2})
-                            .reshape({nOutput, quad});
+                            .reshape({nOutput, ofUnit});
       for (unsigned part = 0, first = 0; first < nOutput; ++part, first += perPart) {
         const unsigned end = std::min(first + perPart, nOutput);
-        const bool one = end - first == 1; // head
-        const unsigned head = first % g;
-        addVertex(context.graph, finish, "sparq::DenseOutput", context.tile(slot, part),
-                  {{"partials", all.slice(first, end, 1).flatten()},
-                   {"sums",
-                    one ? sums.slice(head * nBlocks, (head + 1) * nBlocks) : sums.slice(0, nSums)},
-                   {"output", to.slice(first, end).flatten()}},
-                  {{"n", end - first},
-                   {"nBlocks", nBlocks},
-                   {"groupSize", one ? 1u : g},
-                   {"firstHead", one ? 0u : head}},
-                  cycles::denseOutput(nBlocks, end - first));
+        context.addVertex(finish, "sparq::DenseOutput", slot, part,
+                          cycles::denseOutput(nBlocks, end - first),
+                          "partials"_f = all.slice(first, end), "sums"_f = total,
+                          "output"_f = to.slice(first, end), "n"_f = end - first,
+                          "nBlocks"_f = nBlocks, "groupSize"_f = g, "firstHead"_f = first % g);
       }
     }
   }

@@ -55,8 +55,11 @@ Fields positionSettings(const Waves &waves, unsigned part) {
       "chunk"_f = waves.chunk};
 }
 
-// In three tiers a step's time is work on chip.
-static bool inRuns(const Context &context) { return context.plan().hot.nPlaces != 0; }
+// Where a step's time is work on chip.
+static bool inRuns(const Context &context) {
+  return context.plan().hot.nPlaces != 0 ||
+         context.plan().attention.front().kernel->memory == Memory::sram;
+}
 
 // Partial maxima of a part's scores of one head: as many as take the fewest cycles until every part
 // has the largest of all.

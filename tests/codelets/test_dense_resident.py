@@ -11,6 +11,7 @@ from vertex import assert_bits, floats, halves, run, word
 from sparq_reference import numerics
 
 LAYER, N_LAYERS = 1, 2
+LANES = [0, 4, 2, 6, 1, 5, 3, 7]  # in the order of their places
 
 
 def of_layers(rows: np.ndarray) -> np.ndarray:
@@ -23,13 +24,13 @@ def of_layers(rows: np.ndarray) -> np.ndarray:
 def paired(keys: np.ndarray) -> np.ndarray:
     """(length, head_dim) -> (length / 2, 8, head_dim / 8, 2): pairs of positions, lane by lane."""
     length, head_dim = keys.shape
-    return keys.reshape(length // 2, 2, head_dim // 8, 8).transpose(0, 3, 2, 1)
+    return keys.reshape(length // 2, 2, head_dim // 8, 8).transpose(0, 3, 2, 1)[:, LANES]
 
 
 def units(values: np.ndarray) -> np.ndarray:
-    """(blocks * 64, head_dim) -> (units, 2, 64, 2): of each block four components after the other."""
+    """(blocks * 64, head_dim) -> (units, 64, 2): of each block two components after the other."""
     n, head_dim = values.shape
-    return values.reshape(n // 64, 64, head_dim // 4, 2, 2).transpose(0, 2, 3, 1, 4).reshape(-1, 2, 64, 2)
+    return values.reshape(n // 64, 64, head_dim // 2, 2).transpose(0, 2, 1, 3).reshape(-1, 64, 2)
 
 
 def spread(query: np.ndarray) -> np.ndarray:
@@ -37,7 +38,7 @@ def spread(query: np.ndarray) -> np.ndarray:
     group, head_dim = query.shape
     pairs = np.concatenate([query, np.zeros((group % 2, head_dim), query.dtype)])
     pairs = pairs.reshape(-1, 2, head_dim).transpose(0, 2, 1)
-    return pairs.reshape(-1, head_dim // 8, 8, 2).transpose(0, 2, 1, 3).astype(np.float32)
+    return pairs.reshape(-1, head_dim // 8, 8, 2).transpose(0, 2, 1, 3)[:, LANES].astype(np.float32)
 
 
 @pytest.mark.parametrize("head_dim", [8, 24, 64])
@@ -88,7 +89,7 @@ def test_pair_scores(head_dim: int, group: int, kind: str) -> None:
 @pytest.mark.parametrize("group", [1, 2, 3, 4])
 def test_unit_values(group: int, kind: str) -> None:
     """Of a part whose units begin within a block, with rows in the last one that are not held."""
-    rng, head_dim, first_block, first, n_units = np.random.default_rng(2), 24, 3, 4, 13
+    rng, head_dim, first_block, first, n_units = np.random.default_rng(2), 24, 3, 9, 25
     values = tensors(kind, (3 * 64, head_dim), rng)
     weights = rng.random((3, group, 64)).astype(np.float32)
     for held in (64 + 64 + 21, 64 + 64 + 64, 30, 0):
@@ -100,45 +101,45 @@ def test_unit_values(group: int, kind: str) -> None:
             dict(
                 filled=word(first_block * 64 + held),
                 layer=word(LAYER),
-                values=of_layers(np.concatenate([own, np.full((1, 2, 64, 2), np.nan, np.float16)])),
+                values=of_layers(np.concatenate([own, np.full((1, 64, 2), np.nan, np.float16)])),
                 weights=weights,
-                partials=floats(n_units, group, 4),
+                partials=floats(n_units, group, 2),
             ),
             groupSize=group,
             layerUnits=n_units + 1,
             nUnits=n_units,
             nBlocks=3,
-            unitsPerBlock=head_dim // 4,
+            unitsPerBlock=head_dim // 2,
             firstUnit=first,
             firstPosition=first_block * 64,
-            ofTwo=-(-n_units * 2 * (group // 2) // 6),
-            ofOne=-(-n_units * 2 * (group % 2) // 6),
+            ofTwo=-(-n_units * (group // 2) // 6),
+            ofOne=-(-n_units * (group % 2) // 6),
         )["partials"]
         expected = np.zeros((3, group, head_dim), np.float32)
         for p in range(held):
             expected[p // 64] += weights[p // 64, :, p % 64, None] * values[p].astype(np.float32)
-        by_unit = expected.reshape(3, group, -1, 4).transpose(0, 2, 1, 3).reshape(-1, group, 4)
+        by_unit = expected.reshape(3, group, -1, 2).transpose(0, 2, 1, 3).reshape(-1, group, 2)
         assert_bits(out, by_unit[first : first + n_units])
 
 
-@pytest.mark.parametrize("n", [1, 3])
-def test_dense_output(n: int) -> None:
-    rng, n_blocks, group, first_head = np.random.default_rng(3), 5, 3, 2
-    partials = (rng.standard_normal((n_blocks, n, 4)) * 1e6).astype(np.float32)
-    partials[:, 0, 0] = 2.0**-51  # flushed
-    of_blocks = rng.random((group, n_blocks)).astype(np.float32) + np.float32(1)
+@pytest.mark.parametrize("n_blocks", [4, 5])
+@pytest.mark.parametrize("n", [1, 8])
+def test_dense_output(n: int, n_blocks: int) -> None:
+    rng, group, first_head = np.random.default_rng(3), 3, 2
+    partials = (rng.standard_normal((n, n_blocks, 2)) * 1e6).astype(np.float32)
+    partials[0, :, 0] = 2.0**-51  # flushed
+    sums = rng.random(group).astype(np.float32) + np.float32(1)
     out = run(
         "DenseOutput",
-        dict(partials=partials, sums=of_blocks, output=halves(n, 4)),
+        dict(partials=partials, sums=sums, output=halves(n, 2)),
         n=n,
         nBlocks=n_blocks,
         groupSize=group,
         firstHead=first_head,
     )["output"]
-    total = np.zeros((n, 4), np.float32)
-    for block in partials:
+    total = np.zeros((n, 2), np.float32)
+    for block in partials.transpose(1, 0, 2):
         total += block
-    sums = numerics.fold_blocks(of_blocks)
     of_head = sums[[(first_head + i) % group for i in range(n)]]
     expected = np.where(abs(total) < 2.0**-48, np.float32(0), total) / of_head[:, None]
     assert abs(expected).max() > 65504 and expected[0, 0] == 0
@@ -161,7 +162,7 @@ def test_keep_rows(head_dim: int, position: int, active: int) -> None:
             keys[position - 55] = 0
     assert_bits(out, of_layers(paired(keys)))
 
-    values, first, n_units = tensors("normal", (128, head_dim), rng), 1, 2 * head_dim // 4 - 1
+    values, first, n_units = tensors("normal", (128, head_dim), rng), 1, head_dim - 1
     before = of_layers(units(values)[first : first + n_units])
     out = run("KeepValue", dict(**where, values=before), headDim=head_dim, nUnits=n_units, firstUnit=first)
     if active:

@@ -61,14 +61,16 @@ private:
       const unsigned part = position / pieces_.positions, local = position % pieces_.positions;
       return ((task * std::size_t(pieces_.nKeyParts) + part) * nLayers + layer) *
                  pieces_.keyElements(layout_.headDim) +
-             local / pair * pair * d + (c % octet * (d / octet) + c / octet) * pair + local % pair;
+             local / pair * pair * d + (placeOfLane(c % octet) * (d / octet) + c / octet) * pair +
+             local % pair;
     }
-    const unsigned unit = position / block * pieces_.perBlock + c / quad;
+    const unsigned unit = position / block * pieces_.perBlock + c / pair;
     return ((task * std::size_t(pieces_.nValueParts) + unit / pieces_.units) * nLayers + layer) *
                pieces_.valueElements() +
-           (std::size_t(unit % pieces_.units) * (quad / pair) + c % quad / pair) * block * pair +
-           position % block * pair + c % pair;
+           (unit % pieces_.units * block + position % block) * std::size_t(pair) + c % pair;
   }
+  // As in codelets/dense_resident.cpp.
+  static unsigned placeOfLane(unsigned lane) { return 0x73516240u >> lane * 4 & 7; }
 
   CacheLayout layout_;
   ResidentPieces pieces_;
@@ -110,7 +112,7 @@ ResidentPieces::ResidentPieces(const Plan &plan) {
   const unsigned parts = plan.placement.parts, capacity = plan.layout.capacity;
   positions = roundUp(ceilDiv(capacity, parts), quad); // as the softmax takes them
   nKeyParts = ceilDiv(capacity, positions);
-  perBlock = plan.shape.headDim / quad;
+  perBlock = plan.shape.headDim / pair;
   nUnits = capacity / block * perBlock;
   units = ceilDiv(nUnits, parts);
   nValueParts = ceilDiv(nUnits, units);

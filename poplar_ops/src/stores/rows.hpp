@@ -96,7 +96,7 @@ public:
 };
 
 // In SRAM, each task's spread evenly over the parts of its slot: keys by pairs of positions, values
-// by units of four components of a block (codelets/dense_resident.cpp).
+// by units of two components of a block (codelets/dense_resident.cpp).
 struct ResidentPieces {
   unsigned positions, nKeyParts;         // of keys on a part; parts that have some
   unsigned perBlock, units, nValueParts; // units of a block; on a part; parts that have some
@@ -105,7 +105,7 @@ struct ResidentPieces {
                            // copied number by number
   explicit ResidentPieces(const Plan &plan);
   std::size_t keyElements(unsigned headDim) const { return std::size_t(positions) * headDim; }
-  std::size_t valueElements() const { return std::size_t(units) * blockSize * 4; }
+  std::size_t valueElements() const { return std::size_t(units) * blockSize * 2; }
 };
 
 class ResidentRows final : public Store {
