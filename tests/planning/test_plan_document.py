@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
 
 import sparq_ipu
-from sparq_ipu.planning import plan_command, plan_model
+from sparq_ipu.planning import plan_command, plan_model, plan_pod
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs/ipu_plans.md").read_text(encoding="utf-8")
@@ -45,12 +45,15 @@ def test_bounds_of_dense_attention_in_sram(n_kv_heads: int, seq_len: int, measur
     arithmetic = pairs * (2 + math.ceil(group / 2) + 2 * group) / cycles_of_us
     parts = 1472 // n_kv_heads
     positions = math.ceil(seq_len / parts / 4) * 4 // 2  # pairs of them
-    components = math.ceil(seq_len / 64 * 32 / parts) * 2  # of 64 positions, pairs of them
+    components = math.ceil(seq_len / parts)  # of 64 positions, pairs of them
     keys = math.ceil(positions / 6) * math.ceil(group / 2) * 64
     values = math.ceil(components * math.ceil(group / 2) / 6) * 32
     loops = (keys * 5.5 + values * (7 if group == 1 else 13)) * 6 / cycles_of_us
     cells = (n_kv_heads, f"{seq_len:,}", f"{us:.1f}", f"{loops:.1f}", f"{arithmetic:.1f}", measured)
     assert f"| {' | '.join(map(str, cells))} |" in TEXT
+    of_four = pairs * (2 + math.ceil(group / 2) + 1.5 * group) / cycles_of_us
+    (line,) = re.findall(r"The table would be (.*) us\. popc", TEXT)
+    assert f"{of_four:.1f}" in re.split(", | and ", line)
     assert arithmetic > 60 or seq_len == 4096 or (n_kv_heads == 8 and arithmetic > 20)
     if seq_len == 4096:
         steps = ("pair_scores", "unit_values")
@@ -60,6 +63,22 @@ def test_bounds_of_dense_attention_in_sram(n_kv_heads: int, seq_len: int, measur
         assert f"makes {keys} passes of keys and {values} of values: {loops:.1f} us" in text
         assert f"All other steps take {others:.1f} us" in text
         assert f"without a slot around the loops the layer takes {loops + others:.1f} us" in text
+        even = pairs / 2 / 6  # passes of each worker
+        saved = ((keys - even) * 5.5 + (values - even) * 7) * 6 / cycles_of_us
+        assert f"Equal shares, of {even:.0f} passes each, would save {saved:.1f} us" in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("seq_len", "n_ipus", "programs"), [(16384, 4, 1), (65536, 8, 2)])
+def test_heads_split(seq_len: int, n_ipus: int, programs: int) -> None:
+    """Dense attention with heads split, beside SparQ with layers split."""
+    text = (ROOT / "docs/ipu_crossover.md").read_text(encoding="utf-8").replace("\n", " ")
+    options = dict(n_ipus=n_ipus, split="heads", n_layers=32 // programs, append=True)
+    dense = plan_pod(n_kv_heads=8, seq_len=seq_len, kernel="dense-sram", **options)  # type: ignore[arg-type]
+    ms = 1e3 * programs * dense.seconds_per_token
+    assert f"{ms:.2f} ms at {seq_len:,}" in text
+    times = re.search(r"with layers split takes ([\d.]+) and ([\d.]+) ms", text)
+    assert times and ms < 0.6 * float(times[programs])
 
 
 @pytest.mark.slow
