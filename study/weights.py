@@ -13,6 +13,7 @@ standard error is that of the means of the texts. --write puts the table of the 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import sys
@@ -23,8 +24,10 @@ from shared import ROOT, Parser, Progress, check_output, guarded, refuse, thread
 
 from sparq_ipu.commands.tables import markdown_table, replace_block
 
+#: all layers have 8 bits, also those of which the file has fewer
+ROUNDED = "bfloat16 rounded to int8"
 #: what is measured: weights, and attention
-CASES = [(weights, attention) for weights in ("bfloat16", "int8", "int4") for attention in ("dense", "sparq")]
+CASES = list(itertools.product(("bfloat16", "int8", "int4", ROUNDED), ("dense", "sparq")))
 
 
 def log_p(model: Any, attention: str, prompt: Any, following: Any) -> Any:
@@ -57,6 +60,7 @@ def measure(a: argparse.Namespace, progress: Progress) -> Iterator[dict[str, Any
     import torch
 
     from sparq_ipu.models import load_model, smollm2_path
+    from sparq_ipu.transformers import quantise_weights
     from sparq_study.accuracy.text import excerpts
 
     torch.set_num_threads(a.threads)
@@ -68,8 +72,10 @@ def measure(a: argparse.Namespace, progress: Progress) -> Iterator[dict[str, Any
     for weights, attention in CASES:
         if weights != loaded:
             progress.step(f"{weights}: loading")
-            few = None if weights == "bfloat16" else weights
+            few = weights if weights in ("int8", "int4") else None
             model, tokenizer = load_model(path, "bfloat16", weights=few)
+            if weights == ROUNDED:
+                quantise_weights(model, "int8")
             loaded = weights
         if not texts:
             for _, text in excerpts()[: a.texts]:

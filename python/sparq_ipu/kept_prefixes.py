@@ -12,7 +12,6 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import hashlib
-import json
 import logging
 import os
 import re
@@ -40,7 +39,6 @@ _LOOK_EVERY = 32
 #: seconds after which a temporary file is one of a process that ended
 _ABANDONED = 3600
 _NAME = re.compile(r"[0-9a-f]{40}\.safetensors")
-_CHECKSUM = b'"checksum":"'
 
 _log = logging.getLogger("sparq_ipu.kept_prefixes")
 
@@ -86,13 +84,12 @@ class KeptPrefixes:
         """Rows of the next tokens after the first `start`, a multiple of BLOCK: of up to GROUP blocks, as far
         as they are found whole; else an empty list."""
         blocks = []
-        for index, name in list(enumerate(self._names(tokens)))[start // BLOCK :][:GROUP]:
+        for name in self._names(tokens)[start // BLOCK :][:GROUP]:
             try:
-                data = (self._folder / name).read_bytes()
-                rows = self._parsed(name, data, tokens[index * BLOCK : (index + 1) * BLOCK])
+                rows = self._rows(name)
             except FileNotFoundError:
                 rows = []
-            except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+            except Exception as error:
                 self._complain(f"{name} is ignored: {error}")
                 rows = []
             if not rows:
@@ -111,7 +108,7 @@ class KeptPrefixes:
         names = self._names(tokens)
         first = -(-begin // BLOCK)
         new = [index for index, name in enumerate(names) if name not in self._known and index >= first]
-        jobs: list[tuple[str, np.ndarray, Rows]] = []
+        jobs: list[tuple[str, Rows]] = []
         if new:
             first, stop = new[0], new[-1] + 1
             held = rows(first * BLOCK, stop * BLOCK)
@@ -121,7 +118,7 @@ class KeptPrefixes:
                     break  # the disk is slow: the next prompt that begins so tries again
                 here = slice((index - first) * BLOCK, (index - first + 1) * BLOCK)
                 block = [(key[:, here], value[:, here]) for key, value in held]
-                jobs.append((names[index], tokens[index * BLOCK : (index + 1) * BLOCK], block))
+                jobs.append((names[index], block))
                 self._known.add(names[index])
                 with self._lock:
                     self._n_waiting += size
@@ -141,11 +138,11 @@ class KeptPrefixes:
             names.append(f"{digest.hex()[:40]}.safetensors")
         return names
 
-    def _write(self, names: list[str], jobs: list[tuple[str, np.ndarray, Rows]]) -> None:
-        for name, tokens, rows in jobs:
+    def _write(self, names: list[str], jobs: list[tuple[str, Rows]]) -> None:
+        for name, rows in jobs:
             temporary = self._folder / f".{name}.{uuid.uuid4().hex}"
             try:
-                data = self._serialised(name, tokens, rows)
+                data = self._serialised(name, rows)
                 with open(temporary, "xb") as file:
                     file.write(data)
                     file.flush()
@@ -192,41 +189,28 @@ class KeptPrefixes:
             total -= size
         self._n_bytes, self._n_written = total, 0
 
-    def _serialised(self, name: str, tokens: np.ndarray, rows: Rows) -> bytes:
-        """A file: as safetensors, with a checksum of all bytes, itself as zeros."""
+    @staticmethod
+    def _serialised(name: str, rows: Rows) -> bytes:
+        """A file: as safetensors, with a checksum of the name and of the rows."""
         from safetensors.numpy import save
 
-        tensors: dict[str, np.ndarray] = {"tokens": np.ascontiguousarray(tokens, "<i8")}
-        for index, pair in enumerate(rows):
-            for kind, tensor in zip(("key", "value"), pair):
-                tensors[f"{index}.{kind}"] = np.ascontiguousarray(tensor)
-        about = {"name": name, "version": self._version, "checksum": "0" * 8}
-        data = save(tensors, about)
-        at = _place_of_checksum(data)
-        return b"".join((data[:at], b"%08x" % zlib.crc32(data), data[at + 8 :]))
+        tensors = {
+            f"{index}.{kind}": np.ascontiguousarray(tensor)
+            for index, pair in enumerate(rows)
+            for kind, tensor in zip(("key", "value"), pair)
+        }
+        return save(tensors, {"checksum": _checksum(name, rows)})
 
-    def _parsed(self, name: str, data: bytes, tokens: np.ndarray) -> Rows:
-        """Raises ValueError, LookupError or TypeError for what `_serialised` did not return."""
-        at = _place_of_checksum(data)
-        sum_before = zlib.crc32(b"0" * 8, zlib.crc32(data[:at]))
-        if data[at : at + 8] != b"%08x" % zlib.crc32(memoryview(data)[at + 8 :], sum_before):
-            raise ValueError("its checksum is wrong")
-        begin = 8 + int.from_bytes(data[:8], "little")
-        header = json.loads(data[8:begin])
-        about = header.pop("__metadata__")
-        if about["name"] != name or about["version"] != self._version:
-            raise ValueError("it is of another version")
+    def _rows(self, name: str) -> Rows:
+        """The rows of a file; raises an error for one that `_serialised` did not return."""
+        from safetensors import safe_open
 
-        def tensor(name: str, dtype: str) -> np.ndarray:
-            entry = header[name]
-            start, stop = entry["data_offsets"]
-            part = np.frombuffer(memoryview(data)[begin + start : begin + stop], dtype)
-            return part.reshape(entry["shape"])
-
-        if not np.array_equal(tensor("tokens", "<i8"), tokens):
-            raise ValueError("it is of other tokens")
-        n_layers = (len(header) - 1) // 2
-        return [(tensor(f"{i}.key", "<f2"), tensor(f"{i}.value", "<f2")) for i in range(n_layers)]
+        with safe_open(self._folder / name, framework="np") as file:
+            read = file.get_tensor
+            rows = [(read(f"{i}.key"), read(f"{i}.value")) for i in range(len(file.keys()) // 2)]
+            if file.metadata()["checksum"] != _checksum(name, rows):
+                raise ValueError("its checksum is wrong")
+        return rows
 
     def _complain(self, text: str) -> None:
         """Log a line, once."""
@@ -235,6 +219,8 @@ class KeptPrefixes:
             _log.warning("%s", text)
 
 
-def _place_of_checksum(data: bytes) -> int:
-    """Where it is in a file. Raises: ValueError: there is none."""
-    return data.index(_CHECKSUM) + len(_CHECKSUM)
+def _checksum(name: str, rows: Rows) -> str:
+    value = zlib.crc32(name.encode())
+    for tensor in (tensor for pair in rows for tensor in pair):
+        value = zlib.crc32(np.ascontiguousarray(tensor).data, zlib.crc32(repr(tensor.shape).encode(), value))
+    return f"{value:08x}"

@@ -31,6 +31,7 @@ FORMAT = "sparq-ipu trace 1"
 KINDS = ("prose", "code", "repetition", "retrieval", "synthetic")
 
 _OP = "trace"
+_ARRAYS = ("query", "key", "value")
 
 
 def _fail(argument: str, rule: str, got: object) -> NoReturn:
@@ -68,31 +69,16 @@ class Trace:
     model: str
 
     def __post_init__(self) -> None:
-        if not self.layers:
-            _fail("layers", "hold one layer or more", "none")
-        if self.kind not in KINDS:
-            _fail("kind", f"be one of {', '.join(KINDS)}", repr(self.kind))
         object.__setattr__(self, "layers", {number: self.layers[number] for number in sorted(self.layers)})
-        first = next(iter(self.layers.values()))
+        n_kv_heads, n_positions, head_dim = self._any.key.shape
+        rows = (n_kv_heads, n_positions, head_dim)
+        shapes = (self.n_steps, n_kv_heads * (self.n_heads // n_kv_heads), head_dim), rows, rows
         for number, layer in self.layers.items():
-            for name in ("query", "key", "value"):
+            for name, shape in zip(_ARRAYS, shapes):
                 array = getattr(layer, name)
-                if array.dtype != np.float16:
-                    _fail(f"{name}_{number}", "be float16", array.dtype)
-                if array.ndim != 3 or array.size == 0:
-                    _fail(f"{name}_{number}", "have 3 dimensions, none of them 0", array.shape)
-                if array.shape != getattr(first, name).shape:
-                    shape = getattr(first, name).shape
-                    _fail(f"{name}_{number}", f"have the shape of the other layers, {shape}", array.shape)
-                if not np.isfinite(array).all():
-                    _fail(f"{name}_{number}", "be finite", "NaN or infinity")
-        n_kv_heads, n_positions, head_dim = first.key.shape
-        if first.value.shape != first.key.shape:
-            _fail("values", f"have the shape of the keys, {first.key.shape}", first.value.shape)
-        if first.query.shape[2] != head_dim:
-            _fail("queries", f"have head_dim={head_dim} components", first.query.shape)
-        if first.query.shape[1] % n_kv_heads:
-            _fail("queries", f"have a multiple of n_kv_heads={n_kv_heads} heads", first.query.shape)
+                if array.dtype != np.float16 or array.shape != shape or array.size == 0:
+                    got = f"{array.dtype} of shape {array.shape}"
+                    _fail(f"{name}_{number}", f"be float16 of shape {shape}, not empty", got)
         if self.start != n_positions - self.n_steps or self.start < 1:
             got = f"{self.start} of {n_positions} positions and {self.n_steps} steps"
             _fail("start", "be the positions less the steps, and 1 or more", got)
@@ -132,7 +118,7 @@ class Trace:
         arrays: dict[str, Any] = {
             f"{name}_{number}": getattr(layer, name)
             for number, layer in self.layers.items()
-            for name in ("query", "key", "value")
+            for name in _ARRAYS
         }
         about = {"format": FORMAT, "start": self.start, "text": self.text, "kind": self.kind}
         arrays.update({name: np.array(value) for name, value in about.items()}, model=np.array(self.model))
@@ -143,33 +129,15 @@ class Trace:
 
 def load(path: str | os.PathLike[str]) -> Trace:
     """The trace in a file, or ValueError where it is no .npz file with the arrays of a trace."""
-    with open(path, "rb") as file:
-        if not zipfile.is_zipfile(file):  # NumPy would speak of pickle
-            _fail("file", "be an .npz file", path)
-    with np.load(path) as arrays:
-        names = set(arrays.files)
-        if "format" not in names or str(_read(arrays, "format")) != FORMAT:
-            got = f"format {str(_read(arrays, 'format'))!r}" if "format" in names else f"{sorted(names)}"
-            _fail("file", f"hold format {FORMAT!r}", f"{got} in {path}")
-        numbers = sorted(int(name[4:]) for name in names if name.startswith("key_") and name[4:].isdigit())
-        wanted = {"start", "text", "kind", "model"}
-        wanted |= {f"{name}_{number}" for number in numbers for name in ("query", "key", "value")}
-        for missing in sorted(wanted - names):
-            _fail("file", f"hold {missing}", f"{sorted(names)} in {path}")
-        start = _read(arrays, "start")
-        if start.dtype.kind not in "iu" or start.ndim:
-            _fail("start", "be an integer", f"{start.dtype} of shape {start.shape}")
-        layers = {
-            number: TraceLayer(*(_read(arrays, f"{name}_{number}") for name in ("query", "key", "value")))
-            for number in numbers
-        }
-        text, kind, model = (str(_read(arrays, name)) for name in ("text", "kind", "model"))
-    return Trace(layers, int(start), text, kind, model)
-
-
-def _read(arrays: Any, name: str) -> np.ndarray:
     try:
-        array: np.ndarray = arrays[name]
-    except (ValueError, OSError, zipfile.BadZipFile) as error:  # objects; or bytes that are none of NumPy's
-        _fail(name, "be an array of numbers or a text", "objects" if "allow_pickle" in str(error) else error)
-    return array
+        with np.load(path) as arrays:
+            if str(arrays["format"]) != FORMAT:
+                _fail("file", f"hold format {FORMAT!r}", f"{str(arrays['format'])!r} in {path}")
+            numbers = [int(name[4:]) for name in arrays.files if name.startswith("key_")]
+            layers = {n: TraceLayer(*(arrays[f"{name}_{n}"] for name in _ARRAYS)) for n in numbers}
+            text, kind, model = (str(arrays[name]) for name in ("text", "kind", "model"))
+            return Trace(layers, int(arrays["start"]), text, kind, model)
+    except (KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        if str(error).startswith(f"{_OP}: "):
+            raise
+        _fail("file", "be an .npz file with the arrays of a trace", f"{path} ({error})")

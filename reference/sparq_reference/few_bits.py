@@ -12,8 +12,9 @@ from sparq_reference import checks
 
 #: inputs that are rounded together, and that share a scale and a zero; with 6 bits 16 share a scale
 GROUP = 32
-#: a group has 16 bits where its largest magnitude is more than this many times the mean of the row's groups
-_WIDE_FROM = np.float32(3)
+#: by bits of weights: a group has 16 bits where its largest magnitude is more than this many times the row's
+#: mean of such magnitudes
+_WIDE_FROM = {4: np.float32(3), 6: np.float32(1.5), 8: np.float32(1.5)}
 #: the largest integers of 8 and 16 bits
 _NARROW, _WIDE = np.float32(127), np.float32(127 * 256)
 #: magnitudes below the first are 0 in a group that has none above; from the second on they are infinite
@@ -45,7 +46,7 @@ def integers(rows: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray]:
     n_groups = largest.shape[1]
     total = np.cumsum(largest, axis=1, dtype=np.float32)[:, -1:]
     with np.errstate(over="ignore"):
-        is_wide = (bits != 4) | (largest * np.float32(n_groups) > total * _WIDE_FROM)
+        is_wide = largest * np.float32(n_groups) > total * _WIDE_FROM[bits]
     most = np.where(is_wide, _WIDE, _NARROW)
     inverse = np.divide(most, largest, out=np.zeros_like(largest), where=largest > 0)
     finite = np.where(is_finite[:, :, None], groups, np.float32(0))

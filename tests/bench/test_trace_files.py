@@ -51,55 +51,23 @@ def test_steps_append_one_position_each(trace: traces.Trace) -> None:
         np.testing.assert_array_equal(value[:, 0], layer.value[:, 6 + i])
 
 
-def with_array(trace: traces.Trace, name: str, array: np.ndarray) -> dict[int, traces.TraceLayer]:
-    return {**trace.layers, 5: dataclasses.replace(trace.layers[5], **{name: array})}
-
-
 @pytest.mark.parametrize(
-    ("name", "change", "text"),
+    ("name", "change"),
     [
-        ("key", lambda a: a.astype(np.float32), "trace: key_5 must be float16, got float32"),
-        ("query", lambda a: a[0], "trace: query_5 must have 3 dimensions, none of them 0, got (4, 8)"),
-        ("value", lambda a: a[:, :0], "trace: value_5 must have 3 dimensions, none of them 0, got (2, 0, 8)"),
-        ("key", lambda a: a[:, 1:], "trace: key_5 must have the shape of the other layers, (2, 9, 8), got"),
-        ("value", lambda a: a * np.float16(np.inf), "trace: value_5 must be finite, got NaN or infinity"),
+        ("key", lambda a: a.astype(np.float32)),
+        ("query", lambda a: a[0]),
+        ("value", lambda a: a[:, :0]),
+        ("key", lambda a: a[:, 1:]),
+        ("value", lambda a: a[:1]),
+        ("query", lambda a: a[:, :3]),
+        ("query", lambda a: a[:, :, :4]),
     ],
 )
-def test_arrays_of_a_trace(trace: traces.Trace, name: str, change: Any, text: str) -> None:
-    with np.errstate(invalid="ignore"):
-        layers = with_array(trace, name, change(getattr(trace.layers[5], name)))
-    with pytest.raises(ValueError, match="^" + re.escape(text)):
-        dataclasses.replace(trace, layers=layers)
-
-
-@pytest.mark.parametrize(
-    ("layer", "start", "kind", "text"),
-    [
-        (lambda a: a, 7, "prose", "trace: start must be the positions less the steps, and 1 or more, got 7"),
-        (lambda a: a, 6, "poem", "trace: kind must be one of prose, code, repetition, retrieval, synthetic,"),
-        (
-            lambda a: dataclasses.replace(a, value=a.value[:1]),
-            6,
-            "prose",
-            "trace: values must have the shape of the keys, (2, 9, 8), got (1, 9, 8)",
-        ),
-        (
-            lambda a: dataclasses.replace(a, query=a.query[:, :3]),
-            6,
-            "prose",
-            "trace: queries must have a multiple of n_kv_heads=2 heads, got (3, 3, 8)",
-        ),
-        (
-            lambda a: dataclasses.replace(a, query=a.query[:, :, :4]),
-            6,
-            "prose",
-            "trace: queries must have head_dim=8 components, got (3, 4, 4)",
-        ),
-    ],
-)
-def test_what_does_not_fit_together(layer: Any, start: int, kind: str, text: str) -> None:
-    with pytest.raises(ValueError, match="^" + re.escape(text)):
-        traces.Trace({0: layer(random_layer(0))}, start, "", kind, "")
+def test_arrays_of_a_trace(trace: traces.Trace, name: str, change: Any) -> None:
+    layer = trace.layers[5]
+    changed = dataclasses.replace(layer, **{name: change(getattr(layer, name))})
+    with pytest.raises(ValueError, match=f"^trace: {name}_5 must be float16 of shape .*, not empty, got "):
+        dataclasses.replace(trace, layers={**trace.layers, 5: changed})
 
 
 def test_a_trace_without_a_position_before_it_is_refused() -> None:
@@ -113,14 +81,10 @@ def test_other_files(trace: traces.Trace, tmp_path: Path) -> None:
     with np.load(path) as loaded:
         arrays = dict(loaded)
     for change, text in (
-        ({"format": np.array("x")}, "trace: file must hold format 'sparq-ipu trace 1', got format 'x' in"),
         ({"format": np.array("sparq-ipu trace 2")}, "trace: file must hold format 'sparq-ipu trace 1', got"),
-        ({"format": None}, "trace: file must hold format 'sparq-ipu trace 1', got ['key_1', "),
-        ({"value_1": None}, "trace: file must hold value_1, got ["),
-        ({"text": None}, "trace: file must hold text, got ["),
-        ({"start": np.array(1.5)}, "trace: start must be an integer, got float64 of shape ()"),
-        ({"start": np.array([1])}, "trace: start must be an integer, got int64 of shape (1,)"),
-        ({"key_5": np.array([None])}, "trace: key_5 must be an array of numbers or a text, got objects"),
+        ({"format": None}, "trace: file must be an .npz file with the arrays of a trace, got "),
+        ({"value_1": None}, "trace: file must be an .npz file with the arrays of a trace, got "),
+        ({"key_5": np.array([None])}, "trace: file must be an .npz file with the arrays of a trace, got "),
     ):
         made: dict[str, Any] = {k: v for k, v in {**arrays, **change}.items() if v is not None}
         with path.open("wb") as file:
@@ -128,7 +92,7 @@ def test_other_files(trace: traces.Trace, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="^" + re.escape(text)):
             traces.load(path)
     path.write_text("none")
-    with pytest.raises(ValueError, match=r"^trace: file must be an \.npz file, got "):
+    with pytest.raises(ValueError, match=r"^trace: file must be an \.npz file"):
         traces.load(path)
     with pytest.raises(FileNotFoundError):
         traces.load(tmp_path / "absent")

@@ -124,22 +124,20 @@ def test_numbers_of_any_size(isa: str, bits: int) -> None:
         assert not np.isnan(weights.product(edge * np.float32(255 / 256), isa=isa)).all()
 
 
-def test_a_group_far_above_the_others_has_16_bits() -> None:
-    """More than three times the mean of the row's largest magnitudes; with weights of 8 bits, any group."""
+@pytest.mark.parametrize(
+    ("bits", "largest"), [(4, (3.859375, 3.84375)), (6, (1.59375, 1.5859375)), (8, (1.59375, 1.5859375))]
+)
+def test_a_group_far_above_the_others_has_16_bits(bits: int, largest: tuple[float, float]) -> None:
+    """More than 3 times the mean of the row's largest magnitudes, with weights of 6 and 8 bits 1.5 times."""
     rows = np.full((2, 320), 1, np.float32)
-    rows[:, 0], rows[:, 1] = (4, 3.75), 2.0**-4
-    of_4_bits, steps = integers(rows, 4)
-    assert steps[:, 0].tolist() == [
-        np.float32(4) * (np.float32(1) / np.float32(32512)),
-        np.float32(3.75) * (np.float32(1) / np.float32(127)),
-    ]
-    assert of_4_bits[:, 0, :2].tolist() == [[32512, 508], [127, 2]]
-    assert (of_4_bits[:, 1:] == 127).all() and (integers(rows, 8)[0][:, 1:] == 32512).all()
-    assert (integers(rows, 6)[0] == integers(rows, 8)[0]).all()
-    alone = [integers(row[None], 4)[0] for row in rows]
-    assert np.array_equal(np.concatenate(alone), of_4_bits)
-    for n_groups in (1, 3):  # none is more than three times the mean
-        assert np.abs(integers(rows[:, : 32 * n_groups], 4)[0]).max() == 127
+    rows[:, 0] = largest
+    found, steps = integers(rows, bits)
+    most = np.array([32512, 127], np.float32)
+    assert found[:, 0, 0].tolist() == most.tolist() and (found[:, 1:] == 127).all()
+    assert steps[:, 0].tolist() == (np.float32(largest) * (np.float32(1) / most)).tolist()
+    alone = [integers(row[None], bits)[0] for row in rows]
+    assert np.array_equal(np.concatenate(alone), found)
+    assert np.abs(integers(rows[:, :32], bits)[0]).max() == 127  # a single group is the mean
 
 
 @pytest.mark.parametrize("n_rows", [3, 39])

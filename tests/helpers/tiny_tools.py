@@ -21,7 +21,6 @@ pytest.importorskip("sparq_ipu._cpu")
 #: what the templates of families contain that names them
 FAMILIES = {
     "Hermes": "<tool_call>",
-    "Qwen3-Coder": "<tool_call> <function=f> <parameter=p>",
     "Mistral": "[TOOL_CALLS]",
     "Mistral, SentencePiece": "[TOOL_CALLS] [",
     "Mistral, newer": "[TOOL_CALLS] [ARGS]",

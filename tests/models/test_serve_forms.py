@@ -20,7 +20,6 @@ from sparq_ipu.serve.engine import Engine
 from sparq_ipu.serve.forms import closed
 from sparq_ipu.serve.prompts import Prompts
 from sparq_ipu.serve.schemas import ChatRequest
-from sparq_ipu.serve.tool_parameters import arguments_of, rules_of
 from sparq_ipu.serve.tools import Calls, style_of
 
 jsonschema = pytest.importorskip("jsonschema")
@@ -254,22 +253,20 @@ def test_without_the_library(monkeypatch: Any) -> None:
 def test_the_parser_takes_text_in_any_pieces(family: str) -> None:
     style = style_of(f"tools {FAMILIES[family]}")
     assert style is not None
-    city = '["}</function>\n</tool_call>\n</parameter>x</tool_call>]'  # ends of calls, which are text in it
+    city = '["}\n</tool_call>x</tool_call>]'  # ends of calls, which are text in it
     arguments = [json.dumps({"city": city}), "{}"][: 1 if style.between is None else 2]
-    written = arguments if style.is_json else [f"<parameter=city>\n{city}\n</parameter>\n", ""]
-    tools = {"f": {"properties": {"city": {"type": "string"}}}, "g": {}}
-    calls = [style.name + name + style.arguments + given + style.end for name, given in zip("fg", written)]
+    calls = [style.name + name + style.arguments + given + style.end for name, given in zip("fg", arguments)]
     before = "hi <too" if style.mark else ""
     text = before + style.mark + style.first + (style.between or "").join(calls) + style.last
     for size in (1, 2, 7, len(text)):
-        parser, content, found = Calls(style, tools), "", ["", ""]
+        parser, content, found = Calls(style, "fg"), "", ["", ""]
         for at in range(0, len(text) + 1, size):
             delta = parser.push(text[at : at + size], is_last=at + size > len(text))
             content += delta.get("content", "")
             for call in delta.get("tool_calls", []):
                 found[call["index"]] += call["function"]["arguments"]
         assert content == before and [one for one in found if one] == arguments == found[: parser.n]
-    parser = Calls(style, tools)
+    parser = Calls(style, "fg")
     plain = '{"name": "h", <tool_call'
     assert (
         "".join(parser.push(c).get("content", "") for c in plain) + parser.push("", True).get("content", "")
@@ -277,43 +274,5 @@ def test_the_parser_takes_text_in_any_pieces(family: str) -> None:
         and not parser.n
     )
     if not style.mark:  # an answer that began as text has no call
-        parser = Calls(style, tools)
+        parser = Calls(style, "fg")
         assert [parser.push(part) for part in ("hi ", text)] == [{"content": "hi "}, {"content": text}]
-
-
-def test_parameters_that_are_texts_and_others() -> None:
-    """As Qwen3-Coder writes them."""
-    schema = {
-        "type": "object",
-        "properties": {
-            "code": {"type": "string"},
-            "unit": {"$ref": "#/$defs/unit"},
-            "n": {"type": ["integer", "null"]},
-            "path": {"type": "string", "pattern": "^/"},
-            "more": {"type": "object"},
-            "long": {"type": "string", "minLength": 20},
-        },
-        "$defs": {"unit": {"enum": ["C", "F"]}},
-    }
-    values = {"code": 'if "a":\n\n  1\n', "unit": "F", "n": None, "path": "/x", "more": {"a": [1]}}
-    values["long"] = "a\n</parameter>\nof this text"  # an end too early to be one
-    texts = ('if "a":\n\n  1\n', "F", "null", '"/x"', '{"a": [1]}', values["long"])
-    written = "".join(f"<parameter={k}>\n{v}\n</parameter>\n" for k, v in zip(values, texts))
-    assert arguments_of(f"{written}<", "</", schema) is None
-    given, rest = arguments_of(f"{written}</more", "</", schema) or ("", "")
-    assert json.loads(given) == values and rest == "more"
-    with pytest.raises(ValueError, match="takes no anyOf in parameters"):
-        rules_of(0, {"anyOf": [schema]})
-    with pytest.raises(ValueError, match="takes no required names without properties"):
-        rules_of(0, {"required": ["x"]})
-    circle = {"$ref": "#/$defs/a"}
-    for schema, words in (
-        ({"properties": {"x": circle}, "$defs": {"a": circle}}, r"\$ref must end at a schema, got a circle"),
-        ({"properties": {"x>": {}}}, r"takes no names with '>' in parameters"),
-        (
-            {"maxProperties": 0, "properties": {"x": {}}},
-            "takes no maxProperties below the number of properties",
-        ),
-    ):
-        with pytest.raises(ValueError, match=words):
-            rules_of(0, schema)

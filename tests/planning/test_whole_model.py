@@ -194,18 +194,12 @@ def test_an_index_of_fewer_bits_is_that_of_the_best_plan() -> None:
         plan_model(wide, index_bits=3)
 
 
-def test_what_is_said_to_fit_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     big = ModelShape("big", 8, 4, 2, 32, 3072, 6144, 40000)
     arguments = dict(**SMALL, weights_in="sram", attention="published")
     result = plan_model(big, **arguments)
     assert not result.fits and re.search(r"IPU 0: tile memory \(\d+ of 638976 bytes", result.missing[0])
-    assert "weights in streaming memory" in result.would_fit
     assert plan_model(big, **{**arguments, "weights_in": "streaming"}).fits
-    assert "weights in int4" in result.would_fit and plan_model(big, **arguments, weights="int4").fits
-    assert ("weights in int8" in result.would_fit) == plan_model(big, **arguments, weights="int8").fits
-    n_ipus = next(int(change.split()[0]) for change in result.would_fit if change.endswith(" IPUs"))
-    assert plan_model(big, **arguments, n_ipus=n_ipus).fits
-    assert not plan_model(big, **arguments, n_ipus=n_ipus // 2).fits
     row = result.row()
     assert row["fits"] is False and row["missing"] == list(result.missing)
     assert "does not fit" in str(result) and "tokens/s" not in str(result)
@@ -220,7 +214,7 @@ def test_a_pipeline_that_memory_cannot_hold_is_refused() -> None:
     assert planned(**arguments).fits
     result = planned(in_flight=6, **arguments)
     assert not result.fits and "IPUs 1 to 4: streaming memory" in "\n".join(result.missing)
-    assert "3 in flight" in result.would_fit and planned(in_flight=3, **arguments).fits
+    assert planned(in_flight=3, **arguments).fits
 
 
 @pytest.mark.parametrize("words", [["Llama-3-8B"], ["--S", "1024"], ["--quiet"]])

@@ -233,12 +233,11 @@ def test_refused_arguments(options: dict[str, Any], message: str) -> None:
         plan_pod(**options)
 
 
-def test_text_and_row() -> None:
+def test_row() -> None:
     for split in ("layers", "heads"):
         planned = plan_pod(**SHAPE, **SETTINGS, n_layers=4, n_ipus=4, split=split, n_tiles=64)
-        text, row = str(planned), planned.row()
-        assert "Not in it: weights, and the caches of other batches" in text
-        assert "4 IPUs behind 1 gateways" in text and f"split by {split}" in text
+        row = planned.row()
+        assert row["n_gateways"] == 1
         assert row["time_source"] == "modelled" and row["n_ipus"] == 4 and row["split"] == split
         parts = [t for name, t in row["seconds_by_category"].items() if name != "total"]
         assert row["seconds_per_token"] == pytest.approx(np.sum(parts))
@@ -261,7 +260,6 @@ def test_options_are_those_of_a_plan() -> None:
         assert row["index_bits"] == 4 and row["row_bits"] == changes.get("row_bits", 16)
         described = [n for n in same if "seconds" not in n and "bytes" not in n]
         assert all(row[name] == of_one[name] for name in described)
-    assert "hit rate: 90% of the selected rows, assumed" in str(changed)
     # dense attention looks at no option of the cache, as in `plan`
     plain, dense = (
         plan_pod(**SHAPE, kernel="dense-streaming", n_layers=2, n_ipus=2, n_tiles=64, **more)

@@ -177,9 +177,6 @@ class ModelPlan:
         ipus: a plan for each IPU.
         seconds_links: of a step: what passes from IPU to IPU.
         missing: what does not fit, in words; empty where all does.
-        would_fit: changes, each alone, with which it would fit.
-        weights_would_fit: where weights lie in streaming memory for want of SRAM, changes with which they
-            would lie in SRAM.
     """
 
     request: ModelRequest
@@ -187,8 +184,6 @@ class ModelPlan:
     ipus: tuple[IpuPlan, ...]
     seconds_links: float
     missing: tuple[str, ...] = ()
-    would_fit: tuple[str, ...] = ()
-    weights_would_fit: tuple[str, ...] = ()
 
     @property
     def fits(self) -> bool:
@@ -250,7 +245,7 @@ class ModelPlan:
             "tile_bytes_limit": self.request.model.tile_bytes,
             "streaming_bytes": max(need.streaming for need in needs),
             "streaming_bytes_limit": self.request.model.streaming_memory_bytes,
-            **{name: list(getattr(self, name)) for name in ("missing", "would_fit", "weights_would_fit")},
+            "missing": list(self.missing),
             "time_source": "modelled",
         }
 
@@ -293,12 +288,8 @@ class ModelPlan:
             f"{most.cache_streaming / 1e9:.2f}, weights {most.weights_streaming / 1e9:.2f}",
         ]
         if self.missing:
-            lines += [f"  does not fit: {what}" for what in self.missing]
-            lines += [f"  would fit: {what}" for what in self.would_fit]
-            return "\n".join(lines)
+            return "\n".join([*lines, *(f"  does not fit: {what}" for what in self.missing)])
         parts = " + ".join(f"{name} {ms:.3f}" for name, ms in self.milliseconds.items())
         lines.append(f"  time: {parts} ms")
-        if self.weights_would_fit:
-            lines.append(f"  weights would fit SRAM: {'; or '.join(self.weights_would_fit)}")
         lines.append("  not included: products with weights in SRAM, norms, sampling, prefill, the host")
         return "\n".join(lines)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention of a whole model over the IPUs of a Pod: where it is, whether it fits, how long a token takes.
 
-    print(sparq_ipu.planning.plan_pod(n_layers=32, n_ipus=16, seq_len=65536))
+    sparq_ipu.planning.plan_pod(n_layers=32, n_ipus=16, seq_len=65536).row()
 
 What one IPU does is counted in a dry run, as by `plan`; what passes between IPUs is added, with heads split
 by another dry run, else by the model of links that the emulator has. Tests compare the sum with emulated
@@ -19,7 +19,6 @@ from sparq_ipu.planning.counting import counted, counted_between, seconds_beyond
 from sparq_ipu.planning.device_model import DeviceModel
 from sparq_ipu.planning.links import exchange_seconds, gateways, link_seconds
 from sparq_ipu.planning.on_chip import seconds_high, seconds_low
-from sparq_ipu.planning.record import NOT_IN_A_PLAN
 from sparq_ipu.planning.request import Request, check_request
 
 #: attributes of a plan in its row
@@ -42,7 +41,7 @@ class PodPlan:
     request: Request
     shares: tuple[Share, ...]
     #: of the IPU with the fullest tile
-    counts: dict[str, Any] = dataclasses.field(repr=False)
+    counts: dict[str, Any]
     #: bytes in streaming memory of the IPU that has most
     streaming_memory_bytes: int
     #: of a token: compute, exchange, sync, streaming, links, total
@@ -83,49 +82,6 @@ class PodPlan:
             "max_tile_bytes": int(self.memory["bytes"]),
             "time_source": "modelled",
         }
-
-    def __str__(self) -> str:
-        request = self.request
-        share = self.shares[0]
-        us = {name: t * 1e6 for name, t in self.seconds_by_category.items()}
-        per_ipu = f"{share.n_layers} layers" if self.split == "layers" else "all layers"
-        lines = [
-            f"{request.kernel.name}: {request.n_layers} layers, {request}",
-            f"  {request.n_ipus} IPUs behind {gateways(request.n_ipus, request.model)} gateways, split by "
-            f"{self.split}: IPU 0 has {per_ipu}, batch {share.spec.batch}, {share.spec.n_kv_heads} KV heads",
-            f"  SRAM: {self.memory['bytes']} of {self.memory['limit']} bytes on the fullest tile",
-            f"  streaming memory: at most {self.streaming_memory_bytes / 1e9:.3f} GB of "
-            f"{request.model.streaming_memory_bytes / 1e9:.0f} GB an IPU; "
-            f"{self.streamed_bytes / 1e6:.3f} MB moved for a token",
-            f"  modelled for {request.model.name}, a token: {us['total']:.1f} us = "
-            + " + ".join(
-                f"{name} {t:.1f}" for name, t in us.items() if name not in ("total", "host_streams")
-            ),
-        ]
-        if request.hit_rate is not None:
-            lines.append(f"  hit rate: {request.hit_rate:.0%} of the selected rows, assumed")
-        if self.split == "heads" and request.n_ipus > 1:
-            lines += [
-                f"  if IPUs behind one gateway share the streaming rate of one: "
-                f"{self.seconds_if_gateway_shared * 1e6:.1f} us; the truth lies between",
-                "  if remote copies of the IPUs go on one after the other: "
-                f"{self.seconds_if_in_turn * 1e6:.1f} us",
-            ]
-        elif request.n_ipus > 1:
-            alone, shared = (
-                request.cache.batch / t
-                for t in (self.seconds_of_busiest_ipu, self.seconds_of_busiest_ipu_if_gateway_shared)
-            )
-            lines.append(
-                f"  one IPU streams at a time; a pipeline of {request.n_ipus} batches: {alone:.1f} tokens/s, "
-                f"{shared:.1f} if IPUs behind one gateway share the streaming rate of one"
-            )
-        lines.append(
-            f"  with work on chip low, likely, high: {seconds_low(self.seconds_by_category) * 1e6:.1f}, "
-            f"{self.seconds_per_token * 1e6:.1f}, {seconds_high(self.seconds_by_category) * 1e6:.1f} us"
-        )
-        lines.append(f"  {NOT_IN_A_PLAN}")
-        return "\n".join(lines)
 
 
 def plan_pod(

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Callable, Sequence
+from typing import Any, Callable
 
 from sparq_ipu.planning.device_model import DeviceModel, device_model
 from sparq_ipu.planning.links import exchange_seconds, link_seconds
@@ -73,7 +73,7 @@ def plan_model(
             index_components, hot_rows and hit_rate of layers in three tiers. All as in `sparq_ipu.plan`.
 
     Returns:
-        A plan; where something does not fit, one that says what, and which single changes would do.
+        A plan; where something does not fit, one that says what.
 
     Raises:
         ValueError: an argument out of range.
@@ -115,13 +115,7 @@ def plan_model(
     )
     say = progress or (lambda line: None)
     layers = _Layers(say)
-    result = _planned(request, layers)
-    if not result.fits:
-        return dataclasses.replace(result, would_fit=tuple(_changes(request, layers)))
-    if result.weights_in == "streaming" and weights_in == "auto":
-        inside = dataclasses.replace(request, weights_in="sram")
-        return dataclasses.replace(result, weights_would_fit=tuple(_changes(inside, layers, _SMALLER)))
-    return result
+    return _planned(request, layers)
 
 
 def _splits(n_ipus: int, split: str, shape: ModelShape, batch: int) -> list[str]:
@@ -315,43 +309,3 @@ def _choose(
     if isinstance(plain, Plan) and on_chip.seconds_per_query >= plain.seconds_per_query:
         return without  # of short contexts there is little to stream
     return n_on_chip, on_chip, rest, None
-
-
-#: changes that let weights fit SRAM; of the others nobody would make one for that
-_SMALLER = ("n_ipus", "weights")
-
-
-def _changes(request: ModelRequest, layers: _Layers, names: Sequence[str] | None = None) -> Sequence[str]:
-    """Single changes, of these names or any, with which it would fit: the smallest of each kind."""
-    found = []
-
-    def first(
-        name: str, values: Sequence[Any], words: Callable[[Any], str], of_cache: str | None = None
-    ) -> None:
-        for value in values if names is None or name in names else ():
-            layers.say(f"would it fit with {words(value)}?")
-            change = {name: value}
-            if of_cache:
-                change = {"cache": dataclasses.replace(request.cache, **{of_cache: value})}
-            try:
-                changed = _planned(dataclasses.replace(request, **change), layers)
-            except ValueError:
-                continue
-            if changed.fits:
-                found.append(words(value))
-                return
-
-    def halves(value: int, most: int, least: int = 1) -> list[int]:
-        return [value >> i for i in range(1, most) if value >> i >= least]
-
-    more = [n for n in MACHINES if n > request.n_ipus]
-    first("n_ipus", more, lambda n: f"{n} IPUs")
-    bits = [w for w in WEIGHT_BITS if WEIGHT_BITS[w] < WEIGHT_BITS[request.weights] and w != NO_WEIGHTS]
-    first("weights", bits, lambda w: f"weights in {w}")
-    if request.weights_in == "sram":
-        first("weights_in", ["streaming"], lambda w: "weights in streaming memory")
-    first("in_flight", halves(request.in_flight, 10), lambda n: f"{n} in flight")
-    cache = request.cache
-    first("batch", halves(cache.batch, 10), lambda n: f"batch {n}", "batch")
-    first("seq_len", halves(cache.capacity, 6, 1024), lambda n: f"{n} positions", "capacity")
-    return found

@@ -75,10 +75,11 @@ def create_app(
         except ClientDisconnect:
             return Response(status_code=499)  # nobody reads it
         except Invalid as invalid:
-            own, message = invalid.param or "", str(invalid)
-            param = kind.renamed.get(own, invalid.param)
-            if own and message.startswith((f"{own}.", f"{own}:", f"{own} ")):
-                message = f"{param}{message[len(own) :]}"
+            message = str(invalid)
+            for own, name_here in kind.renamed.items():
+                if message.startswith((f"{own}.", f"{own}:", f"{own} ")):
+                    message = f"{name_here}{message[len(own) :]}"
+            param = kind.renamed.get(invalid.param, invalid.param)
             return _error(invalid.status, message, param=param, code=invalid.code)
 
     async def answer(

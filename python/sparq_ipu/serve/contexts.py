@@ -20,9 +20,8 @@ from sparq_ipu.transformers.integration import decoding
 from sparq_ipu.transformers.supported import LayerKinds, same_rotary_until, text_config
 from sparq_reference import checks
 
-#: rows of one product in a step, by dtype: one of so many takes about as long as one of a single row
-STEP_ROWS = {torch.float32: 8}
-_USUAL_STEP_ROWS = 32
+#: rows of one product in a step: one of so many takes little longer than one of a single row
+_STEP_ROWS = 8
 #: most rows of a step that drafts add to
 MOST_ROWS = 32
 
@@ -57,7 +56,6 @@ class Contexts:
         #: pieces of prompts begin at multiples of it
         self.piece_rows = piece_rows(model)
         self._products = FixedRows(model)
-        self._step_rows = STEP_ROWS.get(model.dtype, _USUAL_STEP_ROWS)
         windows = LayerKinds.of(config).windows
         #: what the places hold
         self.cache = Places(hooks.settings, n_places, context, options, hooks.prompt_blocks, windows)
@@ -117,7 +115,7 @@ class Contexts:
             Logits (len(places), vocabulary) float32 after each token: the same whatever else is in the step.
         """
         cache = self.cache.tokens(places)
-        with self._rows(self._step_rows):
+        with self._rows(_STEP_ROWS):
             return self._forward([[token] for token in tokens], torch.tensor(held)[:, None], cache)[:, 0]
 
     @contextlib.contextmanager

@@ -196,9 +196,9 @@ class Engine:
         """Give free places to those who wait, in their order."""
         while True:
             with self._wake:
-                shortest = self.contexts.cache.shortest
+                shortest, rows = self.contexts.cache.shortest, self.contexts.piece_rows
                 waits = self._waiting
-                place = choose(self._places, waits[0].tokens, BLOCK, shortest) if waits else None
+                place = choose(self._places, waits[0].tokens, rows, shortest, BLOCK) if waits else None
                 if place is None:
                     return
                 request = waits.popleft()
@@ -215,7 +215,6 @@ class Engine:
             self._reading.append(request)
             self.metrics.running.set(len(self._reading) + len(self._writing))
             try:  # what it holds of this prompt stays
-                rows = self.contexts.piece_rows
                 n = 0 if request.reports_prompt else longest([place], request.tokens, rows, shortest)[1]
                 self.contexts.cache.keep([place.index], [n])
                 place.tokens = place.tokens[:n]

@@ -15,7 +15,12 @@ from sparq_ipu.serve.requests import Done, Text
 from sparq_ipu.serve.schemas import ChatRequest, Invalid
 
 #: names of fields in chats, and here
-_RENAMED = {"messages": "input", "max_completion_tokens": "max_output_tokens", "response_format": "text"}
+_RENAMED = {
+    "response_format.json_schema": "text.format",
+    "response_format": "text",
+    "messages": "input",
+    "max_completion_tokens": "max_output_tokens",
+}
 #: fields that change nothing
 _DROPPED = ("include", "truncation", "reasoning", "stream_options", "max_tool_calls", "background")
 

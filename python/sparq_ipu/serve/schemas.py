@@ -84,7 +84,7 @@ def _is_bias(value: Any) -> bool:
 
 class _Strict(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
-    #: what clients call a field that has another name here
+    #: what clients call a field that has another name here, the longest first
     renamed: ClassVar[Dict[str, str]] = {}
 
     @classmethod
@@ -270,10 +270,10 @@ def _check_function(tool: Dict[str, Any], name: str) -> None:
     if tool.get("type") != "function" or not isinstance(function, dict):
         raise Invalid(f"{name} must be an object with type function, and function", "tools")
     if not re.fullmatch("[a-zA-Z0-9_.-]{1,64}", str(function.get("name"))):
-        raise Invalid(f"{name}.function.name must be at most 64 letters, digits and _.-", "tools")
+        raise Invalid(f"{name}: name must be at most 64 letters, digits and _.-", "tools")
     parameters = function.get("parameters")
     if parameters and not (isinstance(parameters, dict) and parameters.get("type") == "object"):
-        raise Invalid(f"{name}.function.parameters must be a JSON schema of type object", "tools")
+        raise Invalid(f"{name}: parameters must be a JSON schema of type object", "tools")
 
 
 def _arguments(function: Dict[str, Any]) -> Any:

@@ -6,10 +6,9 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable, Iterable, NamedTuple
 
 from sparq_ipu.serve.text import overlap
-from sparq_ipu.serve.tool_parameters import arguments_of, rules_of
 
 
 class Style(NamedTuple):
@@ -20,7 +19,6 @@ class Style(NamedTuple):
         first: after it, before the first call. last: after the last call.
         name, arguments, end: before the name, before the arguments, and after them.
         between: of two calls; None: an answer contains one.
-        is_json: arguments are a JSON object, not a text for each parameter.
     """
 
     mark: str
@@ -30,7 +28,6 @@ class Style(NamedTuple):
     end: str
     between: str | None
     last: str
-    is_json: bool = True
 
 
 _NAME = '{"name": "'
@@ -43,13 +40,9 @@ _MISTRAL_SPACED = _MISTRAL._replace(first=" [")  # templates for SentencePiece
 _MISTRAL_ARGS = Style("[TOOL_CALLS]", "", "", "[ARGS]", "", "[TOOL_CALLS]", "")
 _GRANITE = Style("<|tool_call|>", "[", _NAME, _ARGUMENTS, "}", ", ", "]")
 _PHI = _GRANITE._replace(last="]<|/tool_call|>")
-_QWEN_CODER = Style(
-    "<tool_call>", "\n", "<function=", ">\n", "</function>\n</tool_call>", "\n<tool_call>\n", "", False
-)
 _LLAMA = Style("", "", _NAME, '", "parameters": ', "}", None, "")
 #: by what a template contains, the first that does; None: calls in another form
 _STYLES: list[tuple[str, Style | None]] = [
-    ("<parameter=", _QWEN_CODER),
     ("<function=", None),
     ("[ARGS]", _MISTRAL_ARGS),
     ("[TOOL_CALLS] [", _MISTRAL_SPACED),
@@ -106,10 +99,8 @@ def grammar(
         starts.append(f"{begin} {lark(first)} call {more} {lark(style.last)}")
         rules.append("call: " + " | ".join(f"call_{at}" for at in range(len(tools))))
         for at, (name, schema) in enumerate(tools.items()):
-            rules += [f"args_{at}: %json {json.dumps(schema)}"] if style.is_json else rules_of(at, schema)
-            rules.append(
-                f"call_{at}: {lark(style.name + name + style.arguments)} args_{at} {lark(style.end)}"
-            )
+            call = f"call_{at}: {lark(style.name + name + style.arguments)} args_{at} {lark(style.end)}"
+            rules += [f"args_{at}: %json {json.dumps(schema)}", call]
     # where a call begins with a brace, no text does
     text = r"[^{](.|\n)*|" if style is not None and not style.mark else r"(.|\n)*"
     return "\n".join([*rules, f"TEXT: /{text}/", "start: " + " | ".join(starts)])
@@ -119,12 +110,11 @@ class Calls:
     """The calls in one answer, as its text comes.
 
     Args:
-        tools: of each name, the JSON schema of its arguments.
+        tools: their names.
     """
 
-    def __init__(self, style: Style, tools: dict[str, Any]):
-        self._style, self._tools = style, tools
-        self._name = ""
+    def __init__(self, style: Style, tools: Iterable[str]):
+        self._style = style
         self._begins = [style.name + name + style.arguments for name in tools]
         self._begin = re.compile("|".join(map(re.escape, self._begins)))
         self._state = "text"
@@ -147,18 +137,14 @@ class Calls:
                 if found is None:
                     break
                 self._held, self._state = self._held[found.end() :], "arguments"
-                self._name = found[0][len(self._style.name) : -len(self._style.arguments)]
-                function = {"name": self._name, "arguments": ""}
-                calls.append({"index": self.n, "id": uuid.uuid4().hex[:9], "type": "function"})
-                calls[-1]["function"] = function
+                name = found[0][len(self._style.name) : -len(self._style.arguments)]
+                of_call = {"index": self.n, "id": uuid.uuid4().hex[:9], "type": "function"}
+                calls.append({**of_call, "function": {"name": name, "arguments": ""}})
                 self.n += 1
             else:
-                more = self._arguments()
-                if not more:
-                    break
                 if not calls:
                     calls.append({"index": self.n - 1, "function": {"arguments": ""}})
-                calls[-1]["function"]["arguments"] += more
+                calls[-1]["function"]["arguments"] += self._arguments()
         return {**({"content": content} if content else {}), **({"tool_calls": calls} if calls else {})}
 
     def _text(self, is_last: bool) -> str:
@@ -180,14 +166,7 @@ class Calls:
         return text
 
     def _arguments(self) -> str:
-        """The arguments that are held, up to their end; empty: more is to come."""
-        if not self._style.is_json:
-            found = arguments_of(self._held, self._style.end, self._tools[self._name])
-            if found is None:
-                return ""
-            self._state = "call"
-            text, self._held = found
-            return text
+        """The arguments that are held, up to their end."""
         for at, character in enumerate(self._held):
             if self._is_escaped:
                 self._is_escaped = False

@@ -62,15 +62,23 @@ template <unsigned rows, unsigned n> struct IntegerSums {
   IntegerSums<rows - 1, n> before;
   IntVec first, second;
 
-  template <unsigned bits> SPARQ_INLINE void start(const RowOfGroup *of) {
-    before.template start<bits>(of);
-    first = second = IntVec{} + (bits == 6 ? 0 : of[rows - 1].start[0]);
+  SPARQ_INLINE void start(const RowOfGroup *of, unsigned half) {
+    before.start(of, half);
+    first = second = IntVec{} + of[rows - 1].high[half];
   }
-  SPARQ_INLINE void shift(const RowOfGroup *of, unsigned start) {
-    before.shift(of, start);
-    const IntVec bits = IntVec{} + of[rows - 1].shift, add = IntVec{} + of[rows - 1].start[start];
-    first = (first << bits) + add;
-    second = (second << bits) + add;
+  // Adds low parts. Few rows have any, so each reads the codes again.
+  template <class Weights>
+  SPARQ_INLINE void addLow(const GroupOfTile &tile, const Weights &weights, unsigned half) {
+    before.addLow(tile, weights, half);
+    if (tile.rows[rows - 1].isWide) {
+      IntegerSums<1, n> sums;
+      const IntVec add = IntVec{} + tile.rows[rows - 1].low[half];
+      sums.first = (first << 8) + add;
+      sums.second = (second << 8) + add;
+      weights.addTo(sums, tile.low[rows - 1], half);
+      first = sums.first;
+      second = sums.second;
+    }
   }
   template <unsigned bits> SPARQ_INLINE void add(const signed char *integers, const IntVec *codes) {
     before.template add<bits>(integers, codes);
@@ -82,8 +90,9 @@ template <unsigned rows, unsigned n> struct IntegerSums {
   }
 };
 template <unsigned n> struct IntegerSums<0, n> {
-  template <unsigned bits> SPARQ_INLINE void start(const RowOfGroup *) {}
-  SPARQ_INLINE void shift(const RowOfGroup *, unsigned) {}
+  SPARQ_INLINE void start(const RowOfGroup *, unsigned) {}
+  template <class Weights>
+  SPARQ_INLINE void addLow(const GroupOfTile &, const Weights &, unsigned) {}
   template <unsigned bits> SPARQ_INLINE void add(const signed char *, const IntVec *) {}
 };
 
@@ -189,12 +198,10 @@ __attribute__((noinline)) void tileProducts(const GroupProducts &a, const Column
         fetchLine<2>(weights.at + v * weights.apart + line + a.ahead);
     for (unsigned half = 0; half < (bits == 6 ? 2 : 1); ++half) {
       IntegerSums<rows, n> sums;
-      sums.template start<bits>(tile->rows);
+      sums.start(tile->rows, half);
       weights.addTo(sums, tile->high[0], half);
-      if (bits != 4 || tile->isWide) {
-        sums.shift(tile->rows, bits == 6 ? half : 1);
-        weights.addTo(sums, tile->low[0], half);
-      }
+      if (tile->isWide)
+        sums.addLow(*tile, weights, half);
       Vec scale[n];
       for (unsigned v = 0; v < n; ++v)
         scale[v] = weights.scales(half, v);

@@ -11,13 +11,13 @@ constexpr unsigned rowsOfTile = width == 16 ? 6 : 2;
 // Subtracted from codes, which are stored without a sign.
 constexpr int codeOffset(unsigned bits) { return bits == 4 ? 8 : 128; }
 
-// A row's part of a group. Its integers are 256 high + low; with 8 bits low is 0.
+// A row's part of a group. Integers of 16 bits are 256 high + low.
 struct RowOfGroup {
-  // What the offset of codes adds to the sums of high parts, and to those of low ones; with 6 bits
-  // to all sums of the first 16 inputs, and to those of the others.
-  std::int32_t start[2];
-  std::int32_t shift; // from the sums of high parts to those of low ones
-  float step, sum;    // the sum of the integers times the step
+  // What the offset of codes adds to the sums of high parts, and of low ones; with 6 bits those of
+  // each half.
+  std::int32_t high[2], low[2];
+  std::int32_t isWide; // has 16 bits
+  float step, sum;     // the sum of the integers times the step
 };
 struct alignas(64) GroupOfTile {
   signed char high[rowsOfTile][weightGroup];
@@ -29,7 +29,7 @@ struct alignas(64) GroupOfTile {
 // The largest magnitude; below the first power it is 0, from the second on infinite.
 constexpr float leastMagnitude = 0x1p-100f, infiniteMagnitude = 0x1p120f;
 // A group has 16 bits where its largest magnitude is more than this many times the row's mean.
-constexpr float wideFrom = 3;
+constexpr float wideFrom(unsigned bits) { return bits == 4 ? 3 : 1.5f; }
 
 inline Vec loadBfloat16(const std::uint16_t *from) {
   std::uint16_t __attribute__((vector_size(2 * width))) numbers;
@@ -52,37 +52,39 @@ inline void roundGroup(const std::uint16_t *numbers, float largest, unsigned bit
                        signed char *high, signed char *low, RowOfGroup &of) {
   constexpr float most = isWide ? 127 * 256 : 127, magic = 0x1.8p23f;
   using Bytes = signed char __attribute__((vector_size(width)));
-  of.shift = isWide ? 8 : 0;
+  of.isWide = isWide;
   if (!(largest < infiniteMagnitude)) { // the integers could overflow their sums
     __builtin_memset(high, 0, weightGroup);
     __builtin_memset(low, 0, weightGroup);
-    of.start[0] = of.start[1] = 0;
+    __builtin_memset(&of, 0, sizeof(of));
     of.step = of.sum = bitcast<float>(0x7fc00000u);
     return;
   }
   const float inverse = largest > 0 ? most / largest : 0;
-  IntVec highSum{}, lowSum{}, firstHalf{};
+  IntVec highSum[2]{}, lowSum[2]{};
   for (unsigned i = 0; i < weightGroup; i += width) {
+    const unsigned half = bits == 6 && i >= weightGroup / 2;
     const Vec scaled = loadBfloat16(numbers + i) * broadcast(inverse);
     // To nearest, ties to even.
     const IntVec integers = bitcast<IntVec>(scaled + broadcast(magic)) - bitcast<int>(magic);
     const IntVec ofHigh = isWide ? (integers + 128) >> 8 : integers;
-    const IntVec ofLow = integers - (ofHigh << 8);
     const Bytes highBytes = __builtin_convertvector(ofHigh, Bytes);
     __builtin_memcpy(high + i, &highBytes, sizeof(highBytes));
-    highSum += ofHigh;
+    highSum[half] += ofHigh;
     if (isWide) {
+      const IntVec ofLow = integers - (ofHigh << 8);
       const Bytes lowBytes = __builtin_convertvector(ofLow, Bytes);
       __builtin_memcpy(low + i, &lowBytes, sizeof(lowBytes));
-      lowSum += ofLow;
+      lowSum[half] += ofLow;
     }
-    if (i < weightGroup / 2)
-      firstHalf += integers;
   }
-  const int sumOfHigh = sumOf(highSum), sumOfLow = isWide ? sumOf(lowSum) : 0;
-  const int all = (sumOfHigh * (1 << of.shift)) + sumOfLow, first = sumOf(firstHalf);
-  of.start[0] = -codeOffset(bits) * (bits == 6 ? first : sumOfHigh);
-  of.start[1] = -codeOffset(bits) * (bits == 6 ? all - first : sumOfLow);
+  int all = 0;
+  for (unsigned half = 0; half < (bits == 6 ? 2 : 1); ++half) {
+    const int sumOfHigh = sumOf(highSum[half]), sumOfLow = isWide ? sumOf(lowSum[half]) : 0;
+    of.high[half] = -codeOffset(bits) * sumOfHigh;
+    of.low[half] = -codeOffset(bits) * sumOfLow;
+    all += sumOfHigh * (isWide ? 256 : 1) + sumOfLow;
+  }
   of.step = largest * (1 / most);
   of.sum = of.step * static_cast<float>(all);
 }
@@ -99,12 +101,12 @@ inline void roundRows(const RoundRows &a) {
       tile[group].rows[row].step = largest;
       sum += largest < infiniteMagnitude ? largest : 0;
     }
-    const float limit = sum * wideFrom, n = static_cast<float>(a.groups);
+    const float limit = sum * wideFrom(a.bits), n = static_cast<float>(a.groups);
     for (std::size_t group = 0; group < a.groups; ++group) {
       GroupOfTile &to = tile[group];
       RowOfGroup &of = to.rows[row];
       const std::uint16_t *const from = numbers + group * weightGroup;
-      if (a.bits != 4 || of.step * n > limit) {
+      if (of.step * n > limit) {
         roundGroup<true>(from, of.step, a.bits, to.high[row], to.low[row], of);
         to.isWide = 1;
       } else {
@@ -112,8 +114,4 @@ inline void roundRows(const RoundRows &a) {
       }
     }
   }
-  for (std::size_t group = 0; group < a.groups; ++group)
-    for (std::size_t row = 0; tile[group].isWide && row < a.nRows; ++row)
-      if (!tile[group].rows[row].shift)
-        __builtin_memset(tile[group].low[row], 0, weightGroup);
 }

@@ -19,7 +19,7 @@ from sparq_ipu import __version__
 from sparq_ipu.transformers.integration import decoding
 
 #: raised when prompts are read with other bits, or the files of `sparq_ipu.kept_prefixes` change
-FORMAT = 2
+FORMAT = 3
 
 
 def version_of(model: Any, how: str) -> str:

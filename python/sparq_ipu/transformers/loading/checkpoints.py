@@ -184,6 +184,7 @@ class Checkpoint:
                 return read(str(self.path), local_files_only=True)
         from sparq_ipu.transformers.loading.gguf_reader import parsed
 
+        self.config  # noqa: B018, refuses numbers that the tokenizer would trust
         with refused(f"the tokenizer of {self.path}"), parsed(self.file):
             return read(str(self.path.parent), gguf_file=self.path.name, local_files_only=True)
 

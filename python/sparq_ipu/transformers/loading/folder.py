@@ -39,11 +39,13 @@ def read_config(folder: Path) -> dict[str, Any]:
         checks.fail("load_model", str(file), "be an object", type(config).__name__)
     for part in (config, config.get("text_config")):
         if isinstance(part, dict):
-            _check_numbers(file, part)
+            check_numbers(file, part)
     return config
 
 
-def _check_numbers(file: Path, config: dict[str, Any]) -> None:
+def check_numbers(file: Path, config: dict[str, Any]) -> None:
+    """Refuse numbers that no model has, in the fields of a config that a file contains."""
+
     def check(name: str, rule: str, holds: bool) -> None:
         if not holds:
             value = config.get(name)

@@ -8,9 +8,8 @@ believes every count. This one takes 0.2 s for a vocabulary of 150,000, and refu
 from __future__ import annotations
 
 import mmap
-import re
 import struct
-from math import isfinite, prod
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -26,23 +25,6 @@ _FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: 
 _VERSIONS = (2, 3)
 _ALIGNMENT = 32
 _MOST_DIMENSIONS = 4
-#: numbers below `<architecture>.`, and how large they can be
-_COUNTS = {
-    "block_count": 1 << 16,
-    "context_length": 1 << 31,
-    "embedding_length": 1 << 24,
-    "feed_forward_length": 1 << 24,
-    "attention.head_count": 1 << 16,
-    "attention.head_count_kv": 1 << 16,
-    "attention.key_length": 1 << 16,
-    "attention.value_length": 1 << 16,
-}
-_REQUIRED = ("block_count", "embedding_length", "attention.head_count")
-_REALS = {
-    "attention.layer_norm_rms_epsilon": 1.0,
-    "attention.layer_norm_epsilon": 1.0,
-    "rope.freq_base": 1e12,
-}
 _FULL = ("F32", "F16", "F64")
 #: kinds whose codes and scales stay as they are, and the bits that `FewBitsLinear` takes for them
 KEPT_BITS = {
@@ -50,7 +32,6 @@ KEPT_BITS = {
     **dict.fromkeys(("Q5_0", "Q5_1", "Q5_K", "Q8_0", "IQ4_NL", "IQ4_XS"), 8),
     "Q6_K": 6,
 }
-_IDS = ("bos_token_id", "eos_token_id", "unknown_token_id", "padding_token_id")
 
 
 class Field(NamedTuple):
@@ -93,8 +74,6 @@ class GgufFile:
             rule = f"have all {parts} parts in one file (llama-gguf-split --merge)"
             self.fail(_FILE, rule, f"part {part} of {parts}")
         self._read_tensors(n_tensors)
-        self._check_numbers()
-        self._check_tokens()
 
     def fail(self, field: str, rule: str, value: object) -> NoReturn:
         """Raise ValueError, with the file's name."""
@@ -134,6 +113,13 @@ class GgufFile:
         if field is not None and field.types[0] != ARRAY:
             self.fail(name, "be an array", field.value)
         return [] if field is None else list(field.value)
+
+    def array_or_number(self, name: str) -> list[Any]:
+        """One number for all layers, or one for each; [] where there is none."""
+        field = self.fields.get(name)
+        if field is not None and field.types[0] != ARRAY:
+            return [self.number(name)]
+        return self.array(name)
 
     @property
     def stored_types(self) -> tuple[str, str | None]:
@@ -266,57 +252,3 @@ class GgufFile:
         for (_, end, name), (start, _, other) in zip(found, found[1:]):
             if start < end:
                 self.fail(other, f"begin behind {name}", f"{start} before {end}")
-
-    # --- numbers
-
-    def _check_numbers(self) -> None:
-        architecture = self.architecture
-        for name in _REQUIRED:
-            if f"{architecture}.{name}" not in self.fields:
-                self.fail(f"{architecture}.{name}", "be a number", None)
-        for name, most in _COUNTS.items():
-            field = self.fields.get(f"{architecture}.{name}")
-            values = [] if field is None else self.array_or_number(f"{architecture}.{name}")
-            for value in values:
-                least = 0 if len(values) > 1 else 1  # an array has a number for each layer
-                if type(value) is not int or not least <= value <= most:
-                    self.fail(f"{architecture}.{name}", f"be in [1, {most}]", value)
-        for name, top in _REALS.items():
-            real = self.number(f"{architecture}.{name}", top)
-            if not isfinite(real) or not 0 < real <= top:
-                self.fail(f"{architecture}.{name}", f"be in (0, {top:g}]", real)
-        layers = {int(m[1]) for name in self.tensors if (m := re.match(r"blk\.(\d{1,9})\.", name))}
-        n_layers = self.number(f"{architecture}.block_count")
-        missing = next((index for index in range(n_layers) if index not in layers), None)
-        if missing is not None:
-            self.fail(_FILE, f"have tensors of all {n_layers} layers", f"none of blk.{missing}.")
-        n_heads, n_kv_heads = (
-            self.array_or_number(f"{architecture}.attention.head_count{kind}") for kind in ("", "_kv")
-        )
-        if len(n_heads) == 1 and any(n and n_heads[0] % n for n in n_kv_heads):
-            name = f"{architecture}.attention.head_count_kv"
-            self.fail(name, f"divide head_count, {n_heads[0]}", n_kv_heads[0])
-
-    def array_or_number(self, name: str) -> list[Any]:
-        """One number for all layers, or one for each; [] where there is none."""
-        field = self.fields.get(name)
-        if field is not None and field.types[0] != ARRAY:
-            return [self.number(name)]
-        return self.array(name)
-
-    def _check_tokens(self) -> None:
-        tokens = self.array("tokenizer.ggml.tokens")
-        for name in ("tokens", "merges"):
-            for token in self.array(f"tokenizer.ggml.{name}"):
-                try:
-                    str(token, "utf-8")
-                except (UnicodeDecodeError, TypeError):
-                    self.fail(f"tokenizer.ggml.{name}", "be strings of UTF-8", token)
-        for name in ("scores", "token_type"):
-            n = len(self.array(f"tokenizer.ggml.{name}")) or len(tokens)
-            if n != len(tokens):
-                self.fail(f"tokenizer.ggml.{name}", f"have an element for each of {len(tokens)} tokens", n)
-        for name in _IDS:
-            token = self.number(f"tokenizer.ggml.{name}", 0)
-            if tokens and not 0 <= token < len(tokens):
-                self.fail(f"tokenizer.ggml.{name}", f"be in [0, {len(tokens)})", token)

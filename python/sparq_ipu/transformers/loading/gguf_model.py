@@ -15,6 +15,7 @@ from transformers import modeling_gguf_pytorch_utils
 from sparq_ipu.transformers.decoder.few_bits import FewBitsLinear
 from sparq_ipu.transformers.decoder.gguf_groups import groups_of
 from sparq_ipu.transformers.decoder.weights import Stored, conversion_threads
+from sparq_ipu.transformers.loading.folder import check_numbers
 from sparq_ipu.transformers.loading.gguf_file import KEPT_BITS, GgufFile, Tensor
 from sparq_ipu.transformers.loading.gguf_reader import parsed
 
@@ -42,6 +43,12 @@ def config_of(file: GgufFile) -> Any:
     """The config, with the rotary embedding of the file."""
     with parsed(file):
         said = converters.load_gguf_checkpoint(str(file.path), return_tensors=False)["config"]
+    check_numbers(file.path, said)
+    layers = {name.split(".")[1] for name in file.tensors if name.startswith("blk.")}
+    n_layers = said.get("num_hidden_layers", 1)
+    missing = next((index for index in range(n_layers) if str(index) not in layers), None)
+    if missing is not None:
+        file.fail("", f"have tensors of all {n_layers} layers", f"none of blk.{missing}.")
     architecture = file.architecture
     for key, name in _SHARED.items():
         value = file.number(f"{architecture}.{key}")
