@@ -62,26 +62,26 @@ def check_integer(
     if type(value) is int and low <= value <= high:  # nearly every call
         return value
     interval = interval or f"[{low}, {high}]"
-    if isinstance(value, (bool, np.bool_)):
-        fail(op, argument, f"be an integer in {interval}", repr(value))
-    try:
-        number = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        fail(op, argument, f"be an integer in {interval}", repr(value))
+    number = _index(op, argument, value, f"be an integer in {interval}")
     if not low <= number <= high:
         fail(op, argument, f"be in {interval}", number)
     return number
 
 
-def _check_bits(op: str, argument: str, value: object, allowed: Sequence[int]) -> int:
-    """`value` as an int, one of `allowed`."""
-    rule = f"be one of {', '.join(map(str, allowed))}"
+def _index(op: str, argument: str, value: object, rule: str) -> int:
+    """`value` as an int; bool is refused, with this rule."""
     if isinstance(value, (bool, np.bool_)):
         fail(op, argument, rule, repr(value))
     try:
-        number = operator.index(value)  # type: ignore[arg-type]
+        return operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         fail(op, argument, rule, repr(value))
+
+
+def _check_bits(op: str, argument: str, value: object, allowed: Sequence[int]) -> int:
+    """`value` as an int, one of `allowed`."""
+    rule = f"be one of {', '.join(map(str, allowed))}"
+    number = _index(op, argument, value, rule)
     if number not in allowed:
         fail(op, argument, rule, number)
     return number

@@ -63,21 +63,6 @@ def row_bytes(head_dim: int, row_bits: int = 16) -> int:
     return 2 * head_dim * ELEMENT_BYTES if bits == 16 else 2 * (head_dim + 4 * -(-head_dim // 32))
 
 
-def h2o_elements(seq_len: int, head_dim: int, top_k: int) -> int:
-    """H2O (heavy hitters), appendix G: 2 k d + 2 d + 2 S. The 2 S are the scores it accumulates."""
-    return 2 * top_k * head_dim + 2 * head_dim + 2 * seq_len
-
-
-def lm_infinite_elements(head_dim: int, top_k: int) -> int:
-    """LM-Infinite (first and last positions), appendix G: 2 k d + 2 d, whatever the sequence length."""
-    return 2 * top_k * head_dim + 2 * head_dim
-
-
-def flexgen_elements(seq_len: int, head_dim: int, top_k: int) -> int:
-    """FlexGen (exact top-k), appendix G: S d + k d + 2 d. All keys, `top_k` values."""
-    return seq_len * head_dim + top_k * head_dim + 2 * head_dim
-
-
 def theoretical_speedup(seq_len: int, head_dim: int, rank: int, top_k: int, index_bits: int = 16) -> float:
     """Speedup if time went into reading the cache alone: 2 S d / (S r + 2 k d), both in bytes.
 

@@ -22,7 +22,7 @@ PATHS: dict[str, dict] = {
     "/v1/completions": {"prompt": "w1"},
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "w1"}]},
 }
-OTHERS: dict[str, dict] = {"/tokenize": {"prompt": "w1"}, "/detokenize": {"tokens": [1]}}
+OTHERS: dict[str, dict] = {"/tokenize": {"prompt": "w1"}}
 #: seconds for one request, whatever it asks for
 LIMIT = 20
 #: seconds that others wait for `/health`; the server alone takes a hundredth of it
@@ -98,8 +98,6 @@ WRONG: list[tuple[str, dict, str]] = [
     ("/v1/chat/completions", {"echo": True}, "echo"),
     ("/v1/chat/completions", {"best_of": 2}, "best_of"),
     ("/tokenize", {"messages": [{"role": "user", "content": "w1"}]}, "prompt"),
-    ("/detokenize", {"tokens": ["w1"]}, "tokens"),
-    ("/detokenize", {"tokens": [101]}, "tokens"),
 ]
 
 

@@ -25,7 +25,6 @@ from sparq_ipu.serve.responses import ResponsesAnswer, ResponsesRequest
 from sparq_ipu.serve.schemas import (
     ChatRequest,
     CompletionRequest,
-    DetokenizeRequest,
     Invalid,
     TokenizeRequest,
 )
@@ -142,12 +141,6 @@ def create_app(
     @app.post("/tokenize")
     async def tokenize(http: Request) -> Response:
         return await converted(http, TokenizeRequest, lambda said: JSONResponse(prompts.of_tokenize(said)))
-
-    @app.post("/detokenize")
-    async def detokenize(http: Request) -> Response:
-        return await converted(
-            http, DetokenizeRequest, lambda said: JSONResponse(prompts.of_detokenize(said))
-        )
 
     @app.post("/v1/embeddings")
     async def embeddings() -> Response:

@@ -17,7 +17,6 @@ from sparq_ipu.serve.sampling import Sampling
 from sparq_ipu.serve.schemas import (
     ChatRequest,
     CompletionRequest,
-    DetokenizeRequest,
     Invalid,
     Message,
     TokenizeRequest,
@@ -83,11 +82,6 @@ class Prompts:
         else:
             tokens = self._tokens(said.prompt or "", "prompt", said.add_special_tokens is not False)
         return {"tokens": tokens, "count": len(tokens), "max_model_len": self.context}
-
-    def of_detokenize(self, said: DetokenizeRequest) -> dict[str, Any]:
-        """The answer to POST /detokenize."""
-        self._check_tokens(said.tokens, "tokens")
-        return {"prompt": self.tokenizer.decode(said.tokens)}
 
     def _chat_tokens(self, said: Sequence[Message], given: dict[str, Any] | None = None) -> list[int]:
         if getattr(self.tokenizer, "chat_template", None) is None:

@@ -370,16 +370,3 @@ class TokenizeRequest(_Sampled):
         if (self.prompt is None) == (self.messages is None):
             raise Invalid("prompt or messages must be given, and not both", "prompt")
         return self
-
-
-class DetokenizeRequest(_Sampled):
-    """POST /detokenize."""
-
-    tokens: Any
-
-    @field_validator("tokens")
-    @classmethod
-    def _integers(cls, tokens: Any) -> Any:
-        if not _is_list_of(int, tokens):
-            raise ValueError("must be a list of tokens")
-        return tokens

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from sparq_reference import checks, transfers, window
+from sparq_reference import checks, window
 
 from .base import Method, Span
 
@@ -56,8 +56,7 @@ class _Walking(Method):
     def _cache_elements(self, seq_len: int, head_dim: int, group_size: int) -> tuple[float, float]:
         # The scores of all S positions are read and written, as the paper counts H2O; they are no part of the
         # cache, so kv_bits does not shrink them.
-        scores = 2 * seq_len
-        return transfers.h2o_elements(seq_len, head_dim, min(self.top_k, seq_len)) - scores, scores
+        return 2 * head_dim * (min(self.top_k, seq_len) + 1), 2 * seq_len
 
 
 @dataclasses.dataclass(frozen=True)
