@@ -108,6 +108,7 @@ def parser() -> argparse.ArgumentParser:
     cli.add_argument("--top-k", "--k", dest="k", type=int, default=128, help="(default 128)")
     cli.add_argument("--n-local", "--local", dest="local", type=int, default=32, help="(default 32)")
     cli.add_argument("--index-bits", type=int, default=4, help="16, 8, 4 or 2 (default 4)")
+    cli.add_argument("--row-bits", type=int, default=16, choices=(16, 8), help="(default 16)")
     cli.add_argument("--steps", type=int, default=4, help="tokens a method decodes in a round (default 4)")
     cli.add_argument("--rounds", type=int, default=5, help="(default 5; one more before them is not counted)")
     cli.add_argument(
@@ -361,7 +362,7 @@ def _row(a: argparse.Namespace, name: str, dtype: str, seq_len: int, model: Any,
         "nice": os.nice(0),
         "load_average": None,
         "others": None,
-        "kv_type": "f16" if name in OURS else dtype,
+        "kv_type": ("f16" if a.row_bits == 16 else "rows8") if name in OURS else dtype,
         "first_token_seconds": None,
         **dict.fromkeys(Pace._fields),
         "seed": a.seed,

@@ -59,7 +59,7 @@ class Method:
         self.name, self.model = name, model
         #: what `enable` is told, and the settings that it has of that; None: another way
         self._said, self.settings = settings_of(name, a, seq_len, head_dim_of(model.config))
-        self._threads = a.threads
+        self._options = dict(device="cpu", n_threads=a.threads, row_bits=a.row_bits)
         self._now = CLOCKS[a.cpu_time]
         self.seconds: list[float] = []
         self.cache: Any = None
@@ -94,8 +94,7 @@ class Method:
             if self.cache is None:
                 capacity = key.shape[2] + n_more
                 if self.name in OURS:
-                    options: dict[str, Any] = dict(device="cpu", n_threads=self._threads)
-                    self.cache = SparqCache(config, capacity=capacity, check_finite=False, **options)
+                    self.cache = SparqCache(config, capacity=capacity, check_finite=False, **self._options)
                 elif self.name.endswith("-static"):
                     self.cache = transformers.StaticCache(config=config, max_cache_len=capacity)
                 else:

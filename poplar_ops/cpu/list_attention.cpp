@@ -19,7 +19,7 @@ void ListAttention::attend(const Call &call, const KVCache::Pair &pair, const fl
   const auto d = static_cast<unsigned>(call.cache.headDim);
   const std::size_t padded = roundUp(count, blockSize);
   RowScores rowScores{};
-  rowScores.key = {pair.keyRows, d, positions, 0, count, 0, work};
+  rowScores.key = {pair.keyRows, d, positions, 0, count, 0, factors};
   rowScores.query = query;
   rowScores.groupSize = g;
   rowScores.scale = attentionScale(d);
@@ -34,7 +34,7 @@ void ListAttention::attend(const Call &call, const KVCache::Pair &pair, const fl
   }
   std::memset(values, 0, g * d * sizeof(float));
   WeightedValues sum{};
-  sum.value = {pair.valueRows, d, positions, 0, count, 0, work};
+  sum.value = {pair.valueRows, d, positions, 0, count, 0, factors};
   sum.weights = weights;
   sum.weightStride = stride;
   sum.groupSize = g;

@@ -16,7 +16,7 @@ struct ListAttention {
   float *blockSums; // one for each 64 of the list
   float *sums;      // (g,) out: of weights
   float *values;    // (g, headDim) out: weighted sums
-  float *work;      // of `Rows`
+  float *factors;   // of `Rows`
 
   void attend(const Call &call, const KVCache::Pair &pair, const float *query) const;
 };

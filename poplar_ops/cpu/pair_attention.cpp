@@ -37,9 +37,9 @@ PairAttention::PairAttention(const Call &callIn, std::size_t indexIn, const Pair
 
 void PairAttention::dense() {
   const std::size_t begin = first * blockSize, end = std::min(last * blockSize, length);
-  float *const work = s.rows ? s.rows + team.member * (blockSize * d + 16) : nullptr;
+  float *const factors = s.factors ? s.factors + team.member * nFactors(d) : nullptr;
   RowScores rowScores{};
-  rowScores.key = {pair.keyRows, d, nullptr, begin, end - begin, readAhead, work};
+  rowScores.key = {pair.keyRows, d, nullptr, begin, end - begin, readAhead, factors};
   rowScores.query = query.query;
   rowScores.groupSize = g;
   rowScores.scale = scale;
@@ -54,7 +54,7 @@ void PairAttention::dense() {
   if (alone)
     std::memset(s.sum, 0, g * d * sizeof(float));
   WeightedValues sum{};
-  sum.value = {pair.valueRows, d, nullptr, begin, end - begin, readAhead, work};
+  sum.value = {pair.valueRows, d, nullptr, begin, end - begin, readAhead, factors};
   sum.weights = scores + begin;
   sum.weightStride = s.stride;
   sum.groupSize = g;
@@ -268,7 +268,7 @@ void PairAttention::finish() {
     for (const unsigned char *rows : {pair.keyRows, pair.valueRows})
       fetchLevel() == 1 ? fetchRows<1>(rows) : fetchRows<2>(rows);
     const ListAttention list{s.positions,     nSelected, s.listScores, s.listStride, s.maxima,
-                             s.listBlockSums, s.sums,    s.sum,        s.rows};
+                             s.listBlockSums, s.sums,    s.sum,        s.factors};
     list.attend(call, pair, query.query);
     for (unsigned h = 0; h < g; ++h)
       writeOutput(call, index, h, s.sum + h * d, s.sums[h],

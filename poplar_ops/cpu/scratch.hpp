@@ -3,9 +3,15 @@
 // Memory that attention works in.
 #pragma once
 
+#include "arith/row_codes.hpp"
 #include "call.hpp"
 
 namespace sparq::cpu {
+
+// Of a block of rows of 8 bits: two for each scale, and a vector that may be written beyond.
+constexpr std::size_t nFactors(unsigned headDim) {
+  return blockSize * 2 * nRowScales(headDim) + 16;
+}
 
 // Memory for the pairs that a thread, or a team, is working on. `stride` is the padded length, `g`
 // the group size.
@@ -21,7 +27,7 @@ struct Scratch {
     sums = carve.take<float>(2 * g * teamSize);
     nBlocks = blocks;
     if (call.cache.spec.rowBits == 8)
-      rows = carve.take<float>((blockSize * d + 16) * teamSize);
+      factors = carve.take<float>(nFactors(call.cache.spec.headDim) * teamSize);
     if (teamSize > 1)
       partialSums = carve.take<float>(blocks * g * d);
     if (!call.settings)
@@ -55,7 +61,7 @@ struct Scratch {
   float *blockSums; // (g, nBlocks) of weights
   float *maxima;    // (team, g)
   float *sums;      // (team, 2, g) sums of weights and their inverses: each member has its own copy
-  float *rows = nullptr;        // (team, 64, headDim), decoded ones of 8 bits
+  float *factors = nullptr;     // (team, nFactors), of rows of 8 bits
   float *partialSums = nullptr; // (blocks, g, headDim), of a team
   // Of a quantised key index, for each member of a team: see IndexScores.
   float *openMaxima = nullptr;               // (team, g) of the open block

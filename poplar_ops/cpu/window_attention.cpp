@@ -56,7 +56,7 @@ void attendPair(const Call &call, std::size_t index, const PairQuery &query, con
                 const Selection &selected, std::uint32_t *shares) {
   const auto g = static_cast<unsigned>(call.groupSize);
   const ListAttention list{selected.positions, selected.count, s.scores[0], s.stride, s.maxima,
-                           s.blockSums,        s.sums,         s.sum,       s.rows};
+                           s.blockSums,        s.sums,         s.sum,       s.factors};
   list.attend(call, call.cache.pair(index), query.query);
   if (shares)
     std::fill(shares, shares + selected.count, 0);

@@ -372,7 +372,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.generat
     if device == "cpu" and layers is not None and result.step_seconds and not arguments.compare_dense:
         print(_beside_dense(model, result, lambda: turn_on(dense=True), turn_on))
     print(_total(loading, result.prefill_seconds, sum(result.step_seconds)))
-    print(f"settings  {'dense attention' if layers is None else in_words(layers)}")
+    print(f"settings  {in_words(layers, arguments.row_bits)}")
     print(f"steps     {steps_of(model)}")
     slow = " (NumPy: exact, and slow)" if device == "reference" else ""
     print(f"device    {device}{slow}")

@@ -246,7 +246,7 @@ def test_the_settings_that_were_used(checkpoint, capsys, tmp_path):
         (("--rank", "3"), f"{same}1024 index_bits=2; {first}"),
         (("--rank", "3", "--top-k", "9"), f"{same[:7]}top_k=9 n_local=2 {same[28:]}36 index_bits=2; {first}"),
         (("--published",), "rank=8 top_k=128 n_local=32 mean_value=True min_seq_len=0 index_bits=16"),
-        (("--dense",), "dense attention"),
+        (("--dense", "--row-bits", "8"), "dense attention; row_bits=8"),
     ]:
         assert call(checkpoint, *options, "--json", str(rows)) == 0
         assert f"\nsettings  {said}\n" in capsys.readouterr().out

@@ -14,45 +14,56 @@ inline bool hasSmallScale(const unsigned char *row, unsigned headDim) {
   return row[headDim + 1] & 0x80;
 }
 
-// Components [first, end) as fp16 numbers.
-inline void decodeRow(const unsigned char *row, unsigned headDim, Half *to, unsigned first,
-                      unsigned end) {
-  for (unsigned c = first; c < end; c += width) {
-    std::uint16_t bits;
-    __builtin_memcpy(&bits, row + headDim + c / rowGroup * sizeof(bits), sizeof(bits));
-    const Vec x = loadBytes(row + c) * bitcast<float>((bits & 0x7FFFu) << 16);
-    if (c + width <= end) {
-      storeHalf(to + c - first, x);
-      continue;
-    }
-    Half last[width];
-    storeHalf(last, x);
-    __builtin_memcpy(to + c - first, last, (end - c) * sizeof(Half));
+using PairsVec = std::uint64_t __attribute__((vector_size(sizeof(Vec))));
+using HalfPairs = std::uint16_t __attribute__((vector_size(sizeof(Vec) / 4)));
+
+// The factors that CodedRow takes of each scale: 8193 times it, -8192 times it. May write a vector
+// beyond the last.
+inline void rowFactors(const unsigned char *row, unsigned headDim, float *to) {
+  const Vec factors = bitcast<Vec>(PairsVec{} + (std::uint64_t(0xC6000000u) << 32 | 0x46000400u));
+  const unsigned n = nRowScales(headDim), step = width / 2;
+  for (unsigned i = 0; i < n; i += step) {
+    HalfPairs bits;
+    __builtin_memcpy(&bits, row + headDim + i * sizeof(bits[0]), sizeof(bits));
+    const PairsVec scale = __builtin_convertvector(bits & std::uint16_t(0x7FFF), PairsVec);
+    store(to + 2 * i, bitcast<Vec>(scale << 16 | scale << 48) * factors);
   }
 }
 
-// The same numbers in fp32; writes whole vectors. To round x to the 11 significant bits of fp16 is
-// to subtract 8192 x from 8193 x, which was rounded.
-template <class Dim> inline void decodeRow(const unsigned char *row, Dim headDim, float *to) {
-  if (hasSmallScale(row, headDim)) {
-    for (unsigned c = 0; c < headDim; c += width) {
-      Half half[width] = {};
-      decodeRow(row, headDim, half, c, c + width < headDim ? c + width : headDim);
-      store(to + c, loadHalf(half));
+// A row as fp32 numbers. To round x to the 11 significant bits of fp16 is to subtract 8192 x from
+// 8193 x, which was rounded.
+template <bool isSmall> struct CodedRow {
+  const unsigned char *codes;
+  const float *factors;
+
+  // From component `first` on; the factors of row 0 are `factors`.
+  CodedRow(const unsigned char *row, const float *factors, std::size_t i, unsigned first,
+           unsigned headDim)
+      : codes(row + first), factors(factors + i * 2 * nRowScales(headDim) + first / rowGroup * 2) {}
+  static constexpr unsigned bytes(unsigned headDim) { return codedRow(headDim); }
+  Vec vec(unsigned c) const {
+    const float *const of = factors + c / rowGroup * 2;
+    const Vec x = loadBytes(codes + c);
+    if constexpr (isSmall) {
+      Half half[width];
+      storeHalf(half, x * (of[1] * -0x1p-13f));
+      return loadHalf(half);
     }
-    return;
+    return addExactProduct(x, broadcast(of[1]), x * of[0]);
   }
-  for (unsigned c = 0; c < headDim; c += width) {
-    unsigned bits; // of the scale the upper half. (Scales that pass through memory: twice as slow.)
-    __builtin_memcpy(&bits, row + headDim + c / rowGroup * 2 - 2, sizeof(bits));
-    const Vec x = loadBytes(row + c) * bitcast<Vec>((BitsVec{} + bits) & 0xFFFF0000u);
-    store(to + c, addExactProduct(x, broadcast(-8192.0f), x * 8193.0f));
-  }
-}
+};
 
 inline void decodeRows(const unsigned char *rows, std::size_t n, unsigned headDim, Half *to) {
-  for (std::size_t i = 0; i < n; ++i)
-    decodeRow(rows + i * codedRow(headDim), headDim, to + i * headDim, 0, headDim);
+  for (; n > 0; --n, rows += codedRow(headDim))
+    for (unsigned c = 0; c < headDim; c += width) {
+      std::uint16_t bits;
+      __builtin_memcpy(&bits, rows + headDim + c / rowGroup * sizeof(bits), sizeof(bits));
+      Half half[width];
+      storeHalf(half, loadBytes(rows + c) * bitcast<float>((bits & 0x7FFFu) << 16));
+      const unsigned left = headDim - c, here = left < width ? left : width;
+      __builtin_memcpy(to, half, here * sizeof(Half));
+      to += here;
+    }
 }
 
 inline void encodeRow(const Half *row, unsigned headDim, unsigned char *to) {

@@ -43,7 +43,7 @@ inline Vec addExactProduct(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c
 
 inline Lanes loadLanes(const float *from) { return load(from); }
 inline void storeLanes(float *to, Lanes x) { store(to, x); }
-inline Lanes loadHalfLanes(const Half *from) { return loadHalf(from); }
+template <class Row> inline Lanes lanesOf(const Row &row, unsigned c) { return row.vec(c); }
 
 // Numbers of a list that addToLanes takes at a time.
 constexpr unsigned lanesStep = 8;

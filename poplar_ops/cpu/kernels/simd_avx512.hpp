@@ -45,16 +45,14 @@ inline Lanes addExactProduct(Lanes a, Lanes b, Lanes c) { return _mm256_fmadd_ps
 inline Vec loadLanesTwice(const float *from) {
   return _mm512_broadcast_f32x8(_mm256_loadu_ps(from));
 }
-inline Vec loadTwoLanes(const Half *a, const Half *b) {
-  const __m128i first = _mm_loadu_si128(reinterpret_cast<const __m128i *>(a)),
-                second = _mm_loadu_si128(reinterpret_cast<const __m128i *>(b));
-  return _mm512_cvtph_ps(_mm256_inserti128_si256(_mm256_castsi128_si256(first), second, 1));
-}
-inline Vec loadTwoLanes(const float *a, const float *b) {
-  return _mm512_insertf32x8(_mm512_castps256_ps512(_mm256_loadu_ps(a)), _mm256_loadu_ps(b), 1);
-}
+inline Vec firstHalves(Vec a, Vec b) { return _mm512_shuffle_f32x4(a, b, 0x44); }
+inline Vec secondHalves(Vec a, Vec b) { return _mm512_shuffle_f32x4(a, b, 0xEE); }
 inline Lanes firstLanes(Vec x) { return _mm512_castps512_ps256(x); }
 inline Lanes secondLanes(Vec x) { return _mm512_extractf32x8_ps(x, 1); }
+// Eight components of a row, of which the next or the last eight are read too.
+template <class Row> inline Lanes lanesOf(const Row &row, unsigned c) {
+  return c % width ? secondLanes(row.vec(c - nLanes)) : firstLanes(row.vec(c));
+}
 
 inline Lanes maximum(Lanes a, Lanes b) { return _mm256_max_ps(a, b); }
 
@@ -73,7 +71,7 @@ inline Lanes addToLanes(Lanes sum, const Vec *x) {
 
 // The same for two blocks, which have half a vector each.
 inline Vec addToTwoLanes(Vec sum, Vec x, Vec y) {
-  return (sum + _mm512_shuffle_f32x4(x, y, 0x44)) + _mm512_shuffle_f32x4(x, y, 0xEE);
+  return (sum + firstHalves(x, y)) + secondHalves(x, y);
 }
 
 #include "simd_x86.hpp"

@@ -78,7 +78,9 @@ inline void storeLanes(float *to, Lanes x) {
   store(to, x.low);
   store(to + 4, x.high);
 }
-inline Lanes loadHalfLanes(const Half *from) { return {loadHalf(from), loadHalf(from + 4)}; }
+template <class Row> inline Lanes lanesOf(const Row &row, unsigned c) {
+  return {row.vec(c), row.vec(c + 4)};
+}
 inline Lanes addExactProduct(Lanes a, Lanes b, Lanes c) {
   return {a.low * b.low + c.low, a.high * b.high + c.high};
 }

@@ -128,7 +128,7 @@ struct Rows {
   std::size_t first;
   std::size_t count;
   std::size_t ahead = 0; // without an index: bytes that a line is asked for before it is read, or 0
-  float *work = nullptr; // (64, headDim) that rows of 8 bits are decoded into; of fp16 rows null
+  float *factors = nullptr; // work of nFactors() numbers for rows of 8 bits; of fp16 rows null
 };
 
 // score = dot(q, row) * scale, in eight lanes (contract E3, E6.4).

@@ -189,7 +189,7 @@ def _build(arguments: argparse.Namespace) -> tuple[Any, Any]:
     name, n_bytes = arguments.name or checkpoint.path.stem, contexts.cache.bytes
     print(
         f"{name}: {arguments.places} places of {context} tokens, {n_bytes / 1e9:.2f} GB when full; "
-        f"{'dense attention' if arguments.dense else in_words(layers)}",
+        f"{in_words(None if arguments.dense else layers, arguments.row_bits)}",
         file=sys.stderr,
         flush=True,
     )

@@ -170,14 +170,14 @@ def most_common(layers: Sequence[Any]) -> Any:
     return collections.Counter(layers).most_common(1)[0][0]
 
 
-def in_words(layers: Sequence[Any]) -> str:
-    """The settings of most layers, and the differences of others."""
-    every = columns(layers)
-    lines = [_words(every)]
-    for index, layer in enumerate(layers):
+def in_words(layers: Sequence[Any] | None, row_bits: int) -> str:
+    """The settings of most layers (None: dense attention), the differences of others, and those of rows."""
+    every = columns(layers) if layers else {}
+    lines = [_words(every) if layers else "dense attention"]
+    for index, layer in enumerate(layers or ()):
         own = {name: value for name, value in _said(layer).items() if value != every[name]}
         lines += [f"layer {index}: {_words(own)}"] if own else []
-    return "; ".join(lines)
+    return "; ".join(lines + ([f"row_bits={row_bits}"] if row_bits != 16 else []))
 
 
 def columns(layers: Sequence[Any]) -> dict[str, Any]:
