@@ -42,8 +42,12 @@ class FixedRows:
             rows = input.reshape(-1, input.shape[-1])
             n_tokens = len(rows)
             rows = F.pad(rows, (0, 0, 0, -n_tokens % self.n_rows))
-            parts = [F.linear(part, layer.weight, layer.bias) for part in torch.split(rows, self.n_rows)]
-            output = parts[0] if len(parts) == 1 else torch.cat(parts)
+            columns, output = layer.weight.t(), rows.new_empty(len(rows), layer.out_features)
+            for part, out in zip(torch.split(rows, self.n_rows), torch.split(output, self.n_rows)):
+                if layer.bias is None:
+                    torch.mm(part, columns, out=out)
+                else:
+                    torch.addmm(layer.bias, part, columns, out=out)
             return output[:n_tokens].view(*input.shape[:-1], -1)
 
         return product
