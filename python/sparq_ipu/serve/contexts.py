@@ -20,8 +20,9 @@ from sparq_ipu.transformers.integration import decoding
 from sparq_ipu.transformers.supported import LayerKinds, same_rotary_until, text_config
 from sparq_reference import checks
 
-#: rows of one product in a step: one of so many takes little longer than one of a single row
-_STEP_ROWS = 8
+#: rows of one product in a step, by dtype: one of so many takes about as long as one of a single row
+STEP_ROWS = {torch.float32: 8}
+_USUAL_STEP_ROWS = 32
 #: most rows of a step that drafts add to
 MOST_ROWS = 32
 
@@ -56,6 +57,7 @@ class Contexts:
         #: pieces of prompts begin at multiples of it
         self.piece_rows = piece_rows(model)
         self._products = FixedRows(model)
+        self._step_rows = STEP_ROWS.get(model.dtype, _USUAL_STEP_ROWS)
         windows = LayerKinds.of(config).windows
         #: what the places hold
         self.cache = Places(hooks.settings, n_places, context, options, hooks.prompt_blocks, windows)
@@ -115,7 +117,7 @@ class Contexts:
             Logits (len(places), vocabulary) float32 after each token: the same whatever else is in the step.
         """
         cache = self.cache.tokens(places)
-        with self._rows(_STEP_ROWS):
+        with self._rows(self._step_rows):
             return self._forward([[token] for token in tokens], torch.tensor(held)[:, None], cache)[:, 0]
 
     @contextlib.contextmanager
