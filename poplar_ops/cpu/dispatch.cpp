@@ -19,11 +19,9 @@ std::vector<const Kernels *> findKernels() {
   const bool avx2 = f16c && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
                       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-                      __builtin_cpu_supports("avx512vl");
-  if (avx512 && __builtin_cpu_supports("avx512vnni"))
-    found.push_back(&avx512vnniKernels);
+                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
   if (avx512)
-    found.push_back(&avx512Kernels);
+    found.push_back(&avx512vnniKernels);
   if (avx2)
     found.push_back(&avx2Kernels);
 #endif

@@ -8,7 +8,7 @@ import pytest
 _cpu = pytest.importorskip("sparq_ipu._cpu", reason="the extension module sparq_ipu._cpu is not built")
 
 
-@pytest.fixture(scope="session", params=("avx512vnni", "avx512", "avx2", "portable"))
+@pytest.fixture(scope="session", params=("avx512vnni", "avx2", "portable"))
 def isa(request: pytest.FixtureRequest) -> str:
     """Each instruction set; those that this machine lacks are skipped."""
     if request.param not in _cpu.available_isas():

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Vectors of codes for dot_codes_x86.hpp: AVX-512, with VNNI where SPARQ_VNNI is defined.
+// Vectors of codes for dot_codes_x86.hpp: AVX-512 with VNNI.
 #pragma once
 
 #include "vectors.hpp"
@@ -18,7 +18,6 @@ inline Codes addTotals(Codes a, Codes b) { return _mm512_add_epi32(a, b); }
 inline Codes maskBytes(Codes x, int mask) {
   return _mm512_and_si512(x, _mm512_set1_epi8(static_cast<char>(mask)));
 }
-#ifdef SPARQ_VNNI
 // The codes of each byte, such that takeApart makes of their sums those of the codes. Sums of 32
 // bits have room for whole bytes: each code comes with those above it in its byte, whose sums are
 // subtracted at the end. That is one AND for a vector of codes, and none for the first.
@@ -43,33 +42,6 @@ inline Codes widenQuads(Codes sum) { return sum; }
 inline Codes addPairs(Codes sum, Codes codes, Codes words) {
   return _mm512_dpwssd_epi32(sum, codes, words);
 }
-#else
-// As in codes_avx2.hpp.
-template <unsigned bits> inline void codesOf(Codes x, Codes *codes) {
-  const Codes upper = _mm512_srli_epi16(x, 4);
-  if (bits == 4) {
-    codes[0] = maskBytes(x, 15);
-    codes[1] = maskBytes(upper, 15);
-  } else {
-    for (unsigned n = 0; n < codesOfByte(bits); ++n)
-      codes[n] = maskBytes(n < 2 ? x : upper, n % 2 ? 12 : 3);
-  }
-}
-template <unsigned bits> inline void takeApart(Codes *sums) {
-  if (bits == 2)
-    for (unsigned n = 1; n < codesOfByte(bits); n += 2)
-      sums[n] = _mm512_srai_epi32(sums[n], 2);
-}
-// A word adds at most 2 * 15 * 127 to 16 bits.
-constexpr unsigned quadsTogether = 8;
-inline Codes addQuads(Codes sum, Codes codes, Codes words) {
-  return _mm512_add_epi16(sum, _mm512_maddubs_epi16(codes, words));
-}
-inline Codes widenQuads(Codes sum) { return _mm512_madd_epi16(sum, _mm512_set1_epi16(1)); }
-inline Codes addPairs(Codes sum, Codes codes, Codes words) {
-  return _mm512_add_epi32(sum, _mm512_madd_epi16(codes, words));
-}
-#endif
 
 inline Codes broadcastWord(const void *from) {
   int word;

@@ -35,11 +35,9 @@ struct IntegerPairs {
   static inline Vec toFloat(IntVec x) { return __builtin_convertvector(x, Vec); }
   // sum + a.low * b.low + a.high * b.high, in each lane.
   static inline IntVec add(IntVec sum, IntVec a, IntVec b) {
-#if defined(SPARQ_VNNI)
+#if defined(SPARQ_AVX512)
     return bitcast<IntVec>(
         _mm512_dpwssd_epi32(bitcast<__m512i>(sum), bitcast<__m512i>(a), bitcast<__m512i>(b)));
-#elif defined(SPARQ_AVX512)
-    return sum + bitcast<IntVec>(_mm512_madd_epi16(bitcast<__m512i>(a), bitcast<__m512i>(b)));
 #elif defined(SPARQ_AVX2)
     return sum + bitcast<IntVec>(_mm256_madd_epi16(bitcast<__m256i>(a), bitcast<__m256i>(b)));
 #elif defined(__SSE2__)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The vectors of AVX-512 (F, BW, DQ, VL) with F16C and FMA: 16 lanes, and 8 for lane sums. Included
-// by avx512.cpp inside its namespace.
+// by avx512vnni.cpp inside its namespace.
 #pragma once
 
 #include "vectors.hpp"

@@ -229,6 +229,6 @@ struct Kernels {
   const DecoderKernels *decoder;
 };
 
-extern const Kernels avx512vnniKernels, avx512Kernels, avx2Kernels, portableKernels;
+extern const Kernels avx512vnniKernels, avx2Kernels, portableKernels;
 
 } // namespace sparq::cpu

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The vectors of an instruction set: SPARQ_AVX512 (perhaps with SPARQ_VNNI), SPARQ_AVX2, or any
-// machine's.
+// The vectors of an instruction set: SPARQ_AVX512 (with VNNI), SPARQ_AVX2, or any machine's.
 //
 // instruction_set.hpp includes this and all kernels inside an unnamed namespace, and so is
 // arith.hpp: its functions are then private to each file, and the linker can not put the AVX-512

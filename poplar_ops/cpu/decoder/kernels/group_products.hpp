@@ -34,17 +34,12 @@ inline IntVec productsOfPairs(IntVec a, IntVec b) {
 
 // sum + the products of four codes, which have no sign, and four integers, in each lane.
 template <unsigned bits> inline IntVec addProducts(IntVec sum, IntVec codes, IntVec integers) {
-#if defined(SPARQ_VNNI)
+#if defined(SPARQ_AVX512)
   return bitcast<IntVec>(_mm512_dpbusd_epi32(bitcast<__m512i>(sum), bitcast<__m512i>(codes),
                                              bitcast<__m512i>(integers)));
 #else
-#if defined(SPARQ_AVX512)
+#if defined(SPARQ_AVX2)
   if (bits == 4) { // pairs have room in 16 bits
-    const __m512i pairs = _mm512_maddubs_epi16(bitcast<__m512i>(codes), bitcast<__m512i>(integers));
-    return sum + productsOfPairs(bitcast<IntVec>(pairs), IntVec{} + 0x00010001);
-  }
-#elif defined(SPARQ_AVX2)
-  if (bits == 4) {
     const __m256i pairs = _mm256_maddubs_epi16(bitcast<__m256i>(codes), bitcast<__m256i>(integers));
     return sum + productsOfPairs(bitcast<IntVec>(pairs), IntVec{} + 0x00010001);
   }
