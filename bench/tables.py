@@ -12,6 +12,7 @@ Without --write they are printed. The rows of whole models have a command of the
 from __future__ import annotations
 
 import argparse
+import statistics
 import sys
 
 from lib.common import ROOT, Parser, Row, guarded, number
@@ -119,30 +120,47 @@ def short(rows: list[Row]) -> str:
 
 
 def predictions(rows: list[Row]) -> str:
-    """Predicted and measured times of a model, and the gain of SparQ that follows from them."""
+    """Predicted and measured times of a model, and the gain of SparQ that follows: medians of runs."""
+    cases: dict[tuple[int, str, str], list[Row]] = {}
+    for row in rows:
+        cases.setdefault((row["seq_len"], row["dtype"], row["method"]), []).append(row)
+
+    def median_of(case: tuple[int, str, str], name: str) -> tuple[float, float]:
+        runs = [row for row in cases[case] if row[name] is not None]
+        predicted, measured = (statistics.median(row[of + name] for row in runs) for of in ("predicted_", ""))
+        return predicted, measured
+
     lines, errors = [], []
-    dense = {(row["seq_len"], row["dtype"]): row for row in rows if row["method"] == "dense"}
-    for row in sorted(rows, key=lambda row: (row["seq_len"], row["dtype"], row["method"])):
-        cells = [f"{row['seq_len']:,}", row["dtype"], PREDICTED[row["method"]]]
+    for case in sorted(cases):
+        seq_len, dtype, method = case
+        cells = [f"{seq_len:,}", dtype, PREDICTED[method]]
         for name, form in (("seconds_per_step", ".1f"), ("first_token_seconds", ".0f")):
-            measured, predicted = row[name], row[f"predicted_{name}"]
-            cells += [number(seconds, form, 1e3) for seconds in (predicted, measured)]
-            cells.append(f"{predicted / measured - 1:+.0%}" if measured else "-")
-        other = dense[row["seq_len"], row["dtype"]]
-        if row is not other:
-            names = ("predicted_seconds_per_step", "seconds_per_step")
-            predicted, measured = (other[name] / row[name] for name in names)
+            predicted, measured = median_of(case, name)
+            cells += [number(predicted, form, 1e3), number(measured, form, 1e3)]
+            cells.append(f"{predicted / measured - 1:+.0%}")
+        if method == "dense":
+            cells.append("")
+        else:
+            pairs = (median_of((seq_len, dtype, which), "seconds_per_step") for which in ("dense", method))
+            predicted, measured = (dense / sparse for dense, sparse in zip(*pairs))
             errors.append(abs(predicted / measured - 1))
             cells.append(f"{predicted:.2f} / {measured:.2f}")
-        else:
-            cells.append("")
         lines.append(cells)
     head = ["positions", "weights", "attention"]
     head += ["ms per token, predicted", "ms per token, measured", "difference"]
     head += ["ms to first token, predicted", "ms to first token, measured", "difference"]
     head.append("gain of SparQ, predicted / measured")
-    gains = f"The predicted gain is off by at most {max(errors):.0%}"
-    return f"{markdown_table(head, lines)}\n\n{caption(rows, gains)}"
+    single = max(
+        abs(row[f"predicted_{name}"] / row[name] - 1)
+        for row in rows
+        for name in ("seconds_per_step", "first_token_seconds")
+        if row[name] is not None
+    )
+    said = (
+        f"Medians of {min(map(len, cases.values()))} runs or more; one alone was off by up to {single:.0%}. "
+        f"The predicted gain is off by at most {max(errors):.0%}"
+    )
+    return f"{markdown_table(head, lines)}\n\n{caption(rows, said)}"
 
 
 def servers(rows: list[Row]) -> str:

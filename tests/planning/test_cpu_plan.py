@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -190,17 +191,22 @@ def test_two_lengths_predict_a_third_within_15_percent(weights: str) -> None:
 
 
 def test_committed_predictions_are_within_15_percent() -> None:
-    """Measured and predicted in one run."""
+    """Medians of all committed runs, each measured and predicted in one process."""
     rows = [json.loads(line) for line in (ROOT / "bench/results/predictions.jsonl").read_text().splitlines()]
-    shown = {(row["seq_len"], row["dtype"], row["method"]) for row in rows}
+    cases: dict[tuple[int, str, str], list[dict]] = {}
+    for row in rows:
+        cases.setdefault((row["seq_len"], row["dtype"], row["method"]), []).append(row)
     weights = ("int4", "int8", "bfloat16")
     every = set(itertools.product((512, 2048, 8192), weights, ("dense", "recommended")))
-    assert shown == {case for case in every if case[0] > 512 or case[2] == "dense"}  # by default dense at 512
-    missed = {(8192, "bfloat16", "seconds_per_step")}  # by 15 and 18 %: docs/benchmarks.md says so
-    for row in rows:
+    assert set(cases) == {case for case in every if case[0] > 512 or case[2] == "dense"}  # dense at 512
+    for case, runs in cases.items():
+        assert len(runs) >= 2
         for name in ("seconds_per_step", "first_token_seconds"):
-            if row[name] is not None and (row["seq_len"], row["dtype"], name) not in missed:
-                assert row[f"predicted_{name}"] == pytest.approx(row[name], rel=0.15), row["command"]
+            of_runs = [row for row in runs if row[name] is not None]
+            measured, predicted = (
+                statistics.median(row[f"{of}{name}"] for row in of_runs) for of in ("", "predicted_")
+            )
+            assert predicted == pytest.approx(measured, rel=0.15), (case, name)
 
 
 def test_break_even_is_where_the_lines_cross() -> None:
