@@ -4,7 +4,6 @@
 #include "cpu.hpp"
 #include "convert.hpp"
 #include "dispatch.hpp"
-#include "openmp.hpp"
 #include "stream_sum.hpp"
 #include "thread_pool.hpp"
 

@@ -10,7 +10,7 @@
 #include <pybind11/stl.h>
 #include <pybind11/typing.h>
 
-#include <cstring>
+#include <optional>
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -29,57 +29,7 @@ bool isHalf(const py::array &array) {
   return type.num() == 23 && type.byteorder() == '=';
 }
 
-// The number `row` of an array's rows, which are along its last axis.
-const char *rowOf(const py::array &array, std::size_t row) {
-  const char *at = static_cast<const char *>(array.data());
-  for (py::ssize_t a = array.ndim() - 2; a >= 0; --a) {
-    const auto n = static_cast<std::size_t>(array.shape(a));
-    at += static_cast<std::ptrdiff_t>(row % n) * array.strides(a);
-    row /= n;
-  }
-  return at;
-}
-
-// An ndarray, no subclass, of fp16 in this machine's byte order, with this many dimensions, none of
-// them empty, and the numbers of each row one after another.
-bool isPlain(const py::object &object, py::ssize_t nDims) {
-  if (Py_TYPE(object.ptr()) != py::detail::npy_api::get().PyArray_Type_)
-    return false;
-  const auto array = py::reinterpret_borrow<py::array>(object);
-  return isHalf(array) && array.ndim() == nDims && array.size() != 0 &&
-         array.strides(nDims - 1) == sizeof(std::uint16_t);
-}
-
-// Whether a plain array has neither NaN nor infinity.
-bool isFinite(const py::array &array) {
-  const auto width = static_cast<std::size_t>(array.shape(array.ndim() - 1));
-  const std::size_t nRows = static_cast<std::size_t>(array.size()) / width;
-  for (std::size_t row = 0; row != nRows; ++row) {
-    const char *const at = rowOf(array, row);
-    std::uint16_t most = 0; // without a branch: this is vectorised
-    for (std::size_t c = 0; c != width; ++c) {
-      std::uint16_t bits;
-      std::memcpy(&bits, at + c * sizeof(bits), sizeof(bits));
-      const auto exponent = static_cast<std::uint16_t>(bits & 0x7c00u);
-      most = exponent > most ? exponent : most;
-    }
-    if (most == 0x7c00u)
-      return false;
-  }
-  return true;
-}
-
 using Shape = std::initializer_list<std::int64_t>; // -1: any number
-
-bool hasShape(const py::array &array, const Shape &shape) {
-  py::ssize_t axis = 0;
-  for (const std::int64_t n : shape) {
-    const std::int64_t got = array.shape(axis++);
-    if (n >= 0 && got != n)
-      return false;
-  }
-  return true;
-}
 
 // Throws Error unless it is an fp16 array of that shape.
 void checkHalf(const char *op, const char *argument, const py::array &array, const char *axes,
@@ -89,9 +39,11 @@ void checkHalf(const char *op, const char *argument, const py::array &array, con
                 std::to_string(shape.size()) + " dimensions, got " +
                 py::str(array.dtype()).cast<std::string>() + " with " +
                 std::to_string(array.ndim()));
-  if (!hasShape(array, shape))
-    throw Error(std::string(op) + ": " + argument + " must have shape " + axes + ", got " +
-                py::str(array.attr("shape")).cast<std::string>());
+  py::ssize_t axis = 0;
+  for (const std::int64_t n : shape)
+    if (const std::int64_t got = array.shape(axis++); n >= 0 && got != n)
+      throw Error(std::string(op) + ": " + argument + " must have shape " + axes + ", got " +
+                  py::str(array.attr("shape")).cast<std::string>());
 }
 
 using Integers = py::array_t<std::int64_t, py::array::c_style | py::array::forcecast>;
@@ -117,36 +69,14 @@ Tokens tokensOf(const py::array &a) {
           {a.strides(0), a.strides(1), a.strides(2), a.strides(3)}};
 }
 
-// Whether key and value can be appended as they are.
-bool arePlain(const KVCache &cache, const py::object &key, const py::object &value, bool finite) {
-  for (const py::object *const tokens : {&key, &value}) {
-    if (!isPlain(*tokens, 4))
-      return false;
-    const auto array = py::reinterpret_borrow<py::array>(*tokens);
-    const auto first = py::reinterpret_borrow<py::array>(key);
-    if (!hasShape(array, {static_cast<std::int64_t>(cache.batch),
-                          static_cast<std::int64_t>(cache.nKvHeads), first.shape(2),
-                          static_cast<std::int64_t>(cache.headDim)}) ||
-        (finite && !isFinite(array)))
-      return false;
-  }
-  return true;
-}
-
-// `check` is None where the caller has checked the arguments. Otherwise it is called for arguments
-// that are not plain: it raises, or returns the lengths.
-void append(KVCache &cache, const py::object &key, const py::object &value, py::object lengths,
-            const py::object &check, bool checkFinite) {
-  if (!check.is_none() && !(lengths.is_none() && arePlain(cache, key, value, checkFinite)))
-    lengths = check(key, value, lengths);
-  const auto keys = key.cast<py::array>(), values = value.cast<py::array>();
+void append(KVCache &cache, const py::array &keys, const py::array &values,
+            const std::optional<Integers> &lengths) {
   checkTokens("key", cache, keys, -1);
   const std::int64_t nTokens = keys.shape(2);
   checkTokens("value", cache, values, nTokens);
   std::vector<std::int64_t> counts(cache.batch, nTokens);
-  if (!lengths.is_none()) {
-    const auto given = lengths.cast<Integers>();
-    const std::int64_t *const data = perElement("append", "lengths", cache, given);
+  if (lengths) {
+    const std::int64_t *const data = perElement("append", "lengths", cache, *lengths);
     counts.assign(data, data + cache.batch);
   }
   const Tokens keyTokens = tokensOf(keys), valueTokens = tokensOf(values);
@@ -206,21 +136,7 @@ py::array attendFromTokens(const KVCache &cache, const py::array &query, std::si
   return output.attr("swapaxes")(2, 3).attr("reshape")(query.attr("shape"));
 }
 
-// Whether a query of one token can be read as it is.
-bool isPlainQuery(const KVCache &cache, const py::object &query, bool finite) {
-  if (!isPlain(query, 3))
-    return false;
-  const auto array = py::reinterpret_borrow<py::array>(query);
-  return array.shape(0) == static_cast<py::ssize_t>(cache.batch) &&
-         array.shape(2) == static_cast<py::ssize_t>(cache.headDim) && (!finite || isFinite(array));
-}
-
-// `check` as of `append`; it raises, or the call goes on.
-py::array attend(KVCache &cache, const py::object &query, const py::object &settings,
-                 const py::object &check, bool checkFinite) {
-  if (!check.is_none() && !isPlainQuery(cache, query, checkFinite))
-    check(query, settings);
-  const auto array = query.cast<py::array>();
+py::array attend(KVCache &cache, const py::array &array, const py::object &settings) {
   std::optional<SparqSettings> sparq;
   std::optional<WindowSettings> window;
   try {
@@ -286,8 +202,7 @@ void bindCache(py::module_ &m) {
           [](const KVCache &cache) { return cache.nPairs() * cache.keyIndex.pairBytes(); })
       .def_property_readonly("row_bytes", &KVCache::bytesOfRows)
       .def("rows", &KVCache::rowsOf, "index"_a)
-      .def("append", &append, "key"_a, "value"_a, "lengths"_a = py::none(), "check"_a = py::none(),
-           "check_finite"_a = false)
+      .def("append", &append, "key"_a, "value"_a, "lengths"_a = py::none())
       .def("read", &readPositions, "start"_a, "stop"_a)
       .def(
           "truncate",
@@ -306,8 +221,7 @@ void bindCache(py::module_ &m) {
             cache.reorder(data);
           },
           "index"_a)
-      .def("attend", &attend, "query"_a, "settings"_a = py::none(), "check"_a = py::none(),
-           "check_finite"_a = false,
+      .def("attend", &attend, "query"_a, "settings"_a = py::none(),
            "SparQ or window attention, or dense attention where settings is None.")
       .def("observe", &observe, "query"_a, "settings"_a)
       .def_property_readonly("n_recent", &KVCache::nRecent)

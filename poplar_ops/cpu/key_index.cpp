@@ -45,22 +45,21 @@ void transpose8(const Half *rows, std::size_t rowStride, Half *columns, std::siz
 #endif
 }
 
-// Rows [begin, end) of K (, headDim) to the columns (nComponents, columnStride) of their first
-// components.
-void writeColumns(const Half *rows, std::size_t headDim, std::size_t nComponents, Half *columns,
-                  std::size_t columnStride, std::size_t begin, std::size_t end) {
+// Rows [begin, end) of K (, headDim) to the columns (headDim, columnStride).
+void writeColumns(const Half *rows, std::size_t headDim, Half *columns, std::size_t columnStride,
+                  std::size_t begin, std::size_t end) {
   for (std::size_t p = begin; p < end;) {
     const bool whole = p % 8 == 0 && p + 8 <= end;
     if (!whole) {
       const Half *row = rows + p * headDim;
-      for (std::size_t c = 0; c < nComponents; ++c)
+      for (std::size_t c = 0; c < headDim; ++c)
         columns[c * columnStride + p] = row[c];
       ++p;
       continue;
     }
     const std::size_t line = p / linePositions * linePositions + linePositions;
     const std::size_t stop = line < end ? line : end / 8 * 8;
-    for (std::size_t c = 0; c < nComponents; c += 8)
+    for (std::size_t c = 0; c < headDim; c += 8)
       for (std::size_t at = p; at < stop; at += 8)
         transpose8(rows + at * headDim + c, headDim, columns + c * columnStride + at, columnStride);
     p = stop;
@@ -72,10 +71,10 @@ void writeColumns(const Half *rows, std::size_t headDim, std::size_t nComponents
 KeyIndex::KeyIndex(const CacheSpec &spec, const Kernels &kernelsIn)
     : quantised(spec.indexBits != 16),
       columnStride(quantised ? blockSize : strideOfColumns(spec.capacity)), kernels(kernelsIn),
-      bits(spec.indexBits), headDim(spec.headDim), nComponents(spec.nIndexed()),
+      bits(spec.indexBits), headDim(spec.headDim),
       blocks(quantised ? spec.capacity / blockSize : 0),
-      cellBytes(CellLayout{bits, nComponents, blocks}.bytes()),
-      columnMemory(product({spec.nTasks(), nComponents, columnStride, sizeof(Half)})),
+      cellBytes(CellLayout{bits, headDim, blocks}.bytes()),
+      columnMemory(product({spec.nTasks(), headDim, columnStride, sizeof(Half)})),
       cellMemory(product({spec.nTasks(), cellBytes})) {}
 
 void KeyIndex::append(std::size_t at, const Half *rows, std::size_t begin, std::size_t end) const {
@@ -83,21 +82,21 @@ void KeyIndex::append(std::size_t at, const Half *rows, std::size_t begin, std::
   if (quantised && end == start + blockSize)
     kernels.quantiseBlock({rows, headDim, cells(at), block});
   else
-    writeColumns(rows, headDim, nComponents, columns(at) + (quantised ? 0 : start), columnStride,
-                 begin - start, end - start);
+    writeColumns(rows, headDim, columns(at) + (quantised ? 0 : start), columnStride, begin - start,
+                 end - start);
 }
 
 void KeyIndex::copy(std::size_t from, std::size_t to, std::size_t length) const {
   const std::size_t nColumn = quantised ? length % blockSize : length;
-  for (std::size_t c = 0; c < nComponents; ++c)
+  for (std::size_t c = 0; c < headDim; ++c)
     std::memcpy(columns(to) + c * columnStride, columns(from) + c * columnStride,
                 nColumn * sizeof(Half));
-  const CellLayout layout{bits, nComponents, blocks};
+  const CellLayout layout{bits, headDim, blocks};
   const std::size_t used = quantised ? (length / blockSize + cellBlocks - 1) / cellBlocks : 0;
   for (std::size_t first = 0; first < used; first += cellsTogether) {
     const std::size_t last = std::min(used, first + cellsTogether) - 1;
     const std::size_t n = layout.cellAt(0, last) + layout.cellBytes(last) - layout.cellAt(0, first);
-    for (std::size_t c = 0; c < nComponents; ++c)
+    for (std::size_t c = 0; c < headDim; ++c)
       std::memcpy(cells(to).start + layout.cellAt(c, first),
                   cells(from).start + layout.cellAt(c, first), n);
   }

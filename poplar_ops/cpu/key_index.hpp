@@ -2,7 +2,7 @@
 //
 // What approximate scores are computed from, for all pairs (batch element, KV head) of a cache: the
 // keys once more by component, in fp16 ("key columns") or quantised to 8, 4 or 2 bits (contract
-// E9). Of each key all components, or the first ones (E13).
+// E9).
 //
 // A quantised index holds the full blocks of 64 positions. The open block, which has fewer, is in
 // fp16 columns until its 64th position arrives.
@@ -25,13 +25,13 @@ public:
   const bool quantised;           // fewer than 16 bits
   const std::size_t columnStride; // positions from one column to the next
 
-  // Of pair `at` (by bank). Columns (nComponents, columnStride): of all positions, or of the open
+  // Of pair `at` (by bank). Columns (headDim, columnStride): of all positions, or of the open
   // block where the index is quantised.
   Half *columns(std::size_t at) const {
-    return columnMemory.as<Half>() + at * nComponents * columnStride;
+    return columnMemory.as<Half>() + at * headDim * columnStride;
   }
   KeyCells cells(std::size_t at) const {
-    return {cellMemory.as<unsigned char>() + at * cellBytes, bits, nComponents, blocks};
+    return {cellMemory.as<unsigned char>() + at * cellBytes, bits, headDim, blocks};
   }
 
   // Positions [begin, end) are new; `rows` (, headDim) are the keys of their block of 64. Whoever
@@ -42,11 +42,11 @@ public:
   void copy(std::size_t from, std::size_t to, std::size_t length) const;
 
   // Memory of one pair.
-  std::size_t pairBytes() const { return nComponents * columnStride * sizeof(Half) + cellBytes; }
+  std::size_t pairBytes() const { return headDim * columnStride * sizeof(Half) + cellBytes; }
 
 private:
   const Kernels &kernels;
-  const unsigned bits, headDim, nComponents;
+  const unsigned bits, headDim;
   const std::size_t blocks;    // full ones that the capacity has room for; quantised only
   const std::size_t cellBytes; // of one pair
   Buffer columnMemory, cellMemory;

@@ -7,7 +7,6 @@
 #include "dispatch.hpp"
 #include "key_index.hpp"
 #include "thread_pool.hpp"
-#include "window_attention.hpp"
 
 #include <atomic>
 #include <cstring>

@@ -3,9 +3,20 @@
 // Attention of one pair over a list of positions (contract E6.4), and the end of every attention.
 #pragma once
 
+#include "arith/arith.hpp"
 #include "call.hpp"
 
+#include <cstring>
+
 namespace sparq::cpu {
+
+// A left fold (contract E3).
+inline float foldBlocks(const float *partial, std::size_t n) {
+  float total = 0.0f;
+  for (std::size_t i = 0; i < n; ++i)
+    total = total + partial[i];
+  return total;
+}
 
 struct ListAttention {
   const std::uint32_t *positions; // (count,) ascending
@@ -18,15 +29,50 @@ struct ListAttention {
   float *values;    // (g, headDim) out: weighted sums
   float *factors;   // of `Rows`
 
-  void attend(const Call &call, const KVCache::Pair &pair, const float *query) const;
+  void attend(const Call &call, const KVCache::Pair &pair, const float *query) const {
+    const auto g = static_cast<unsigned>(call.groupSize);
+    const auto d = static_cast<unsigned>(call.cache.headDim);
+    const std::size_t padded = roundUp(count, blockSize);
+    RowScores rowScores{};
+    rowScores.key = {pair.keyRows, d, positions, 0, count, 0, factors};
+    rowScores.query = query;
+    rowScores.groupSize = g;
+    rowScores.scale = attentionScale(d);
+    rowScores.scores = weights;
+    rowScores.scoreStride = stride;
+    rowScores.maximum = maxima;
+    call.kernels.rowScores(rowScores);
+    for (unsigned h = 0; h < g; ++h) {
+      SoftmaxWeights step{weights + h * stride, padded, maxima[h], blockSums, nullptr};
+      call.kernels.softmaxWeights(step);
+      sums[h] = foldBlocks(blockSums, padded / blockSize);
+    }
+    std::memset(values, 0, g * d * sizeof(float));
+    WeightedValues sum{};
+    sum.value = {pair.valueRows, d, positions, 0, count, 0, factors};
+    sum.weights = weights;
+    sum.weightStride = stride;
+    sum.groupSize = g;
+    sum.sum = values;
+    sum.fold = true;
+    call.kernels.weightedValues(sum);
+  }
 };
-
-// A left fold (contract E3).
-float foldBlocks(const float *partial, std::size_t n);
 
 // The output of head h of a pair, from its weighted sum of values y: divided, mixed with the mean
 // value where there is an alpha (contract E6.5), narrowed.
-void writeOutput(const Call &call, std::size_t pair, unsigned h, float *y, float weightSum,
-                 const float *alpha = nullptr);
+inline void writeOutput(const Call &call, std::size_t pair, unsigned h, float *y, float weightSum,
+                        const float *alpha = nullptr) {
+  const auto d = static_cast<unsigned>(call.cache.headDim);
+  for (unsigned c = 0; c < d; ++c)
+    y[c] = flush(y[c]) / weightSum;
+  if (alpha) {
+    const KVCache::Pair own = call.cache.pair(pair);
+    const float rest = 1.0f - *alpha, n = static_cast<float>(own.length);
+    for (unsigned c = 0; c < d; ++c)
+      y[c] = *alpha * y[c] + rest * (own.valueSum[c] / n);
+  }
+  call.kernels.narrow(y, call.output + (pair * call.groupSize + h) * d, d);
+}
 
 } // namespace sparq::cpu

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "openmp.hpp"
+#include "thread_pool.hpp"
 
 #include <atomic>
 #include <cstdlib>

@@ -82,7 +82,7 @@ private:
     std::memcpy(bits, magnitude, d * sizeof(float)); // bits of numbers >= +0 order as they do
     KeyTopK largest{};
     largest.keys = bits;
-    largest.end = call->cache.spec.nIndexed();
+    largest.end = d;
     largest.nBest = rank;
     largest.work = work;
     largest.workIndex = workIndex;

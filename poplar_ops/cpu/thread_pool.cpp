@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "thread_pool.hpp"
 
-#include "openmp.hpp"
-
 #include <cstdlib>
 #include <stdexcept>
 #include <string>

@@ -5,7 +5,7 @@
 // A call leases a pool for its duration: an idle one, or a new one if callers are more than ever
 // before. So calls from several threads never wait for each other, and in the steady state nothing
 // is created or allocated. Idle workers sleep after a short spin. After fork() the child starts
-// with no pools. Where openmp.hpp has other threads for a call, a pool's own go on sleeping.
+// with no pools. Where openmp.cpp has other threads for a call, a pool's own go on sleeping.
 #pragma once
 
 #include "buffer.hpp"
@@ -83,6 +83,18 @@ public:
 private:
   ThreadPool *pool;
 };
+
+// Threads of an OpenMP runtime that the process has loaded anyway: PyTorch's. Its threads poll for
+// milliseconds after each of PyTorch's operations. Threads of ours beside them would share their
+// processors, and a call would take twice as long.
+//
+// From now on `runOnOpenmp` may do what it says. False where the process has no such runtime, or
+// the environment has SPARQ_CPU_OPENMP=0. Not undone; but a child of fork() goes without from then
+// on.
+bool useOpenmp();
+// Calls call(work, thread) on a team of exactly nThreads threads, of which the caller is thread 0,
+// and returns true when all have returned; or calls nothing and returns false.
+bool runOnOpenmp(unsigned nThreads, void (*call)(const void *, unsigned), const void *work);
 
 // Most threads of a call.
 constexpr unsigned maxThreads = 1024;

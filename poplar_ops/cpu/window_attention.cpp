@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "window_attention.hpp"
+#include "attention.hpp"
 
 #include "arith/window_history.hpp"
 #include "list_attention.hpp"

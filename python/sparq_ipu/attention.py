@@ -82,7 +82,8 @@ def attention(query: np.ndarray, cache: KVCache, settings: Settings = None) -> n
     """`sparq_attention` or `window_attention` with these settings; `dense_attention` where they are None."""
     op = op_of(settings)
     check_cache(op, cache)
-    return cache.one_layer(op).attend(query, settings, cache.check_query)
+    cache.check_query(query, settings)
+    return cache.one_layer(op).attend(query, settings)
 
 
 def check_cache(op: str, cache: object) -> None:

@@ -68,8 +68,7 @@ class KVCache(HasSpec):
         n_layers = checks.check_integer("KVCache", "n_layers", n_layers, 1, checks.MAX_LAYERS)
         module = backend_module(self.device)
         of_device = module.Options(**options, op="KVCache")
-        create = module.create
-        self._backends: list[Backend] = create(self.device, self.spec, n_layers, of_device, self.check_finite)
+        self._backends: list[Backend] = module.create(self.device, self.spec, n_layers, of_device)
 
     @property
     def n_layers(self) -> int:
@@ -129,7 +128,8 @@ class KVCache(HasSpec):
             ValueError: wrong shape or dtype, NaN or infinity, or more tokens than the capacity has room for;
                 the cache is then unchanged.
         """
-        self.one_layer("append").append(key, value, lengths, self.check_tokens)
+        checked = self.check_tokens(key, value, lengths)
+        self.one_layer("append").append(key, value, checked)
 
     def check_tokens(
         self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray | None = None, op: str = "append"

@@ -7,13 +7,13 @@ A backend module defines
 * `unavailable(device) -> str | None`: why `device` can not run here, None if it can;
 * `Options`: a frozen dataclass of a caller's choices. It checks each field; its `check` (`Options` below)
   says whether a cache can have them all;
-* `create(device, spec, n_layers, options, check_finite) -> list[Backend]`, one for each layer; `spec` is the
+* `create(device, spec, n_layers, options) -> list[Backend]`, one for each layer; `spec` is the
   `sparq_reference.CacheSpec` of one layer.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Callable, NamedTuple, Optional, Protocol, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Sequence
 
 import numpy as np
 
@@ -21,12 +21,6 @@ from sparq_reference.settings import CacheSpec, WindowSettings
 
 if TYPE_CHECKING:
     from sparq_ipu.kernels import Settings
-
-
-#: checks key, value and lengths of tokens to append, and returns lengths as integers; raises ValueError
-CheckTokens = Callable[[np.ndarray, np.ndarray, Optional[np.ndarray]], np.ndarray]
-#: checks a query and its settings; raises ValueError
-CheckQuery = Callable[[np.ndarray, "Settings"], None]
 
 
 class History(NamedTuple):
@@ -46,9 +40,7 @@ class Options(Protocol):
 
 class Backend(Protocol):
     """What `sparq_ipu.KVCache` asks of a backend: the cache of one layer. Shapes are those of `KVCache`.
-    Arguments were checked, except where a method takes a `check` that is not None. It calls that before
-    anything else, unless it finds in its own pass over the arrays that they are plain float16 arrays of the
-    right shape."""
+    Arguments were checked."""
 
     @property
     def lengths(self) -> np.ndarray:
@@ -57,12 +49,10 @@ class Backend(Protocol):
     def check_settings(self, op: str, settings: Settings) -> None:
         """Refuse settings that `attend` has no program for, or that want a history of another n_recent."""
 
-    def append(
-        self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray | None, check: CheckTokens | None = None
-    ) -> None:
-        """Append the first lengths[b] tokens of key, value; None, only with `check`: all tokens."""
+    def append(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
+        """Append the first lengths[b] tokens of key, value to element b."""
 
-    def attend(self, query: np.ndarray, settings: Settings, check: CheckQuery | None = None) -> np.ndarray:
+    def attend(self, query: np.ndarray, settings: Settings) -> np.ndarray:
         """Decode attention (batch, n_heads, head_dim); dense attention where settings is None. On "cpu" and
         "reference" dense attention takes the last tokens held as well: (batch, n_heads, n_tokens, head_dim),
         each token attends to the positions up to its own."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The CPU kernels (poplar_ops/cpu) as a backend.
 
-AVX-512 (with VNNI or without), AVX2 or portable code, chosen at run time, on any number of threads: always
+AVX-512 with VNNI, AVX2 or portable code, chosen at run time, on any number of threads: always
 the same bits.
 """
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Optional, Sequence, Tuple
 
 import numpy as np
 
-from sparq_ipu.backends import CheckQuery, CheckTokens, History
+from sparq_ipu.backends import History
 from sparq_ipu.backends.room import check_room, host_memory
 from sparq_reference import CacheSpec, SparqSettings, WindowSettings, checks, window
 
@@ -61,7 +61,7 @@ class Options:
     Args:
         n_threads: threads of one call, in [1, 1024]; None: OMP_NUM_THREADS, else the processors this process
             may use. Calls from several Python threads run at the same time, each with so many.
-        isa: "auto" (the fastest here), "avx512vnni", "avx512", "avx2" or "portable"; None: the environment
+        isa: "auto" (the fastest here), "avx512vnni", "avx2" or "portable"; None: the environment
             variable SPARQ_CPU_ISA, else "auto".
     """
 
@@ -88,9 +88,7 @@ class Options:
             checks.fail(op, "index_components", "be 0 on device 'cpu'", spec.index_components)
 
 
-def create(
-    device: str, spec: CacheSpec, n_layers: int, options: Options, check_finite: bool = True
-) -> list[CPUBackend]:
+def create(device: str, spec: CacheSpec, n_layers: int, options: Options) -> list[CPUBackend]:
     """A cache in host memory for each layer, or DoesNotFit or MemoryError where there is too little."""
     from sparq_ipu import _cpu
 
@@ -101,14 +99,14 @@ def create(
         caches = [_cpu.KVCache(spec, n_threads=n_threads, isa=isa) for _ in range(n_layers)]
     except MemoryError:
         raise MemoryError(f"KVCache: memory must be free for a cache, got too little for {spec}") from None
-    return [CPUBackend(cache, check_finite) for cache in caches]
+    return [CPUBackend(cache) for cache in caches]
 
 
 class CPUBackend:
     """`sparq_ipu._cpu.KVCache` behind the backend protocol. Safe to use from several Python threads."""
 
-    def __init__(self, cache: _cpu.KVCache, check_finite: bool):
-        self._cache, self._check_finite = cache, check_finite
+    def __init__(self, cache: _cpu.KVCache):
+        self._cache = cache
 
     @property
     def kernels(self) -> _cpu.KVCache:
@@ -126,7 +124,7 @@ class CPUBackend:
 
     @property
     def isa(self) -> str:
-        """The instruction set in use: "avx512vnni", "avx512", "avx2" or "portable"."""
+        """The instruction set in use: "avx512vnni", "avx2" or "portable"."""
         return self._cache.isa
 
     @property
@@ -141,18 +139,16 @@ class CPUBackend:
 
     def rows(self, index: list[int]) -> CPUBackend:
         """Of these batch elements, sharing them."""
-        return CPUBackend(self._cache.rows(index), self._check_finite)
+        return CPUBackend(self._cache.rows(index))
 
     def check_settings(self, op: str, settings: Settings) -> None:
         window.check_recent(op, self._cache.n_recent, settings)
 
-    def append(
-        self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray | None, check: CheckTokens | None = None
-    ) -> None:
-        self._cache.append(key, value, lengths, check, self._check_finite)
+    def append(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
+        self._cache.append(key, value, lengths)
 
-    def attend(self, query: np.ndarray, settings: Settings, check: CheckQuery | None = None) -> np.ndarray:
-        return self._cache.attend(query, settings, check, self._check_finite)
+    def attend(self, query: np.ndarray, settings: Settings) -> np.ndarray:
+        return self._cache.attend(query, settings)
 
     def wave(self, settings: SparqSettings | None, window: int | None, n_tokens: int) -> Wave:
         """The arguments of the kernels for tokens of each batch element through a layer of a model: this

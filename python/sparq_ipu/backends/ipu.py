@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Tuple
 
 import numpy as np
 
-from sparq_ipu.backends import Backend, CheckQuery, CheckTokens, History, cpu, reference
+from sparq_ipu.backends import Backend, History, cpu, reference
 from sparq_ipu.backends.room import STREAMING_MEMORY_BYTES, TILE_BYTES, check_room, host_memory, sizes_of
 from sparq_ipu.device_options import MAX_TILES, DeviceOptions
 from sparq_ipu.kernels import Attention, Settings, attention_over
@@ -36,9 +36,7 @@ def unavailable(device: str) -> str | None:
     return _core.device_unavailable(device) or None
 
 
-def create(
-    device: str, spec: CacheSpec, n_layers: int, options: DeviceOptions, check_finite: bool = True
-) -> list[IpuBackend]:
+def create(device: str, spec: CacheSpec, n_layers: int, options: DeviceOptions) -> list[IpuBackend]:
     """The caches of all layers, on one IPU or several."""
     options.check("KVCache", spec, n_layers)
     if device == "emulator":  # an IPU knows what it has
@@ -87,25 +85,19 @@ class IpuBackend:
         self._options.check_attention(op, self._spec, settings)
         window.check_recent(op, self._n_recent, settings)
 
-    def append(
-        self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray | None, check: CheckTokens | None = None
-    ) -> None:
-        counts = check(key, value, lengths) if check else lengths
-        assert counts is not None  # as the protocol says
+    def append(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
         with self._lock:
             if self.session is None:
                 bits = self._spec.row_bits
                 key, value = (
                     rows.copy() if bits == 16 else row_codes.round_rows(rows, bits) for rows in (key, value)
                 )
-                self._pending.append((key, value, counts.copy()))
+                self._pending.append((key, value, lengths.copy()))
             else:
-                self._write(self.session, (key, value, counts))
-            self._lengths = self._lengths + counts  # a new array: callers keep the old one
+                self._write(self.session, (key, value, lengths))
+            self._lengths = self._lengths + lengths  # a new array: callers keep the old one
 
-    def attend(self, query: np.ndarray, settings: Settings, check: CheckQuery | None = None) -> np.ndarray:
-        if check:
-            check(query, settings)
+    def attend(self, query: np.ndarray, settings: Settings) -> np.ndarray:
         op = op_of(settings)
         with self._lock:
             if settings is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Callable, Sequence, TypeVar
 
 import numpy as np
 
-from sparq_ipu.backends import CheckQuery, CheckTokens, History
+from sparq_ipu.backends import History
 from sparq_ipu.backends.room import check_room, host_memory
 from sparq_reference import CacheSpec, KVCache, WindowSettings, exact, window
 
@@ -33,9 +33,7 @@ class Options:
         """The reference takes any cache."""
 
 
-def create(
-    device: str, spec: CacheSpec, n_layers: int, options: Options, check_finite: bool = True
-) -> list[ReferenceBackend]:
+def create(device: str, spec: CacheSpec, n_layers: int, options: Options) -> list[ReferenceBackend]:
     """A reference cache for each layer; see `sparq_ipu.backends.Backend`."""
     stored = dataclasses.replace(spec, row_bits=16)  # as float16, whatever they are rounded to
     check_room(stored, n_layers, host_memory(), "memory of this machine")
@@ -72,16 +70,11 @@ class ReferenceBackend:
         window.check_recent(op, 0 if held is None else held.n_recent, settings)
 
     @_in_turn
-    def append(
-        self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray | None, check: CheckTokens | None = None
-    ) -> None:
-        lengths = check(key, value, lengths) if check else lengths
+    def append(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
         self._cache.append(key, value, lengths, check_finite=False)
 
     @_in_turn
-    def attend(self, query: np.ndarray, settings: Settings, check: CheckQuery | None = None) -> np.ndarray:
-        if check:
-            check(query, settings)
+    def attend(self, query: np.ndarray, settings: Settings) -> np.ndarray:
         if query.ndim == 4:
             return self._attend_from_tokens(query)
         return self._cache.attention(query, settings, check_finite=False)
