@@ -80,10 +80,10 @@ public:
       for (; c < d; c += numWorkers() * nLanes) {
         const half *from = &query[h * d + c];
         float *const first = &spread[h * d + c / nLanes * pairSize];
-        for (unsigned half = 0; half != 2; ++half, from += quadSize) { // lanes 0 to 3, 4 to 7
+        for (unsigned quad = 0; quad != 2; ++quad, from += quadSize) { // lanes 0 to 3, 4 to 7
           const Quad one = load<Quad>(from), other = h + 1 != heads ? load<Quad>(from + d) : Quad{};
           for (unsigned i = 0; i != quadSize; ++i)
-            store(first + (placeOfLane(i) + half) * perLane, Pair{one[i], other[i]});
+            store(first + (placeOfLane(i) + quad) * perLane, Pair{one[i], other[i]});
         }
       }
     return true;
