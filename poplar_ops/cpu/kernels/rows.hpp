@@ -39,8 +39,8 @@ template <class Row, class Dim> struct Block {
   // without a trace: measured, slower.)
   void fetchAhead(std::size_t entry, unsigned c, unsigned n) const {
     const std::uintptr_t from = reinterpret_cast<std::uintptr_t>(at(entry)) + r.ahead;
-    for (unsigned i = 0; i < n * Row::bytes(d) / d; i += 64)
-      fetchLine<2>(from + c * Row::bytes(d) / d + i);
+    for (unsigned i = 0; i < Row::bytes(n); i += 64)
+      fetchLine<2>(from + Row::bytes(c) + i);
   }
 };
 
