@@ -192,9 +192,10 @@ def test_a_place_that_is_continued_is_taken_else_the_oldest() -> None:
     assert choose([continued, oldest], prompt, 4) is continued
     assert choose([other, oldest], prompt, 4) is oldest  # copied from `other`, which keeps its rest
     assert choose([other, place(2, [], 0), oldest], prompt, 4).used == 0  # type: ignore[union-attr]
-    short = place(0, range(20, 30), 9)  # 6 of its tokens would be lost
+    short = place(0, range(20, 28), 9)  # 4 of its tokens would be lost
     assert choose([short, oldest], np.array([*range(20, 24), 0, 0]), 1) is oldest
     assert choose([short, oldest], np.array([*range(20, 24), 0, 0]), 1, cheap=7) is short
+    assert choose([short, oldest], np.array([*range(20, 23), 0, 0]), 1, cheap=7) is oldest  # 5, for 3
     assert choose([place(0, [], 0, is_free=False)], prompt, 4) is None
 
 

@@ -65,12 +65,15 @@ def choose(
     shortest: Callable[[int], int] = lambda _: 0,
     cheap: int | None = None,
 ) -> Place | None:
-    """The place for a new prompt: the one with the text that it continues, if fewer than `cheap` tokens of it
-    are lost by that (None: multiple_of), else the least recently used. None if no place is free."""
+    """The place for a new prompt: the one with the text that it continues, if fewer than multiple_of tokens
+    of it are lost by that, or fewer than `cheap` and no more than are reused; else the least recently used.
+    None if no place is free."""
     free = [place for place in places if place.is_free]
     if not free:
         return None
     best, most = longest(free, tokens, multiple_of, shortest)
-    if best is not None and len(best.tokens) - most < (cheap or multiple_of):
-        return best
+    if best is not None:
+        lost = len(best.tokens) - most
+        if lost < multiple_of or (lost < (cheap or 0) and lost <= most):
+            return best
     return min(free, key=lambda place: (place.used, place.index))
