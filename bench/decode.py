@@ -230,9 +230,8 @@ def rows_of(a: argparse.Namespace, seq_len: int, progress: Progress, command: st
         tokens = torch.randint(0, config.vocab_size, (n_tokens, a.batch, 1), generator=generator)
         for dtype in a.dtypes if a.predict else ():
             progress.step(f"{seq_len} positions, {dtype}: predictions")
-            plan = plan_cpu(
-                a.model, seq_len=seq_len, batch=a.batch, weights=None if dtype == "gguf" else dtype
-            )
+            weights = None if dtype == "gguf" else dtype
+            plan = plan_cpu(a.model, seq_len=seq_len, batch=a.batch, weights=weights, row_bits=a.row_bits)
             for row, method in ours:
                 if row["dtype"] == dtype and method.name in PREDICTED:
                     row["predicted_seconds_per_step"] = plan.step_seconds(PREDICTED[method.name])

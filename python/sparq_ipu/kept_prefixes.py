@@ -222,5 +222,6 @@ class KeptPrefixes:
 def _checksum(name: str, rows: Rows) -> str:
     value = zlib.crc32(name.encode())
     for tensor in (tensor for pair in rows for tensor in pair):
-        value = zlib.crc32(np.ascontiguousarray(tensor).data, zlib.crc32(repr(tensor.shape).encode(), value))
+        kind = repr((tensor.dtype.str, tensor.shape)).encode()
+        value = zlib.crc32(np.ascontiguousarray(tensor).data, zlib.crc32(kind, value))
     return f"{value:08x}"

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import zipfile
 from typing import Any, Iterator, NoReturn
 
 import numpy as np
@@ -69,16 +68,27 @@ class Trace:
     model: str
 
     def __post_init__(self) -> None:
+        if not self.layers:
+            _fail("layers", "hold one layer or more", "none")
+        if self.kind not in KINDS:
+            _fail("kind", f"be one of {', '.join(KINDS)}", repr(self.kind))
         object.__setattr__(self, "layers", {number: self.layers[number] for number in sorted(self.layers)})
+        for number, layer in self.layers.items():
+            for name in _ARRAYS:
+                array = getattr(layer, name)
+                if array.dtype != np.float16 or array.ndim != 3 or array.size == 0:
+                    got = f"{array.dtype} of shape {array.shape}"
+                    _fail(f"{name}_{number}", "be float16 with 3 dimensions, not empty", got)
         n_kv_heads, n_positions, head_dim = self._any.key.shape
         rows = (n_kv_heads, n_positions, head_dim)
         shapes = (self.n_steps, n_kv_heads * (self.n_heads // n_kv_heads), head_dim), rows, rows
         for number, layer in self.layers.items():
             for name, shape in zip(_ARRAYS, shapes):
                 array = getattr(layer, name)
-                if array.dtype != np.float16 or array.shape != shape or array.size == 0:
-                    got = f"{array.dtype} of shape {array.shape}"
-                    _fail(f"{name}_{number}", f"be float16 of shape {shape}, not empty", got)
+                if array.shape != shape or 0 in shape:
+                    _fail(f"{name}_{number}", f"have shape {shape}, not empty", array.shape)
+                if not np.isfinite(array).all():
+                    _fail(f"{name}_{number}", "be finite", "NaN or infinity")
         if self.start != n_positions - self.n_steps or self.start < 1:
             got = f"{self.start} of {n_positions} positions and {self.n_steps} steps"
             _fail("start", "be the positions less the steps, and 1 or more", got)
@@ -130,14 +140,22 @@ class Trace:
 def load(path: str | os.PathLike[str]) -> Trace:
     """The trace in a file, or ValueError where it is no .npz file with the arrays of a trace."""
     try:
-        with np.load(path) as arrays:
-            if str(arrays["format"]) != FORMAT:
-                _fail("file", f"hold format {FORMAT!r}", f"{str(arrays['format'])!r} in {path}")
-            numbers = [int(name[4:]) for name in arrays.files if name.startswith("key_")]
-            layers = {n: TraceLayer(*(arrays[f"{name}_{n}"] for name in _ARRAYS)) for n in numbers}
-            text, kind, model = (str(arrays[name]) for name in ("text", "kind", "model"))
-            return Trace(layers, int(arrays["start"]), text, kind, model)
-    except (KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        if str(error).startswith(f"{_OP}: "):
-            raise
+        with np.load(path) as file:
+            arrays = {name: file[name] for name in file.files}
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # damaged files raise what NumPy and zipfile happen to meet
         _fail("file", "be an .npz file with the arrays of a trace", f"{path} ({error})")
+    numbers = [int(name[4:]) for name in arrays if name.startswith("key_") and name[4:].isdigit()]
+    wanted = ["format", "start", "text", "kind", "model", *(f"{a}_{n}" for n in numbers for a in _ARRAYS)]
+    missing = [name for name in wanted if name not in arrays]
+    if missing:
+        _fail("file", "be an .npz file with the arrays of a trace", f"{path} without {missing[0]}")
+    if str(arrays["format"]) != FORMAT:
+        _fail("file", f"hold format {FORMAT!r}", f"{str(arrays['format'])!r} in {path}")
+    start = arrays["start"]
+    if start.dtype.kind not in "iu" or start.ndim:
+        _fail("start", "be an integer", f"{start.dtype} of shape {start.shape}")
+    layers = {n: TraceLayer(*(arrays[f"{name}_{n}"] for name in _ARRAYS)) for n in numbers}
+    text, kind, model = (str(arrays[name]) for name in ("text", "kind", "model"))
+    return Trace(layers, int(start), text, kind, model)

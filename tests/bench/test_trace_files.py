@@ -66,8 +66,27 @@ def test_steps_append_one_position_each(trace: traces.Trace) -> None:
 def test_arrays_of_a_trace(trace: traces.Trace, name: str, change: Any) -> None:
     layer = trace.layers[5]
     changed = dataclasses.replace(layer, **{name: change(getattr(layer, name))})
-    with pytest.raises(ValueError, match=f"^trace: {name}_5 must be float16 of shape .*, not empty, got "):
+    with pytest.raises(
+        ValueError, match=rf"^trace: {name}_5 must (be float16 with 3|have shape) .*, not empty, got "
+    ):
         dataclasses.replace(trace, layers={**trace.layers, 5: changed})
+
+
+def test_numbers_and_kinds_of_a_trace(trace: traces.Trace) -> None:
+    value = trace.layers[5].value.copy()
+    value[0, 8, 7] = np.nan
+    layers = {**trace.layers, 5: dataclasses.replace(trace.layers[5], value=value)}
+    for change, text in (
+        ({"layers": layers}, "trace: value_5 must be finite, got NaN or infinity"),
+        ({"layers": {}}, "trace: layers must hold one layer or more, got none"),
+        (
+            {"kind": "poem"},
+            "trace: kind must be one of prose, code, repetition, retrieval, synthetic, got 'poem'",
+        ),
+        ({"start": 7}, "trace: start must be the positions less the steps, and 1 or more, got 7"),
+    ):
+        with pytest.raises(ValueError, match="^" + re.escape(text)):
+            dataclasses.replace(trace, **change)  # type: ignore[arg-type]
 
 
 def test_a_trace_without_a_position_before_it_is_refused() -> None:
@@ -84,6 +103,10 @@ def test_other_files(trace: traces.Trace, tmp_path: Path) -> None:
         ({"format": np.array("sparq-ipu trace 2")}, "trace: file must hold format 'sparq-ipu trace 1', got"),
         ({"format": None}, "trace: file must be an .npz file with the arrays of a trace, got "),
         ({"value_1": None}, "trace: file must be an .npz file with the arrays of a trace, got "),
+        ({"start": np.array(6.5)}, "trace: start must be an integer, got float64 of shape ()"),
+        ({"start": np.array([6])}, "trace: start must be an integer, got int64 of shape (1,)"),
+        ({"query_1": np.zeros(3, np.float16)}, "trace: query_1 must be float16 with 3 dimensions, not empty"),
+        ({"key_1": None, "key_5": None}, "trace: layers must hold one layer or more, got none"),
         ({"key_5": np.array([None])}, "trace: file must be an .npz file with the arrays of a trace, got "),
     ):
         made: dict[str, Any] = {k: v for k, v in {**arrays, **change}.items() if v is not None}
@@ -92,6 +115,10 @@ def test_other_files(trace: traces.Trace, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="^" + re.escape(text)):
             traces.load(path)
     path.write_text("none")
+    with pytest.raises(ValueError, match=r"^trace: file must be an \.npz file"):
+        traces.load(path)
+    with path.open("wb") as file:
+        np.save(file, np.zeros(3))
     with pytest.raises(ValueError, match=r"^trace: file must be an \.npz file"):
         traces.load(path)
     with pytest.raises(FileNotFoundError):

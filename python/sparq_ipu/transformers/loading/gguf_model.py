@@ -35,6 +35,8 @@ _LONG_FACTORS = ("rope_factors_long.weight", "rope_factors_short.weight")
 _HEADS_DIFFER = ("gemma4",)
 #: numbers that transformers does not take from every kind of file, and their names in a config
 _SHARED = {"attention.key_length": "head_dim", "attention.sliding_window": "sliding_window"}
+#: of special tokens, which a tokenizer would count from its end where they are negative
+_IDS = ("bos_token_id", "eos_token_id", "unknown_token_id", "padding_token_id")
 #: shapes of a head
 _SHAPES = ("attention.key_length", "attention.value_length", "rope.dimension_count")
 
@@ -43,17 +45,22 @@ def config_of(file: GgufFile) -> Any:
     """The config, with the rotary embedding of the file."""
     with parsed(file):
         said = converters.load_gguf_checkpoint(str(file.path), return_tensors=False)["config"]
-    check_numbers(file.path, said)
-    layers = {name.split(".")[1] for name in file.tensors if name.startswith("blk.")}
-    n_layers = said.get("num_hidden_layers", 1)
-    missing = next((index for index in range(n_layers) if str(index) not in layers), None)
-    if missing is not None:
-        file.fail("", f"have tensors of all {n_layers} layers", f"none of blk.{missing}.")
     architecture = file.architecture
     for key, name in _SHARED.items():
         value = file.number(f"{architecture}.{key}")
         if value and architecture not in _HEADS_DIFFER:
             said[name] = value
+    check_numbers(file.path, said)
+    n_tokens = len(file.array("tokenizer.ggml.tokens"))
+    for name in _IDS:
+        token = file.number(f"tokenizer.ggml.{name}", 0)
+        if n_tokens and not 0 <= token < n_tokens:
+            file.fail(f"tokenizer.ggml.{name}", f"be in [0, {n_tokens})", token)
+    layers = {name.split(".")[1] for name in file.tensors if name.startswith("blk.")}
+    n_layers = said.get("num_hidden_layers", 1)
+    missing = next((index for index in range(n_layers) if str(index) not in layers), None)
+    if missing is not None:
+        file.fail("", f"have tensors of all {n_layers} layers", f"none of blk.{missing}.")
     scaling = _rope_scaling(file)
     if scaling:
         said["rope_scaling"] = scaling
