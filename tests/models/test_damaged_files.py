@@ -107,6 +107,7 @@ def test_checkpoint_folders(tmp_path: Path, name: str) -> None:
         {"head_dim": 0},
         {"num_hidden_layers": "2"},
         {"num_hidden_layers": None},
+        {"num_hidden_layers": [2, 2]},
         {"num_hidden_layers": -1},
         {"num_hidden_layers": 4},
         {"num_hidden_layers": 10**6},

@@ -178,6 +178,8 @@ def changed(name: str, value: Any) -> Edit:
         for fields in writer.kv_data:
             if name in fields:
                 fields[name].value = value
+                if isinstance(value, list):
+                    fields[name].type = gguf.GGUFValueType.ARRAY
                 return
         writer.add_key_value(name, value, gguf.GGUFValueType.get_type(value))
 
@@ -189,6 +191,8 @@ def changed(name: str, value: Any) -> Edit:
     [
         ("llama.block_count", 1 << 31, "num_hidden_layers"),
         ("llama.block_count", 0, "num_hidden_layers"),
+        ("llama.block_count", [3, 3, 3], "llama.block_count"),
+        ("llama.embedding_length", [96, 96], "llama.embedding_length"),
         ("llama.embedding_length", 0, "hidden_size"),
         ("llama.attention.head_count", 0, "num_attention_heads"),
         ("llama.attention.head_count", 5, "num_key_value_heads"),
@@ -206,6 +210,22 @@ def changed(name: str, value: Any) -> Edit:
 def test_numbers_that_no_model_has(tmp_path: Path, model: Any, name: str, value: Any, named: str) -> None:
     """A number of the config has its name there."""
     assert named in refusal(a_gguf(tmp_path, model, {}, more=changed(name, value)))
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "F32"])
+@pytest.mark.parametrize("of_model, name", [("embed_tokens", "token_embd"), ("o_proj", "blk.0.attn_output")])
+@pytest.mark.parametrize("weights", [None, "int8"])
+def test_a_scale_that_is_not_a_number_is_refused_by_name(
+    tmp_path: Path, model: Any, kind: str, of_model: str, name: str, weights: str | None
+) -> None:
+    """In an embedding, which keeps 16 bits, and in a layer with the codes of the file or rounded anew."""
+    path = a_gguf(tmp_path, model, {of_model: kind, "_proj": "Q8_0"} if kind == "Q8_0" else {})
+    tensor = next(t for t in gguf.GGUFReader(path).tensors if t.name == f"{name}.weight")
+    data = bytearray(path.read_bytes())
+    data[tensor.data_offset : tensor.data_offset + 4] = b"\xff" * 4  # NaN of 16 and of 32 bits
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match=f"load_model: .*({name}|layers.0.self_attn.{of_model}).* finite"):
+        load_model(path, weights=weights)
 
 
 def test_offsets_are_within_the_file(tmp_path: Path, model: Any) -> None:

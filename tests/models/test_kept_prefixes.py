@@ -135,6 +135,20 @@ def test_a_damaged_file_is_ignored_with_one_line(folder: Folder, caplog: Any, ho
     assert folder.n_held(text) == 3 * BLOCK
 
 
+def test_files_are_read_and_not_mapped(folder: Folder, monkeypatch: Any) -> None:
+    """A mapped file that another process cuts would end this one by a signal."""
+    text, maps = text_of(BLOCK), Path("/proc/self/maps")
+    folder.keep(text)
+    checksum, seen = kept_prefixes._checksum, []
+
+    def and_maps(name: str, rows: Rows) -> str:
+        seen.append(name in maps.read_text())
+        return checksum(name, rows)
+
+    monkeypatch.setattr(kept_prefixes, "_checksum", and_maps)
+    assert folder.n_held(text) == BLOCK and seen == [False]
+
+
 def test_foreign_files(folder: Folder, caplog: Any) -> None:
     """A whole file under another's name, and what has another name."""
     text, other = text_of(BLOCK), text_of(BLOCK, 1)

@@ -23,6 +23,8 @@ _COUNTS = {
     "max_position_embeddings": 1 << 31,
 }
 _MAY_BE_NULL = ("num_key_value_heads", "head_dim", "intermediate_size")
+#: one for each layer, in some models
+_MAY_BE_LIST = ("num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size")
 _REALS = {"rms_norm_eps": 1.0, "layer_norm_eps": 1.0, "rope_theta": 1e12}
 #: kinds of `quantization_config` whose layers stay as they are (`packed_folder`)
 _PACKED = ("awq", "gptq")
@@ -53,7 +55,8 @@ def check_numbers(file: Path, config: dict[str, Any]) -> None:
 
     for name, most in _COUNTS.items():
         value = config.get(name, 1)
-        if not isinstance(value, list) and not (value is None and name in _MAY_BE_NULL):
+        is_list = isinstance(value, list) and name in _MAY_BE_LIST
+        if not is_list and not (value is None and name in _MAY_BE_NULL):
             check(name, f"be an integer in [1, {most}]", type(value) is int and 1 <= value <= most)
     for name, top in _REALS.items():
         value = config.get(name, top)
@@ -61,7 +64,7 @@ def check_numbers(file: Path, config: dict[str, Any]) -> None:
     for name in ("rope_scaling", "rope_parameters"):
         check(name, "be an object or null", isinstance(config.get(name), (dict, type(None))))
     heads, width = config.get("num_attention_heads"), config.get("hidden_size")
-    if heads and width and not config.get("head_dim"):
+    if type(heads) is type(width) is int and not config.get("head_dim"):
         check("num_attention_heads", f"divide hidden_size, {width}", width % heads == 0)
     kv_heads = config.get("num_key_value_heads")
     if type(heads) is type(kv_heads) is int:

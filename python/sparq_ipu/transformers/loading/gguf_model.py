@@ -35,6 +35,8 @@ _LONG_FACTORS = ("rope_factors_long.weight", "rope_factors_short.weight")
 _HEADS_DIFFER = ("gemma4",)
 #: numbers that transformers does not take from every kind of file, and their names in a config
 _SHARED = {"attention.key_length": "head_dim", "attention.sliding_window": "sliding_window"}
+#: the same in all layers
+_ONE = ("block_count", "embedding_length", "context_length", "vocab_size")
 #: of special tokens, which a tokenizer would count from its end where they are negative
 _IDS = ("bos_token_id", "eos_token_id", "unknown_token_id", "padding_token_id")
 #: shapes of a head
@@ -43,9 +45,11 @@ _SHAPES = ("attention.key_length", "attention.value_length", "rope.dimension_cou
 
 def config_of(file: GgufFile) -> Any:
     """The config, with the rotary embedding of the file."""
+    architecture = file.architecture
+    for name in _ONE:
+        file.number(f"{architecture}.{name}")
     with parsed(file):
         said = converters.load_gguf_checkpoint(str(file.path), return_tensors=False)["config"]
-    architecture = file.architecture
     for key, name in _SHARED.items():
         value = file.number(f"{architecture}.{key}")
         if value and architecture not in _HEADS_DIFFER:
@@ -179,10 +183,11 @@ class GgufModel:
         if tensor is None or order is None:
             return None
         kind, rows = tensor.kind, functools.partial(self._rows, tensor, order)
+        numbers = functools.partial(_numbers, self._file, tensor)
         return Stored(
             KEPT_BITS.get(kind.name),
             lambda part: groups_of(kind, rows(part)),
-            lambda part: torch.from_numpy(_numbers(kind, rows(part))),
+            lambda part: torch.from_numpy(numbers(rows(part))),
         )
 
     def _rows(self, tensor: Tensor, order: np.ndarray, part: slice) -> np.ndarray:
@@ -225,10 +230,11 @@ class GgufModel:
                 elif name is not None and order is not None:
                     made = state[name] = torch.empty(tensor.shape, dtype=dtype)
                     n_rows = max(1, _CHUNK // tensor.shape[1])
-                    fill = functools.partial(_fill, made, tensor, order, n_rows)
+                    fill = functools.partial(_fill, made, self._file, tensor, order, n_rows)
                     work.append((tensor, None, [pool.submit(fill, a) for a in range(0, len(order), n_rows)]))
                 else:
-                    work.append((tensor, tensor.name, [pool.submit(_numbers, tensor.kind, tensor.data)]))
+                    made_whole = pool.submit(_numbers, self._file, tensor, tensor.data)
+                    work.append((tensor, tensor.name, [made_whole]))
             for tensor, whole, parts in work:
                 for part in parts:
                     numbers = part.result()
@@ -254,7 +260,7 @@ class GgufModel:
         tensor = self._file.tensors.get(_FACTORS)
         if tensor is None:
             return
-        factors = torch.tensor(_numbers(tensor.kind, tensor.data))
+        factors = torch.tensor(_numbers(self._file, tensor, tensor.data))
         rotary = getattr(model.base_model, "rotary_emb", None)
         frequencies = getattr(rotary, "inv_freq", None)
         if frequencies is None or frequencies.shape != factors.shape or not bool((factors > 0).all()):
@@ -264,17 +270,22 @@ class GgufModel:
                 setattr(rotary, name, frequencies / factors)
 
 
-def _numbers(kind: Any, data: np.ndarray) -> np.ndarray:
-    """float32, as the package gguf makes them."""
+def _numbers(file: GgufFile, tensor: Tensor, data: np.ndarray) -> np.ndarray:
+    """Some rows of a tensor in float32, as the package gguf makes them."""
     import gguf
 
+    kind = tensor.kind
     if kind.name in ("F32", "F16"):
         data = data.view(np.float32 if kind.name == "F32" else np.float16)
     made: np.ndarray = gguf.quants.dequantize(data, kind)
+    if not np.isfinite(made).all():
+        file.fail(tensor.name, "have finite numbers", "infinity or NaN")
     return made.astype(np.float32, copy=False)
 
 
-def _fill(made: torch.Tensor, tensor: Tensor, order: np.ndarray, n_rows: int, begin: int) -> None:
+def _fill(
+    made: torch.Tensor, file: GgufFile, tensor: Tensor, order: np.ndarray, n_rows: int, begin: int
+) -> None:
     rows = order[begin : begin + n_rows]
-    numbers = _numbers(tensor.kind, tensor.data[rows])
+    numbers = _numbers(file, tensor, tensor.data[rows])
     made[begin : begin + n_rows] = torch.from_numpy(numbers)
