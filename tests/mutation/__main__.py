@@ -48,7 +48,9 @@ FOLDERS = [
     "reference",
     "python",
     *(f"poplar_ops/{room}" for room in ("arith", "codelets", "src", "cpu", "popart", "bindings")),
-    "bench/lib",
+    "bench",
+    "study/sparq_study",
+    "emulator/include",
     "emulator/src",
 ]
 #: a mutant may make a test wait for ever: seconds, beside what the tests take unbroken
@@ -156,7 +158,7 @@ class Runner:
     @staticmethod
     def _of_target(target: str | None, tests: list[str]) -> list[str]:
         """Tests that meet what is built: codelets or one of the modules."""
-        of_cpu = [test for test in tests if test.startswith(("tests/cpu/", "tests/vectors/"))]
+        of_cpu = [t for t in tests if t.startswith(("tests/cpu/", "tests/vectors/", "tests/models/"))]
         if target == "_cpu":
             return of_cpu or tests
         return [test for test in tests if test not in of_cpu] if target else tests
@@ -196,9 +198,8 @@ def drawn(runner: Runner, paths: list[str], seed: int, sample: bool) -> Iterator
     root = runner.tree.root
     files = files_below(root, paths or FOLDERS)
     if sample:
-        rooms = [
-            room for room in FOLDERS if room.startswith(("poplar_ops", "emulator")) and "popart" not in room
-        ]
+        of_cpp = ("poplar_ops", "emulator/src")
+        rooms = [room for room in FOLDERS if room.startswith(of_cpp) and "popart" not in room]
         room = rooms[seed % len(rooms)] + "/"
         files = [f for f in files if f.endswith(".py") or f.startswith(room)]
     for mutant in Generator(root, files, seed).draw():

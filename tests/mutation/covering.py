@@ -28,11 +28,24 @@ OF_ROOMS = {
     "poplar_ops/": "tests/ops",
     "emulator/": "emulator/tests",
     "bench/": "tests/bench",
+    "study/": "study/tests",
     "reference/": "tests/reference",
     "": "tests",
 }
 #: tests that meet most of their room
-OF_MUCH = ("test_reference_contract.py", "test_cpu_bits.py", "test_attention.py", "test_tiered.py")
+OF_MUCH = (
+    *("test_reference_contract.py", "test_cpu_bits.py", "test_cpu_few_bits.py"),
+    *("test_attention.py", "test_tiered.py"),
+)
+#: tests that meet a room of C++ without the names of what it defines
+OF_DECODER = (
+    "poplar_ops/cpu/decoder/",
+    [
+        "tests/cpu/test_cpu_few_bits.py",
+        "tests/models/test_rotary.py",
+        "tests/models/test_few_bits_step.py",
+    ],
+)
 #: seconds of a test file that no map has
 UNKNOWN = 3.0
 #: what these test is no source file
@@ -156,6 +169,8 @@ class Map:
     def _of_file(self, file: str) -> list[str]:
         """Test files of the room, and of the name of a Python file anywhere: those first whose names are like
         the file's and that name most of what it defines; all of the room if none is or does."""
+        if file.startswith(OF_DECODER[0]):
+            return OF_DECODER[1]
         room = next(tests for start, tests in OF_ROOMS.items() if file.startswith(start))
         text, stem = (self._root / file).read_text(encoding="utf-8"), Path(file).stem
         words = {stem, *re.findall(r"^ *(?:class|def|struct) ([A-Za-z]\w+)", text, re.MULTILINE)}
