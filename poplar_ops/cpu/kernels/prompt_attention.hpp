@@ -212,22 +212,17 @@ inline void promptBlock(const PromptBlock &p) {
   }
 }
 
-// Weights of a row to what is multiplied with values; the step is that of the products.
-inline float toLanes(const float *weights, float, float *to) {
+// Weights of a row to what is multiplied with values.
+inline void toLanes(const float *weights, float, float *to) {
   for (unsigned i = 0; i < blockSize; i += width)
     store(to + i, load(weights + i));
-  return 1.0f;
 }
-inline float toLanes(const float *weights, float largest, std::int32_t *to) {
-  if (largest < promptLeast)
-    return 0.0f;
-  const float perUnit = promptQueryLimit / largest;
+inline void toLanes(const float *weights, float perUnit, std::int32_t *to) {
   for (unsigned i = 0; i < blockSize; i += 2 * width) {
     const BitsVec low = bitcast<BitsVec>(load(weights + i) * perUnit + integerShift),
                   high = bitcast<BitsVec>(load(weights + i + width) * perUnit + integerShift);
     storeInts(to + i / 2, inPairs(low, high));
   }
-  return largest / promptQueryLimit;
 }
 
 // Positions of a block that a row sees.
@@ -249,12 +244,14 @@ template <typename Number> class PromptRowsOf {
   static constexpr unsigned n = Number::perLane, blockLanes = blockSize / n;
   static constexpr bool isInteger = n == 2;
   static constexpr unsigned chunk = blockSize; // components whose products are summed by themselves
-  static constexpr unsigned roundedRows = (promptRowGroup + 3) / 4 * 4; // as treeSums takes them
+  // As vectors, and folds of four, take them.
+  static constexpr unsigned roundedRows = (promptRowGroup + width - 1) / width * width;
+  static_assert(roundedRows % 4 == 0, "folds of four");
 
 public:
   explicit PromptRowsOf(const PromptAttention &of) : p(of), d(of.headDim) {
-    for (unsigned row = 0; row < p.rows; ++row) {
-      p.maxima[row] = -__builtin_inff();
+    for (unsigned row = 0; row < (p.rows + width - 1) / width * width; ++row) {
+      p.maxima[row] = -__FLT_MAX__; // finite: the difference of two is a number
       p.weightSums[row] = 0.0f;
     }
     __builtin_memset(p.sums, 0, p.rows * d * sizeof(float));
@@ -289,15 +286,16 @@ private:
   // No vector of theirs lies in two lines of the cache: a call takes some 3 % less time.
   alignas(64) Lane dots[promptRowGroup * blockSize];
   alignas(64) Lane weights[promptRowGroup * blockLanes] = {};
-  alignas(64) float partial[promptRowGroup * blockSize];
-  float steps[promptRowGroup];
-  unsigned rowsOf[promptRowGroup], nWeighted = 0; // rows whose weights wait for their values
-
-  struct Row {
+  alignas(64) float partial[promptRowGroup * blockSize]; // scores of a block, then its weights
+  // Of the rows of a group: what their sums so far are multiplied with, the largest weight as an
+  // integer divided by the largest weight, and the inverse.
+  alignas(64) float factors[roundedRows], perUnit[roundedRows], steps[roundedRows];
+  // Rows whose weights wait for their values.
+  struct {
     unsigned row;
-    float *numbers; // its scores of a block, then its weights
-    float largest;  // of these weights
-  };
+    float factor, step;
+  } weighted[promptRowGroup];
+  unsigned nWeighted = 0;
 
   // Behind the last row that is in the block or in the next one.
   unsigned nearEnd(std::size_t block) const {
@@ -317,26 +315,28 @@ private:
          row += promptRowGroup) {
       multiplyKeys(row, keys);
       const unsigned end = row + promptRowGroup < last ? row + promptRowGroup : last;
-      Row taken[promptRowGroup];
-      unsigned n = 0;
-      for (unsigned r = row < first ? first : row; r < end; ++r) {
-        const Seen seen = seenBy(p.position + r, block, p.window);
-        if (seen.begin >= seen.end)
-          continue;
-        float *const at = partial + (r - row) * blockSize;
-        const float largest = scores(block, r, r - row, seen);
-        if (some && largest < p.limits[r])
-          continue;
-        if (largest > p.maxima[r])
-          raise(r, largest);
-        taken[n++] = {r, at, 0.0f};
-      }
-      softmax(block, taken, n);
+      alignas(64) float largest[roundedRows];
+      Lanes lanes[roundedRows] = {};
+      const unsigned before = row < first ? first - row : 0;
+      for (unsigned i = 0; i < roundedRows; ++i)
+        largest[i] = -__builtin_inff();
+      for (unsigned i = before; i < end - row; ++i)
+        lanes[i] = scores(block, row + i, i);
+      for (unsigned i = 0; i < promptRowGroup; i += 4)
+        largestOfFour(lanes + i, largest + i);
+      unsigned taken[promptRowGroup], n = 0;
+      for (unsigned i = 0; i < promptRowGroup; ++i)
+        if (i >= before && i < end - row && largest[i] > -__builtin_inff() &&
+            !(some && largest[i] < p.limits[row + i]))
+          taken[n++] = i;
+        else
+          largest[i] = -__builtin_inff();
+      raise(row, largest);
+      softmax(block, row, taken, n);
       for (unsigned i = 0; i < n; ++i) {
-        steps[nWeighted] =
-            toLanes(taken[i].numbers, taken[i].largest, weights + nWeighted * blockLanes);
-        rowsOf[nWeighted] = taken[i].row;
-        nWeighted += steps[nWeighted] != 0.0f;
+        const unsigned at = taken[i];
+        toLanes(partial + at * blockSize, perUnit[at], weights + nWeighted * blockLanes);
+        weighted[nWeighted++] = {row + at, factors[at], steps[at]};
         if (nWeighted == promptRowGroup)
           addValues(values);
       }
@@ -345,8 +345,8 @@ private:
       addValues(values);
   }
 
-  // Scores of a row of the group; returns the largest.
-  float scores(std::size_t block, unsigned row, unsigned inGroup, Seen seen) {
+  // Scores of a row of the group; returns lanes with the largest one.
+  Lanes scores(std::size_t block, unsigned row, unsigned inGroup) {
     float *const numbers = partial + inGroup * blockSize;
     const Lane *const last = dots + inGroup * blockSize;
     const float *const keySteps = p.keySteps + block;
@@ -364,7 +364,8 @@ private:
       most = maximum(most, x);
       store(numbers + i, x);
     }
-    if (seen.end - seen.begin < blockSize) {
+    const Seen seen = seenBy(p.position + row, block, p.window);
+    if (seen.begin > 0 || seen.end < blockSize) {
       for (unsigned j = 0; j < blockSize; ++j)
         if (j < seen.begin || j >= seen.end)
           numbers[j] = -__builtin_inff();
@@ -372,28 +373,29 @@ private:
       for (unsigned i = width; i < blockSize; i += width)
         most = maximum(most, load(numbers + i));
     }
-    return largestOf(most);
+    return largestLanes(most);
   }
 
-  // A row's largest score so far is now this one.
-  void raise(unsigned row, float largest) {
-    const float factor = softmaxWeight(p.maxima[row] - largest);
-    p.maxima[row] = largest;
-    p.weightSums[row] = p.weightSums[row] * factor;
-    float *const sums = p.sums + row * d;
-    for (unsigned c = 0; c < d; c += width)
-      store(sums + c, load(sums + c) * broadcast(factor));
+  // The largest scores of a group's rows in a block: those above the maxima so far replace them.
+  void raise(unsigned row, const float *largest) {
+    for (unsigned i = 0; i < roundedRows; i += width) {
+      const Vec before = load(p.maxima + row + i), now = maximum(before, load(largest + i));
+      Vec factor[1] = {before - now};
+      weightsOf<1>(factor);
+      store(p.maxima + row + i, now);
+      store(p.weightSums + row + i, load(p.weightSums + row + i) * factor[0]);
+      store(factors + i, factor[0]);
+    }
   }
 
   // Scores of rows to weights, of integers times the steps of values. Each part is done for all
   // rows: it is a chain of dependent operations, and those of other rows fill the time.
-  void softmax(std::size_t block, Row *rows, unsigned n) {
-    Lanes lanes[roundedRows] = {};
-    Vec most[promptRowGroup];
-    const float *const valueSteps = p.valueSteps + block, *const maxima = p.maxima;
+  void softmax(std::size_t block, unsigned row, const unsigned *taken, unsigned n) {
+    Lanes lanes[roundedRows] = {}, most[roundedRows] = {};
+    const float *const valueSteps = p.valueSteps + block;
     for (unsigned i = 0; i < n; ++i) {
-      float *const numbers = rows[i].numbers;
-      const Vec largest = broadcast(maxima[rows[i].row]);
+      float *const numbers = partial + taken[i] * blockSize;
+      const Vec largest = broadcast(p.maxima[row + taken[i]]);
       Lanes ofRow{};
       Vec mostOfRow{};
 #pragma GCC unroll 8
@@ -414,19 +416,25 @@ private:
           store(numbers + (j + v) * width, x[v]);
         }
       }
-      lanes[i] = ofRow;
-      most[i] = mostOfRow;
+      lanes[taken[i]] = ofRow;
+      most[taken[i]] = largestLanes(mostOfRow);
     }
-    float sums[roundedRows];
-    for (unsigned i = 0; i < n; i += 4)
+    alignas(64) float sums[roundedRows], largest[roundedRows];
+    for (unsigned i = 0; i < roundedRows; i += 4) {
       treeSums(lanes + i, sums + i);
-    for (unsigned i = 0; i < n; ++i) {
-      const unsigned row = rows[i].row;
-      rows[i].largest = largestOf(most[i]);
-      p.weightSums[row] = p.weightSums[row] + sums[i];
+      largestOfFour(most + i, largest + i);
+    }
+    for (unsigned i = 0; i < roundedRows; i += width) {
+      float *const at = p.weightSums + row + i;
+      const Vec sum = load(at) + load(sums + i), of = load(largest + i);
+      store(at, sum);
+      const auto isMost = of < promptLeast;
+      store(perUnit + i, isMost ? Vec{} : promptQueryLimit / of);
+      store(steps + i, isMost ? Vec{} : of / promptQueryLimit);
       // Below the logarithm of the sum, rounded down to a power of two, by `below` (contract E16).
-      const int exponent = static_cast<int>(bitcast<unsigned>(p.weightSums[row]) >> 23) - 127;
-      p.limits[row] = p.maxima[row] + static_cast<float>(exponent) * ln2 - p.below;
+      const IntVec exponent = bitcast<IntVec>(bitcast<BitsVec>(sum) >> 23) - 127;
+      store(p.limits + row + i, load(p.maxima + row + i) +
+                                    __builtin_convertvector(exponent, Vec) * ln2 - p.below);
     }
   }
 
@@ -453,11 +461,15 @@ private:
           {weights + r * blockLanes, blockLanes, values, d, blockLanes, valueDots + r * d, d}, d);
     const unsigned n = d;
     for (unsigned r = 0; r < nWeighted; ++r) {
-      float *const sums = p.sums + rowsOf[r] * n;
+      float *const sums = p.sums + weighted[r].row * n;
       const Lane *const added = valueDots + r * n;
-      const Vec step = broadcast(steps[r]);
-      for (unsigned c = 0; c < n; c += width)
-        store(sums + c, load(sums + c) + Number::toFloat(Number::load(added + c)) * step);
+      const Vec factor = broadcast(weighted[r].factor), step = broadcast(weighted[r].step);
+      for (unsigned c = 0; c < n; c += width) {
+        Vec more = Number::toFloat(Number::load(added + c));
+        if (isInteger)
+          more = more * step;
+        store(sums + c, load(sums + c) * factor + more);
+      }
     }
     nWeighted = 0;
   }

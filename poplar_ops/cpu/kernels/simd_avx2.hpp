@@ -48,6 +48,7 @@ template <class Row> inline Lanes lanesOf(const Row &row, unsigned c) { return r
 // Numbers of a list that addToLanes takes at a time.
 constexpr unsigned lanesStep = 8;
 inline Lanes addToLanes(Lanes sum, const Vec *x) { return sum + x[0]; }
+inline Lanes largestLanes(Vec x) { return x; } // lanes with the same largest number
 
 #include "simd_x86.hpp"
 

@@ -68,6 +68,8 @@ constexpr unsigned lanesStep = 16;
 inline Lanes addToLanes(Lanes sum, const Vec *x) {
   return (sum + _mm512_castps512_ps256(x[0])) + _mm512_extractf32x8_ps(x[0], 1);
 }
+// Lanes with the same largest number.
+inline Lanes largestLanes(Vec x) { return maximum(firstLanes(x), secondLanes(x)); }
 
 // The same for two blocks, which have half a vector each.
 inline Vec addToTwoLanes(Vec sum, Vec x, Vec y) {

@@ -91,6 +91,12 @@ inline void treeSums(const Lanes lanes[4], float *to) {
   for (unsigned j = 0; j < 4; ++j)
     to[j] = treeSum(lanes[j]);
 }
+// Lanes with the same largest number.
+inline Lanes largestLanes(Vec x) { return {x, x}; }
+inline void largestOfFour(const Lanes lanes[4], float *to) {
+  for (unsigned j = 0; j < 4; ++j)
+    to[j] = largestOf(lanes[j].low);
+}
 
 // Bit j: x[j] >= threshold, of 16 numbers.
 inline unsigned atLeast(const std::int32_t *x, std::int32_t threshold) {
