@@ -16,6 +16,7 @@ namespace {
 // Rows that go over the blocks together: their sums and one block stay in the second cache.
 constexpr unsigned rowsTogether = 48;
 static_assert(rowsTogether % promptRowGroup == 0, "no group of rows is cut");
+constexpr unsigned vectorRows = rowsTogether + 16; // the vectors of the last group end behind it
 // Packed keys and values that threads share between two barriers, in bytes; or those of one head.
 constexpr std::size_t packedTogether = std::size_t(8) << 20;
 
@@ -88,8 +89,8 @@ struct Own {
   std::int32_t *valueDots;
   Own(Carver &carve, std::size_t width)
       : rows(carve.take<float>(2 * blockSize * width)),
-        sums(carve.take<float>(rowsTogether * width)), maxima(carve.take<float>(rowsTogether)),
-        weightSums(carve.take<float>(rowsTogether)), limits(carve.take<float>(rowsTogether)),
+        sums(carve.take<float>(rowsTogether * width)), maxima(carve.take<float>(vectorRows)),
+        weightSums(carve.take<float>(vectorRows)), limits(carve.take<float>(vectorRows)),
         steps(carve.take<float>(rowsTogether)),
         integers(carve.take<std::int16_t>(blockSize * width)),
         valueDots(carve.take<std::int32_t>(promptRowGroup * width)) {}

@@ -250,7 +250,7 @@ template <typename Number> class PromptRowsOf {
 
 public:
   explicit PromptRowsOf(const PromptAttention &of) : p(of), d(of.headDim) {
-    for (unsigned row = 0; row < (p.rows + width - 1) / width * width; ++row) {
+    for (unsigned row = 0; row < p.rows + width; ++row) {
       p.maxima[row] = -__FLT_MAX__; // finite: the difference of two is a number
       p.weightSums[row] = 0.0f;
     }
@@ -433,8 +433,8 @@ private:
       store(steps + i, isMost ? Vec{} : of / promptQueryLimit);
       // Below the logarithm of the sum, rounded down to a power of two, by `below` (contract E16).
       const IntVec exponent = bitcast<IntVec>(bitcast<BitsVec>(sum) >> 23) - 127;
-      store(p.limits + row + i, load(p.maxima + row + i) +
-                                    __builtin_convertvector(exponent, Vec) * ln2 - p.below);
+      store(p.limits + row + i,
+            load(p.maxima + row + i) + __builtin_convertvector(exponent, Vec) * ln2 - p.below);
     }
   }
 

@@ -194,10 +194,10 @@ struct PromptAttention {
   float below; // a block matters if a score is not this far below (contract E16); 0: all matter
   const void *keys, *values; // of each block, as PromptBlock writes them
   const float *keySteps, *valueSteps;
-  float *sums;                // (rows, headDim) out
-  float *maxima, *weightSums; // (rows,) working memory
-  float *limits;              // (rows,) working memory
-  void *valueDots;            // (promptRowGroup, headDim) of 32 bits, working memory
+  float *sums; // (rows, headDim) out
+  // (rows,) and up to 16 more, working memory
+  float *maxima, *weightSums, *limits;
+  void *valueDots; // (promptRowGroup, headDim) of 32 bits, working memory
 };
 
 struct Kernels {
