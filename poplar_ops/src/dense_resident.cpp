@@ -28,16 +28,24 @@ Waves oneWave(const Plan &plan, const Attention &, unsigned) {
   return w;
 }
 
+// Heads whose sums of blocks one part folds: as many as leave room for other things.
+unsigned headsToFold(unsigned groupSize, unsigned nBlocks) {
+  const auto most = static_cast<unsigned>(landingBudget / (nBlocks * sizeof(float)));
+  return std::min(groupSize, std::max(1u, most));
+}
+
 std::uint64_t need(const Plan &plan, const PlannedAttention &attention, unsigned) {
   const ResidentPieces pieces(plan);
   const std::uint64_t g = plan.shape.groupSize(), parts = plan.placement.parts,
                       nBlocks = plan.layout.capacity / block,
                       blocks = ceilDiv(pieces.units, pieces.perBlock) + 1,
                       toSum = ceilDiv(nBlocks * g, parts) * block, // weights from other parts
+                      each = headsToFold(static_cast<unsigned>(g), static_cast<unsigned>(nBlocks)),
+                      toFold = ceilDiv(ceilDiv(g, each), pieces.nValueParts) * each * nBlocks,
       toOutput = ceilDiv(pieces.perBlock * g, parts) * nBlocks * ofUnit;
   return scoreBytes(plan, attention.waves) +
          4 * (g * (2 * plan.shape.headDim + pieces.units * ofUnit) +
-              std::max({toSum, g * blocks * block, toOutput}));
+              std::max({toSum, g * blocks * block + toFold, toOutput}));
 }
 
 class Round {
@@ -89,15 +97,13 @@ private:
                      finish = context.execute("output");
     const unsigned nOutput = g * pieces.perBlock, perPart = ceilDiv(nOutput, context.parts()),
                    nBlocks = pieces.nUnits / pieces.perBlock, nSums = g * nBlocks,
-                   ownSums = ceilDiv(nSums, context.parts()),
-                   last = valuePart(pieces.nValueParts - 1); // has the fewest units
+                   ownSums = ceilDiv(nSums, context.parts()), each = headsToFold(g, nBlocks);
     for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
       const Tensor ofHeads = ascending(scores.weights[slot], waves, 1)
                                  .slice(0, context.layout().capacity, 1)
                                  .reshape({g, nBlocks, block}),
                    ofBlocks = ofHeads.dimShuffle({1, 0, 2}),
                    sums = context.perPart(FLOAT, {ownSums}, "sums_of_blocks")[slot].flatten(),
-                   total = context.perPart(FLOAT, {g}, "sums")[slot][last],
                    partials = ofValueParts("partials", {pieces.units, g, ofUnit}, slot);
       for (unsigned part = 0, first = 0; first < nSums; ++part, first += ownSums) {
         const unsigned end = std::min(first + ownSums, nSums);
@@ -105,9 +111,16 @@ private:
                           "weights"_f = ofHeads.flatten(0, 2).slice(first, end),
                           "blockSums"_f = sums.slice(first, end), "nBlocks"_f = end - first);
       }
-      context.addVertex(cs, "sparq::FoldSums", slot, last, cycles::foldSums(nBlocks, g),
-                        "blockSums"_f = sums.slice(0, nSums), "sums"_f = total,
-                        "nBlocks"_f = nBlocks, "groupSize"_f = g);
+      std::vector<Tensor> folded;
+      for (unsigned first = 0, i = pieces.nValueParts; first < g; first += each) {
+        i = (i != 0 ? i : pieces.nValueParts) - 1; // the last one has the fewest units
+        const unsigned part = valuePart(i), end = std::min(first + each, g), n = end - first;
+        folded.push_back(context.perPart(FLOAT, {g}, "sums")[slot][part].slice(first, end));
+        context.addVertex(cs, "sparq::FoldSums", slot, part, cycles::foldSums(nBlocks, n),
+                          "blockSums"_f = sums.slice(first * nBlocks, end * nBlocks),
+                          "sums"_f = folded.back(), "nBlocks"_f = nBlocks, "groupSize"_f = n);
+      }
+      const Tensor total = concat(folded);
       for (unsigned i = 0; i != pieces.nValueParts; ++i) {
         const unsigned part = valuePart(i), first = i * pieces.units,
                        end = std::min(first + pieces.units, pieces.nUnits),

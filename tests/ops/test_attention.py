@@ -82,6 +82,14 @@ def test_dense_over_many_tiles(place: int) -> None:
     np.testing.assert_array_equal(bits(sparq_ipu.dense_attention(a.query, cache)), bits(expected))
 
 
+def test_dense_with_more_sums_of_blocks_than_a_tile_may_hold() -> None:
+    """One KV head of 71: 256 sums of each, 64 heads to a tile."""
+    a = make_attention(np.random.default_rng(7), group_size=71, seq_len=16384, head_dim=8)
+    cache = filled_cache(a, n_tiles=61, memory="sram")
+    expected = exact.dense_attention(*a.qkv, lengths=a.lengths)
+    np.testing.assert_array_equal(bits(sparq_ipu.dense_attention(a.query, cache)), bits(expected))
+
+
 @pytest.mark.parametrize("device", ["cpu", "emulator", "reference"])
 def test_one_function_for_all_kernels(device: str) -> None:
     """`attention` takes the settings as one object; without them it is dense attention."""

@@ -162,6 +162,12 @@ def test_keys_and_values_in_sram_count_when_rounds_are_chosen():
         assert plan.mapping["rounds"] == rounds, seq_len
 
 
+def test_sums_of_blocks_are_folded_on_several_tiles():
+    """Those of 200 heads and 32,768 positions take 400 KiB, which one tile had to hold beside its weights."""
+    plan = published_plans.plan(1, 200, 1, 8, 32768, kernel="dense-sram", baseline=False, n_tiles=368)
+    assert plan.max_tile_bytes < 400_000
+
+
 def streamed_bytes(counted):
     return sum(s["bytes"] * s["executions"] for s in counted["steps"] if s["kind"].startswith("remote"))
 
