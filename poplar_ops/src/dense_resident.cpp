@@ -40,9 +40,9 @@ std::uint64_t need(const Plan &plan, const PlannedAttention &attention, unsigned
                       nBlocks = plan.layout.capacity / block,
                       blocks = ceilDiv(pieces.units, pieces.perBlock) + 1,
                       toSum = ceilDiv(nBlocks * g, parts) * block, // weights from other parts
-                      each = headsToFold(static_cast<unsigned>(g), static_cast<unsigned>(nBlocks)),
+      each = headsToFold(static_cast<unsigned>(g), static_cast<unsigned>(nBlocks)),
                       toFold = ceilDiv(ceilDiv(g, each), pieces.nValueParts) * each * nBlocks,
-      toOutput = ceilDiv(pieces.perBlock * g, parts) * nBlocks * ofUnit;
+                      toOutput = ceilDiv(pieces.perBlock * g, parts) * nBlocks * ofUnit;
   return scoreBytes(plan, attention.waves) +
          4 * (g * (2 * plan.shape.headDim + pieces.units * ofUnit) +
               std::max({toSum, g * blocks * block + toFold, toOutput}));
