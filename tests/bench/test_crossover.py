@@ -18,6 +18,7 @@ from lib.plans import crossover
 from sparq_ipu.commands import pictures
 from sparq_ipu.planning import plan_model, plan_pod
 from sparq_ipu.planning.model_shape import MODELS
+from sparq_reference import DoesNotFit
 
 ROWS: list[dict[str, Any]] = json.loads(crossover.RESULTS.read_text())
 
@@ -107,8 +108,11 @@ def test_why_heads_split_saves_no_more() -> None:
     """The bounds of the page, in ms of 32 layers."""
     settings = dict(kernel="sparq-tiered", hit_rate=0.9, rank=32, top_k=128, n_local=0, index_bits=2)
 
-    def planned(seq_len: int, n_ipus: int, split: str) -> dict[str, float]:
-        plan = plan_pod(1, 32, 8, 128, seq_len, n_ipus=n_ipus, split=split, append=True, **settings)  # type: ignore[arg-type]
+    def planned(seq_len: int, n_ipus: int, split: str, **how: Any) -> dict[str, float]:
+        of: Any = dict(
+            n_ipus=n_ipus, split=split, append=True, **(how if "kernel" in how else {**settings, **how})
+        )
+        plan = plan_pod(1, 32, 8, 128, seq_len, **of)
         return {name: 1e3 * seconds for name, seconds in plan.seconds_by_category.items()}
 
     text = " ".join(crossover.DOCUMENT.read_text().partition("## Why more IPUs")[2].split())
@@ -139,3 +143,46 @@ def test_why_heads_split_saves_no_more() -> None:
         assert 0.6 * layers[65536] < rest + exchange
         for ms in (rest, exchange, rest + exchange):
             assert f"{ms:.2f}" in text
+        for n in layers:
+            at_once, of = 4 if ipus == 4 else 16, heads[n, ipus]
+            cold = planned(n, ipus, "heads", hit_rate=0.0)["total"]
+            bound = rest + exchange if n == 65536 else of["compute"] + of["sync"]
+            dense = "does not fit"
+            if (n, ipus) != (65536, 4):
+                n_layers = 32 if n == 16384 else 16  # those of a group
+                alone = planned(n, ipus, "heads", kernel="dense-sram", n_layers=n_layers)["total"]
+                dense = f"{alone * 32 / n_layers:.2f}"
+                assert float(dense) < 0.6 * layers[n] < bound
+            numbers = (f"{ms:.2f}" for ms in (0.6 * layers[n], of["total"], cold, bound))
+            assert f"| {n:,} | {at_once} | {' | '.join(numbers)} | {dense} |" in text
+    with pytest.raises(DoesNotFit):
+        planned(65536, 4, "heads", kernel="dense-sram")
+
+
+@pytest.mark.slow
+def test_a_model_plan_adds_hidden_states_to_the_attention_of_a_pod_plan() -> None:
+    """And the page says how much."""
+    text = " ".join(crossover.DOCUMENT.read_text().split())
+    for n_ipus in (4, 8):
+        shape = dict(n_ipus=n_ipus, split="heads")
+        of: Any = dict(shape, seq_len=16384, weights="none", attention="dense")
+        ms = plan_model("Llama-3-8B", **of).milliseconds
+        pod: Any = dict(shape, kernel="dense-sram", append=True)
+        assert ms["attention"] == pytest.approx(1e3 * plan_pod(1, 32, 8, 128, 16384, **pod).seconds_per_token)
+        assert f"{ms['links']:.2f} ms on {n_ipus}" in text
+
+
+@pytest.mark.slow
+def test_tokens_with_weights_that_stream() -> None:
+    """In the README and on the page: weights, attention and the layers on chip."""
+    readme, page = (" ".join(p.read_text().split()) for p in (crossover.README, crossover.DOCUMENT))
+    shape: Any = dict(seq_len=65536, n_ipus=4)
+    dense = plan_model("Llama-3-8B", **shape, attention="dense")
+    sparq = plan_model("Llama-3-8B", **shape, attention="best", hit_rate=0.9)
+    a, b = (round(1e3 * plan.seconds_per_step) for plan in (dense, sparq))
+    assert f"takes {a} ms with the best dense plan and {b} ms with SparQ: {a / b:.1f} times as fast" in readme
+    assert f"takes {a} ms with dense attention and {b} ms with SparQ" in page
+    weights = round(dense.milliseconds["weights from streaming memory"])
+    assert f"stream in {weights} ms" in readme and f"Weights take {weights} ms of both" in page
+    assert (dense.layers_on_chip, sparq.layers_on_chip) == ((4, 32), (0, 32))
+    assert "room for 4 of 32 dense layers, and for no layer in three tiers" in page

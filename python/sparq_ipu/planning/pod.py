@@ -5,7 +5,8 @@
 
 What one IPU does is counted in a dry run, as by `plan`; what passes between IPUs is added, with heads split
 by another dry run, else by the model of links that the emulator has. Tests compare the sum with emulated
-runs over several IPUs. Every time is modelled (docs/ipu_plans.md).
+runs over several IPUs. `plan_model` adds what is no attention: weights, and the hidden states that pass
+between IPUs. Every time is modelled (docs/ipu_plans.md).
 """
 
 from __future__ import annotations
