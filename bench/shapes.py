@@ -99,7 +99,6 @@ def bytes_of(cache: Any) -> tuple[int, int]:
 def run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     import torch
 
-    from sparq_ipu.transformers.cache_name import with_cache
     from sparq_ipu.transformers.integration import steps_of
 
     torch.set_num_threads(arguments.threads)
@@ -118,7 +117,7 @@ def run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
             for name, (model, cache) in made.items():
                 start = time.perf_counter()
                 for _ in range(STEPS):
-                    model(token, **with_cache(cache), use_cache=True)
+                    model(token, cache=cache, use_cache=True)
                 rates[name].append(STEPS / (time.perf_counter() - start))
     rows = []
     for name, (model, cache) in made.items():

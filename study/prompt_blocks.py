@@ -42,8 +42,6 @@ def answers(model: Any, item: Any) -> list[Any]:
     import torch
     import transformers
 
-    from sparq_ipu.transformers.cache_name import with_cache
-
     tokens, kept = list(item.context), []
     for probe in item.probes:
         tokens += probe.prompt
@@ -51,9 +49,7 @@ def answers(model: Any, item: Any) -> list[Any]:
         tokens += probe.target
     cache = transformers.DynamicCache(config=model.config)
     with torch.no_grad():
-        output = model(
-            torch.tensor([tokens]), **with_cache(cache), use_cache=True, logits_to_keep=torch.tensor(kept)
-        )
+        output = model(torch.tensor([tokens]), cache=cache, use_cache=True, logits_to_keep=torch.tensor(kept))
     log_p = output.logits[0].float().log_softmax(-1)
     return list(torch.split(log_p, [len(probe.target) for probe in item.probes]))
 
@@ -65,7 +61,6 @@ def seconds(a: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
     from sparq_ipu.models import load_model, smollm2_path
     from sparq_ipu.transformers import enable
-    from sparq_ipu.transformers.cache_name import with_cache
     from sparq_study.accuracy.tasks import Words
 
     torch.set_num_threads(a.threads)
@@ -79,7 +74,7 @@ def seconds(a: argparse.Namespace) -> Iterator[dict[str, Any]]:
         cache = transformers.DynamicCache(config=model.config)
         with torch.no_grad():
             start = time.perf_counter(), time.process_time()
-            model(tokens, **with_cache(cache), use_cache=True, logits_to_keep=1)
+            model(tokens, cache=cache, use_cache=True, logits_to_keep=1)
             spent = time.perf_counter() - start[0], time.process_time() - start[1]
         fields = dict(round=number, positions=length, share=share, seconds=spent[0], cpu_seconds=spent[1])
         processor, threads = of_machine(), a.threads

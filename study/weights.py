@@ -37,14 +37,13 @@ def log_p(model: Any, attention: str, prompt: Any, following: Any) -> Any:
 
     from sparq_ipu.tokens import MAX_TOKENS
     from sparq_ipu.transformers import enable, enable_dense
-    from sparq_ipu.transformers.cache_name import with_cache
 
     {"dense": enable_dense, "sparq": enable}[attention](model, tokens_per_step=MAX_TOKENS)
     cache = transformers.DynamicCache(config=model.config)
     with torch.no_grad():
-        model(prompt, **with_cache(cache), use_cache=True, logits_to_keep=1)
+        model(prompt, cache=cache, use_cache=True, logits_to_keep=1)
         parts = [
-            model(part, **with_cache(cache), use_cache=True).logits[0].float().log_softmax(-1)
+            model(part, cache=cache, use_cache=True).logits[0].float().log_softmax(-1)
             for part in torch.split(following, MAX_TOKENS, dim=1)
         ]
     return torch.cat(parts)

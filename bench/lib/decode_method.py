@@ -131,7 +131,6 @@ class Method:
         import transformers
 
         from sparq_ipu.transformers import SparqCache
-        from sparq_ipu.transformers.cache_name import with_cache
 
         self.turn_on()
         start = 0.0
@@ -141,7 +140,7 @@ class Method:
                 config = self.model.config
                 is_ours = self.name in OURS
                 cache: Any = SparqCache(config) if is_ours else transformers.DynamicCache(config=config)
-                given = dict(with_cache(cache), use_cache=True, logits_to_keep=1)
+                given = dict(cache=cache, use_cache=True, logits_to_keep=1)
                 self.model(torch.tensor([tokens]), **given).logits.argmax()
         return self._now() - start
 
@@ -149,15 +148,13 @@ class Method:
         """Tokens (n, batch, 1), one step each; the logits of the first."""
         import torch
 
-        from sparq_ipu.transformers.cache_name import with_cache
-
         if not is_on:
             self.turn_on()
         first = None
         with torch.no_grad():
             for token in tokens:
                 start = self._now()
-                logits = self.model(token, **with_cache(self.cache), use_cache=True).logits
+                logits = self.model(token, cache=self.cache, use_cache=True).logits
                 seconds = self._now() - start
                 if is_counted:
                     self.seconds.append(seconds)

@@ -28,7 +28,6 @@ from tqdm import tqdm
 
 from sparq_ipu.models import load_model
 from sparq_ipu.transformers import LayerSettings, enable, enable_dense, quantise_weights
-from sparq_ipu.transformers.cache_name import cache_of, with_cache
 from sparq_ipu.transformers.decoder.weights import check_weights
 from sparq_reference import checks
 
@@ -151,8 +150,8 @@ class SparqLM(HFLM):  # type: ignore[misc]
     def _forward(self, tokens: list[int], cache: Any) -> tuple[torch.Tensor, Any]:
         """Logits (n, vocabulary) in float32 of n tokens, and the cache that has them too."""
         with torch.no_grad():
-            out = self.model(torch.tensor([tokens]), **with_cache(cache), use_cache=True)
-        return out.logits[0].float(), cache_of(out)
+            out = self.model(torch.tensor([tokens]), cache=cache, use_cache=True)
+        return out.logits[0].float(), out.cache
 
     @staticmethod
     def _score(logits: torch.Tensor, tokens: list[int]) -> tuple[float, bool]:

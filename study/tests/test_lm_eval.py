@@ -19,7 +19,6 @@ from lm_eval.tasks import TaskManager  # noqa: E402
 from tiny_models import enable, save_checkpoint  # noqa: E402
 
 from sparq_ipu.transformers import RECOMMENDED, disable, is_enabled  # noqa: E402
-from sparq_ipu.transformers.cache_name import cache_of, with_cache  # noqa: E402
 from sparq_ipu.transformers.decoder.weights import weights_of  # noqa: E402
 from sparq_ipu.transformers.integration import decoding  # noqa: E402
 from sparq_study.lm_eval import SparqLM  # noqa: E402
@@ -107,7 +106,7 @@ def by_hand(model: Any, tokenizer: Any, n_more: int) -> list[float]:
         out = model(torch.tensor([tokens[:first]]), use_cache=True)
         logits = [out.logits[0, -1]]
         for token in tokens[first:-1]:
-            out = model(torch.tensor([[token]]), **with_cache(cache_of(out)), use_cache=True)
+            out = model(torch.tensor([[token]]), cache=out.cache, use_cache=True)
             logits.append(out.logits[0, -1])
         chances = torch.log_softmax(torch.stack(logits[-len(wanted) :]), -1)
         found.append(float(chances[range(len(wanted)), wanted].sum()))

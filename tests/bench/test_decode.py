@@ -206,7 +206,6 @@ def test_products_of_few_bits_are_one_call(weights: str | None) -> None:
     from lean_steps import SETTINGS, a_model, a_wide_model
 
     from sparq_ipu.transformers import SparqCache, enable
-    from sparq_ipu.transformers.cache_name import with_cache
 
     model = a_model(dtype=torch.bfloat16) if weights is None else a_wide_model(weights)
     enable(model, **SETTINGS)
@@ -214,7 +213,7 @@ def test_products_of_few_bits_are_one_call(weights: str | None) -> None:
 
     def step() -> None:
         with torch.no_grad():
-            model(torch.tensor([[1]]), **with_cache(cache))
+            model(torch.tensor([[1]]), cache=cache)
 
     few_bits = model.model.forward.find_few_bits()
     assert (few_bits is None) == (weights is None)

@@ -47,8 +47,8 @@ def a_gguf(
     writer.add_tokenizer_model("gpt2")
     writer.add_token_list(["w", "0", *(f"w{i}" for i in range(config.vocab_size - 2))])
     writer.add_token_types([1] * config.vocab_size)
-    writer.add_token_merges(["w 0", "w1 0"])  # two: transformers 4.56 reads one as its characters
-    writer.add_bos_token_id(2)  # which transformers 4.56 wants of a Llama
+    writer.add_token_merges(["w 0", "w1 0"])
+    writer.add_bos_token_id(2)
     writer.add_eos_token_id(3)
     more(writer)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[architecture.upper()], config.num_hidden_layers)

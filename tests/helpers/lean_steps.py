@@ -6,15 +6,12 @@ from __future__ import annotations
 import contextlib
 from typing import Any, Iterator
 
-import pytest
 import torch
-import transformers
 from families import FAMILIES
 from tiny_models import tiny_model, tokens_of
 
 import sparq_ipu.transformers
 from sparq_ipu.transformers import SparqCache, integration
-from sparq_ipu.transformers.cache_name import with_cache
 from sparq_ipu.transformers.decoder.families import family_of
 from sparq_ipu.transformers.decoder.lean_step import LeanStep
 
@@ -47,8 +44,6 @@ def a_wide_model(weights: str, kind: str = "Qwen2", **changes: Any) -> Any:
 
 def of_family(name: str, weights: str) -> Any:
     """A fast one with bfloat16 weights, or a shape that is one call with these weights."""
-    if name.startswith("Gemma") and transformers.__version__ < "5":
-        pytest.skip("transformers 4 scales Gemma's embeddings otherwise; the model keeps its own pass")
     if weights == "bfloat16":
         return a_model(name, torch.bfloat16)
     changes = dict(FAMILIES[name].changes)
@@ -86,13 +81,13 @@ def logits(model: Any, n_steps: int = 6, mask: Any = None, **given: Any) -> Any:
     batch = 1 if mask is None else len(mask)
     tokens, cache, said = tokens_of(40, batch=batch), SparqCache(model), []
     with torch.no_grad():
-        model(tokens[:, :-n_steps], **with_cache(cache), attention_mask=mask)
+        model(tokens[:, :-n_steps], cache=cache, attention_mask=mask)
         for at in range(40 - n_steps, 40):
             if mask is not None:
                 mask = torch.cat((mask, torch.ones(batch, 1, dtype=mask.dtype)), 1)
                 given = dict(given, position_ids=mask.sum(1, keepdim=True) - 1)
             token = tokens[:, at : at + 1]
-            said.append(model(token, **with_cache(cache), attention_mask=mask, **given).logits)
+            said.append(model(token, cache=cache, attention_mask=mask, **given).logits)
     return torch.cat(said, 1)
 
 

@@ -17,8 +17,6 @@ pytest.importorskip("transformers")
 
 import transformers  # noqa: E402
 
-from sparq_ipu.transformers.cache_name import cache_of, with_cache  # noqa: E402
-
 torch.set_num_threads(1)
 
 
@@ -87,16 +85,14 @@ def step_logits(model: Any, tokens: Any, n: int, mask: Any = None, cache: Any = 
     logits = []
     with torch.no_grad():
         positions = (mask.cumsum(-1) - 1).clamp(min=0)
-        cache = cache_of(
-            model(tokens, attention_mask=mask, position_ids=positions, **with_cache(cache), use_cache=True)
-        )
+        cache = model(tokens, attention_mask=mask, position_ids=positions, cache=cache, use_cache=True).cache
         for index in range(n):
             mask = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=1)
             output = model(
                 following[:, index : index + 1],
                 attention_mask=mask,
                 position_ids=mask.sum(-1, keepdim=True) - 1,
-                **with_cache(cache),
+                cache=cache,
                 use_cache=True,
             )
             logits.append(output.logits[:, -1])

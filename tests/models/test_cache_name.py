@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The name of the cache among arguments and outputs, which transformers changed: no call of ours has the
-older one. transformers says so once in a process, which is looked for here. (Where it is a warning,
+"""The name of the cache among arguments and outputs, which transformers changed in 5.24: no call of ours has
+the older one. transformers says so once in a process, which is looked for here. (Where it is a warning,
 pyproject.toml makes it an error in all tests.)"""
 
 from __future__ import annotations
 
 import contextlib
-import inspect
 import logging
 import warnings
 from typing import Any, Iterator
@@ -20,44 +19,10 @@ from tiny_models import enable, tiny_model, tiny_tokenizer, tokens_of  # noqa: E
 
 from sparq_ipu.serve.places import Places  # noqa: E402
 from sparq_ipu.transformers import SparqCache, enable_dense  # noqa: E402
-from sparq_ipu.transformers.cache_name import (  # noqa: E402
-    CACHE,
-    NAMES,
-    cache_in,
-    cache_name,
-    cache_of,
-    with_cache,
-)
 from sparq_ipu.transformers.generation.runs import forced_predictions, generate  # noqa: E402
 
-NEWER, OLDER = NAMES
-is_renamed = pytest.mark.skipif(CACHE == OLDER, reason="transformers before 5.24 has one name")
+OLDER = "past_key_values"
 SETTINGS = dict(rank=4, top_k=12)
-
-
-def test_the_name_of_a_call() -> None:
-    """That which is given, else that of the parameter: a model of somebody's own may have the older one."""
-
-    def older(input_ids: Any, past_key_values: Any = None) -> None: ...
-
-    def newer(input_ids: Any, cache: Any = None) -> None: ...
-
-    def neither(input_ids: Any, **others: Any) -> None: ...
-
-    assert [cache_name(forward, {}) for forward in (older, newer, neither)] == [OLDER, NEWER, CACHE]
-    for name in NAMES:
-        assert [cache_name(forward, {name: None}) for forward in (older, newer, neither)] == [name] * 3
-        assert cache_in({"input_ids": 1, name: "c"}) == "c"
-    assert cache_in({"input_ids": 1}) is None
-    assert cache_in({NEWER: "c", OLDER: "d"}) == "c"  # as transformers does
-
-
-def test_the_name_is_that_of_models() -> None:
-    forward = transformers.LlamaForCausalLM.forward
-    assert CACHE in inspect.signature(forward).parameters
-    assert cache_name(forward, {}) == CACHE
-    assert with_cache("c") == {CACHE: "c"}
-    assert cache_of(transformers.modeling_outputs.BaseModelOutputWithPast(**with_cache("c"))) == "c"
 
 
 @contextlib.contextmanager
@@ -94,15 +59,15 @@ def steps(model: Any) -> None:
 
 def a_cache_that_the_model_makes(model: Any) -> None:
     with torch.no_grad():
-        made = cache_of(model(tokens_of(20)))
-        assert cache_of(model(tokens_of(1), **with_cache(made))) is made
+        made = model(tokens_of(20)).cache
+        assert model(tokens_of(1), cache=made).cache is made
 
 
 def places(model: Any) -> None:
     enable_dense(model)
     piece = Places([None] * 3, 2, 64, dict(device="cpu", n_threads=1)).tokens([1], [(0, 20)])
     with torch.no_grad():
-        model(tokens_of(20), **with_cache(piece), position_ids=torch.arange(20)[None])
+        model(tokens_of(20), cache=piece, position_ids=torch.arange(20)[None])
 
 
 CALLS = [generate_with_ours, generate_with_theirs, steps, a_cache_that_the_model_makes, places]
@@ -116,7 +81,6 @@ def test_calls_have_the_name_of_this_release(call: Any, model: Any) -> None:
     assert said == []
 
 
-@is_renamed
 def test_the_older_name_is_seen() -> None:
     """As an argument, of outputs, and where an output is made: what the tests above look for."""
     model = tiny_model()
@@ -130,21 +94,20 @@ def test_the_older_name_is_seen() -> None:
         assert len(said) >= 1
 
 
-@is_renamed
 def test_a_warning_of_it_is_an_error_in_tests(model: Any) -> None:
     with pytest.raises(FutureWarning, match=f"`{OLDER}` is deprecated"):
         model(tokens_of(3), **{OLDER: SparqCache(model)})
 
 
 @pytest.mark.parametrize("lean", [True, False])
-@pytest.mark.parametrize("name", NAMES[NAMES.index(CACHE) :])
+@pytest.mark.parametrize("name", ["cache", OLDER])
 def test_a_caller_may_use_either(name: str, lean: bool, model: Any) -> None:
     """Of a model and of its decoder; what is given is what is filled, by the same bits."""
     enable(model, **SETTINGS, lean=lean)
     of_model, of_decoder, expected = SparqCache(model), SparqCache(model), SparqCache(model)
     with torch.no_grad(), warnings.catch_warnings():
-        model(tokens_of(20), **with_cache(expected))
-        logits = model(tokens_of(1), **with_cache(expected)).logits
+        model(tokens_of(20), cache=expected)
+        logits = model(tokens_of(1), cache=expected).logits
         warnings.simplefilter("ignore", FutureWarning)
         for n in (20, 1):
             said = model(tokens_of(n), **{name: of_model}).logits

@@ -109,10 +109,6 @@ def make(request: Any, monkeypatch: Any) -> Any:
 )
 def test_generate_draws_the_same_tokens(make: Any, sampling: dict[str, Any], window: int | None) -> None:
     import torch
-    import transformers
-
-    if transformers.__version__ < "5":
-        pytest.skip("transformers 4 takes no decoding loop of ours")
     from lean_steps import SETTINGS
     from tiny_models import tiny_tokenizer, tokens_of
 
@@ -169,10 +165,6 @@ def test_the_server_draws_the_same_tokens(make: Any, weights: str | None) -> Non
 def test_the_switch_of_both_commands(tmp_path: Any, monkeypatch: Any, capsys: Any) -> None:
     for name in ("torch", "transformers", "sparq_ipu._cpu", "fastapi"):
         pytest.importorskip(name)
-    import transformers
-
-    if transformers.__version__ < "5":
-        pytest.skip("transformers 4 takes no decoding loop of ours")
     from tiny_models import save_checkpoint, tiny_model
 
     from sparq_ipu import generate

@@ -19,7 +19,6 @@ from families import FAMILIES, WINDOW  # noqa: E402
 from tiny_models import enable, greedy, left_padded, step_logits, tiny_model, tokens_of  # noqa: E402
 
 from sparq_ipu.transformers import cache_traffic, disable, enable_dense  # noqa: E402
-from sparq_ipu.transformers.cache_name import cache_of  # noqa: E402
 
 DOCS = Path(__file__).parents[2] / "docs" / "models.md"
 #: relative to the largest logit. Measured: at most 0.0051, and 0.08 or more with two positions of all.
@@ -89,7 +88,7 @@ def test_generate_and_beams(name):
     output = model.generate(
         tokens, attention_mask=mask, max_new_tokens=4, do_sample=False, return_dict_in_generate=True
     )
-    assert cache_traffic(cache_of(output))["n_steps"] == 3
+    assert cache_traffic(output.cache)["n_steps"] == 3
 
 
 @pytest.mark.parametrize("name", ["Gemma 3", "Qwen 2 with sliding windows", "Mistral with a sliding window"])

@@ -18,7 +18,6 @@ from tiny_models import tokens_of  # noqa: E402
 
 import sparq_ipu.transformers  # noqa: E402
 from sparq_ipu.transformers import SparqCache  # noqa: E402
-from sparq_ipu.transformers.cache_name import with_cache  # noqa: E402
 from sparq_ipu.transformers.decoder.few_bits_step import FewBitsStep  # noqa: E402
 
 #: more than go through a layer together
@@ -48,7 +47,7 @@ def read(model: Any, cuts: Any = (), lean: bool = True, batch: int = 1, mask: An
     with torch.no_grad():
         for begin, end in zip((0, *cuts), (*cuts, N)):
             masked = {} if mask is None else dict(attention_mask=mask[:, :end])
-            said.append(model(tokens[:, begin:end], **with_cache(cache), **masked).logits)
+            said.append(model(tokens[:, begin:end], cache=cache, **masked).logits)
     return torch.cat(said, 1)
 
 

@@ -32,7 +32,6 @@ from tiny_models import greedy, tiny_model, tokens_of  # noqa: E402
 import sparq_ipu.transformers  # noqa: E402
 from sparq_ipu.models import load_model  # noqa: E402
 from sparq_ipu.serve.places import Places  # noqa: E402
-from sparq_ipu.transformers.cache_name import with_cache  # noqa: E402
 from sparq_ipu.transformers.decoder import families  # noqa: E402
 from sparq_ipu.transformers.integration import steps_of  # noqa: E402
 from sparq_ipu.transformers.supported import LayerKinds  # noqa: E402
@@ -156,9 +155,9 @@ def test_steps_of_some_places(name: str, weights: str) -> None:
         with torch.no_grad():
             for place, n in ((0, 40), (2, 11), (1, 2)):
                 piece = places.tokens([place], [(0, n)])
-                model(tokens_of(n, seed=place), **with_cache(piece), position_ids=torch.arange(n)[None])
+                model(tokens_of(n, seed=place), cache=piece, position_ids=torch.arange(n)[None])
             positions = torch.tensor([[11], [40]])
-            passed = with_cache(places.tokens([2, 0]))
+            passed = dict(cache=places.tokens([2, 0]))
             said.append(model(tokens_of(1, batch=2), **passed, position_ids=positions).logits)
             if weights == "bfloat16":  # whose products round differently for other numbers of rows
                 continue
@@ -166,11 +165,11 @@ def test_steps_of_some_places(name: str, weights: str) -> None:
             of, ahead = [0, 2, 0, 0], torch.tensor([[41], [12], [42], [43]])
             steps = list(zip(of, tokens_of(1, batch=4, seed=7), ahead))
             if lean:
-                passed = with_cache(places.tokens(of))
+                passed = dict(cache=places.tokens(of))
                 said.append(model(tokens_of(1, batch=4, seed=7), **passed, position_ids=ahead).logits)
             else:
                 alone = [
-                    model(token[None], **with_cache(places.tokens([place])), position_ids=at[None]).logits
+                    model(token[None], cache=places.tokens([place]), position_ids=at[None]).logits
                     for place, token, at in steps
                 ]
                 said.append(torch.cat(alone))
@@ -183,8 +182,6 @@ def test_steps_of_some_places(name: str, weights: str) -> None:
 def test_several_tokens_of_a_text(name: str, settings: Any, monkeypatch: Any) -> None:
     """In one pass of the kernels they have the bits that they have one by one."""
     model, said = of_family(name, "int4"), []
-    if name.startswith("Gemma") and transformers.__version__ < "5":
-        pytest.skip("transformers 4 scales Gemma's embeddings otherwise; the model keeps its own pass")
     tokens = tokens_of(50)
     for at_once in (1, 5):
         if settings is None:
@@ -193,12 +190,12 @@ def test_several_tokens_of_a_text(name: str, settings: Any, monkeypatch: Any) ->
             sparq_ipu.transformers.enable(model, tokens_per_step=8, **settings)
         cache = sparq_ipu.transformers.SparqCache(model)
         with torch.no_grad(), counted(monkeypatch) as steps:
-            model(tokens[:, :40], **with_cache(cache))
+            model(tokens[:, :40], cache=cache)
             steps.clear()
             parts = tokens[:, 40:].split(at_once, 1)
-            said.append(torch.cat([model(part, **with_cache(cache)).logits for part in parts], 1))
+            said.append(torch.cat([model(part, cache=cache).logits for part in parts], 1))
             cache.crop(-3)
-            said.append(model(tokens[:, :at_once], **with_cache(cache)).logits[:, :1])
+            said.append(model(tokens[:, :at_once], cache=cache).logits[:, :1])
         assert len(steps) == len(parts) + 1
     assert torch.equal(said[0], said[2])
     assert torch.equal(said[1], said[3])
@@ -222,8 +219,6 @@ def test_a_gguf_file_of_it(name: str, tmp_path: Path) -> None:
     family = FAMILIES[name]
     # scalings have tests of their own, and a part of a head is refused: transformers does not read it
     changes = {name: value for name, value in family.changes.items() if not name.startswith(("rope", "part"))}
-    if family.gguf == "gemma3" and transformers.__version__ < "5":
-        pytest.skip("transformers 4 wants scores of Gemma's tokens, which this file has not")
     if family.gguf == "gemma3":  # files do not say which layers have windows, nor the scale of the scores
         changes = dict(num_hidden_layers=7, sliding_window=WINDOW, query_pre_attn_scalar=16)
     model = uneven(tiny_model(family.kind, vocab_size=112, **changes))
@@ -247,8 +242,6 @@ def test_long_rope(monkeypatch: Any) -> None:
     """Phi-4-mini: the factors of the rotary embedding are those of the longest text in the pass."""
     from sparq_ipu.serve.contexts import Contexts
 
-    if transformers.__version__ < "5":
-        pytest.skip("transformers 4 writes this config otherwise")
     rope = dict(rope_type="longrope", short_factor=[1.0, 1.5, 2.0, 3.0], long_factor=[4.0, 5.0, 6.0, 7.0])
     rope.update(original_max_position_embeddings=37, partial_rotary_factor=0.5)
     changes = dict(sliding_window=None, original_max_position_embeddings=37, max_position_embeddings=128)

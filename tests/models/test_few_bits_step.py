@@ -22,7 +22,6 @@ import sparq_ipu.transformers  # noqa: E402
 from sparq_ipu import _cpu  # noqa: E402
 from sparq_ipu.transformers import SparqCache  # noqa: E402
 from sparq_ipu.transformers.cache.layer import SparqLayer  # noqa: E402
-from sparq_ipu.transformers.cache_name import with_cache  # noqa: E402
 from sparq_ipu.transformers.decoder import few_bits_step  # noqa: E402
 from sparq_ipu.transformers.decoder.few_bits_step import FewBitsStep  # noqa: E402
 from sparq_reference import CacheSpec  # noqa: E402
@@ -172,7 +171,7 @@ def test_a_number_that_float16_does_not_have(spy: list[Spy]) -> None:
             layer.arm(None, None)
             cache.update(*torch.ones(2, 1, 4, 20, 16), index)
         with pytest.raises(ValueError, match="layer 1; the cache is float16") as caught:
-            model(tokens_of(1), **with_cache(cache))
+            model(tokens_of(1), cache=cache)
         said.append((str(caught.value), [layer.cache.lengths.tolist() for layer in cache.layers]))
         said[-1][1].append([layer.get_seq_length() for layer in cache.layers])
     assert said[0] == said[1]
@@ -186,12 +185,12 @@ def test_no_room_in_a_layer() -> None:
     model = a_wide_model("int4")
     sparq_ipu.transformers.enable(model, **SETTINGS)
     cache = SparqCache(model, capacity=20)
-    model(tokens_of(20), **with_cache(cache))
+    model(tokens_of(20), cache=cache)
     other = SparqCache(model, capacity=21)
-    model(tokens_of(20), **with_cache(other))
+    model(tokens_of(20), cache=other)
     other.layers[1] = cache.layers[1]
     with pytest.raises(ValueError, match="capacity=20"):
-        model(tokens_of(1), **with_cache(other))
+        model(tokens_of(1), cache=other)
     assert [layer.get_seq_length() for layer in other.layers] == [21, 20, 20]
     assert [layer.cache.lengths.tolist() for layer in other.layers] == [[21], [20], [20]]
 

@@ -26,7 +26,6 @@ from sparq_ipu import generate  # noqa: E402
 from sparq_ipu.serve import command as serve_command  # noqa: E402
 from sparq_ipu.torch import prompt  # noqa: E402
 from sparq_ipu.transformers import SparqCache, disable, enable_dense  # noqa: E402
-from sparq_ipu.transformers.cache_name import with_cache  # noqa: E402
 from sparq_ipu.transformers.generation import runs  # noqa: E402
 from sparq_ipu.transformers.loading import checkpoints  # noqa: E402
 
@@ -393,10 +392,10 @@ def test_a_cache_that_was_not_told_has_the_rows_that_enable_asks_for():
         turn_on(model, row_bits=8)
         caches = [SparqCache(model, **told) for told in ({}, {"row_bits": 16})]
         with torch.no_grad():
-            model(tokens, **with_cache(caches[0]), use_cache=True)
+            model(tokens, cache=caches[0], use_cache=True)
             assert {layer.cache.row_bits for layer in caches[0].layers} == {8}
             with pytest.raises(ValueError, match=r"row_bits must be that of the cache, 16 in layer 0, got"):
-                model(tokens, **with_cache(caches[1]), use_cache=True)
+                model(tokens, cache=caches[1], use_cache=True)
         disable(model)
 
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import struct
 from pathlib import Path
@@ -309,15 +308,14 @@ def test_most_weights_decide(tmp_path: Path, model: Any) -> None:
 
 
 def test_the_file_is_parsed_once(tmp_path: Path, model: Any, monkeypatch: Any) -> None:
+    from transformers.integrations.gguf import reader
+
     from sparq_ipu.transformers.loading.gguf_file import GgufFile
 
     parses = []
     parse = GgufFile.__init__
     monkeypatch.setattr(gguf.GGUFReader, "__init__", lambda *a: pytest.fail("parsed by gguf"))
-    with contextlib.suppress(ImportError):  # before transformers 5.24
-        from transformers.integrations.gguf import reader
-
-        monkeypatch.setattr(reader, "_mapped", lambda _: pytest.fail("parsed by transformers"))
+    monkeypatch.setattr(reader, "_mapped", lambda _: pytest.fail("parsed by transformers"))
     monkeypatch.setattr(GgufFile, "__init__", lambda self, path: (parses.append(path), parse(self, path))[1])
     load_model(a_gguf(tmp_path, model, {"proj": "Q4_0"}))
     assert len(parses) == 1

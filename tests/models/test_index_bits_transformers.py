@@ -28,7 +28,6 @@ from sparq_ipu.transformers import (  # noqa: E402
     cache_traffic,
     enable_dense,
 )
-from sparq_ipu.transformers.cache_name import cache_of, with_cache  # noqa: E402
 
 SETTINGS = dict(rank=4, top_k=12, n_local=3, mean_value=True)
 FOUR = dict(SETTINGS, index_bits=4)
@@ -87,7 +86,7 @@ def test_copies_and_rows_keep_it(model):
     enable(model, layers={1: {"index_bits": 8}}, **FOUR)
     cache = SparqCache(model)
     with torch.no_grad():
-        model(tokens_of(70, batch=2), **with_cache(cache))
+        model(tokens_of(70, batch=2), cache=cache)
     cache.reorder_cache(torch.tensor([1, 0]))
     cache.batch_repeat_interleave(2)
     for held in (cache, copy.deepcopy(cache)):
@@ -96,7 +95,7 @@ def test_copies_and_rows_keep_it(model):
     cache.reset()  # and is then what the model asks for
     enable(model, **SETTINGS)
     with torch.no_grad():
-        model(tokens_of(70), **with_cache(cache))
+        model(tokens_of(70), cache=cache)
     assert [layer.cache.index_bits for layer in cache.layers] == [16, 16, 16]
 
 
@@ -116,7 +115,7 @@ def test_index_bits_of_another_cache(model):
     enable(model, **FOUR)
     cache = SparqCache(model)
     with torch.no_grad():
-        model(tokens, **with_cache(cache))
+        model(tokens, cache=cache)
     expected = step_logits(model, tokens, 4)
     enable(model, layers={1: {"index_bits": 8}}, **FOUR)
 
@@ -126,20 +125,20 @@ def test_index_bits_of_another_cache(model):
 
     for new in (tokens_of(1), tokens_of(5)):
         with refused(8, 4, 1):
-            model(new, **with_cache(cache))
+            model(new, cache=cache)
     assert cache.get_seq_length() == 130 and not any(layer.is_armed for layer in cache.layers)
     empty = SparqCache(model, index_bits=16)
     with refused(4, 16, 0):
-        model(tokens, **with_cache(empty))
+        model(tokens, cache=empty)
     assert empty.get_seq_length() == 0
     enable_dense(model)  # reads no key index
     with torch.no_grad():
-        model(tokens_of(1), **with_cache(copy.deepcopy(cache)))
+        model(tokens_of(1), cache=copy.deepcopy(cache))
     enable(model, **SETTINGS)  # takes what the cache has
     following = tokens_of(4, seed=77)
     with torch.no_grad():
         for index in range(4):
-            logits = model(following[:, index : index + 1], **with_cache(cache)).logits
+            logits = model(following[:, index : index + 1], cache=cache).logits
             assert torch.equal(logits[:, -1], expected[index])
 
 
@@ -148,15 +147,15 @@ def test_a_cache_that_a_dense_run_filled(model):
     enable_dense(model, index_bits=4)
     cache = SparqCache(model, index_bits=4)
     with torch.no_grad():
-        model(tokens, **with_cache(cache))
-        made = cache_of(model(tokens))
+        model(tokens, cache=cache)
+        made = model(tokens).cache
     assert [layer.cache.index_bits for layer in made.layers] == [4, 4, 4]
     enable(model, **FOUR)
     oracle, logits = oracle_of(FOUR), []
     with torch.no_grad():
-        theirs = cache_of(oracle(tokens, use_cache=True))
+        theirs = oracle(tokens, use_cache=True).cache
         for used, held in ((model, cache), (model, made), (oracle, theirs)):
-            logits.append(used(tokens_of(1), **with_cache(held)).logits)
+            logits.append(used(tokens_of(1), cache=held).logits)
     assert torch.equal(logits[0], logits[2]) and torch.equal(logits[1], logits[2])
     with pytest.raises(ValueError, match=r"^KVCache: index_bits must be one of 16, 8, 4, 2, got 3$"):
         enable_dense(model, index_bits=3)
@@ -166,7 +165,7 @@ def test_traffic_counts_the_bytes_of_the_index(model):
     """4 or 8 bits a code, and low and step of every block and component; the rest in float16."""
     enable(model, layers={0: {"index_bits": 8}, 2: None}, **FOUR)
     cache = SparqCache(model)
-    greedy(model, tokens_of(126), 4, **with_cache(cache))
+    greedy(model, tokens_of(126), 4, cache=cache)
     sparq = dense = 0
     for seq_len, n_blocks in ((127, 1), (128, 2), (129, 2)):
         full = 2 * (2 * seq_len * 16 + 2 * 16)

@@ -27,7 +27,6 @@ from transformers.models.llama import modeling_llama  # noqa: E402
 
 import sparq_ipu.transformers  # noqa: E402
 from sparq_ipu.transformers import SparqCache  # noqa: E402
-from sparq_ipu.transformers.cache_name import with_cache  # noqa: E402
 from sparq_ipu.transformers.decoder import lean_step  # noqa: E402
 from sparq_ipu.transformers.decoder.families import Family, family_of  # noqa: E402
 from sparq_ipu.transformers.decoder.few_bits import FewBitsLinear, JoinedLinear  # noqa: E402
@@ -186,11 +185,11 @@ def test_arguments_that_ask_for_more(monkeypatch: Any) -> None:
         with torch.autocast("cpu", dtype=torch.bfloat16):
             logits(model)
         cache = SparqCache(model)
-        model(tokens_of(1), **with_cache(cache))  # with gradients
+        model(tokens_of(1), cache=cache)  # with gradients
         with torch.no_grad():
-            model(tokens_of(2), **with_cache(cache))
+            model(tokens_of(2), cache=cache)
             assert not steps
-            model(tokens_of(1), **with_cache(cache))
+            model(tokens_of(1), cache=cache)
         assert len(steps) == 1
 
 

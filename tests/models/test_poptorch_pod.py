@@ -24,7 +24,6 @@ from sparq_ipu.device_options import DeviceOptions  # noqa: E402
 from sparq_ipu.kernels import attention_over  # noqa: E402
 from sparq_ipu.poptorch import attention as poptorch_attention  # noqa: E402
 from sparq_ipu.transformers import SparqCache  # noqa: E402
-from sparq_ipu.transformers.cache_name import with_cache  # noqa: E402
 from sparq_reference import exact  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,10 +62,7 @@ def expected(llama: Any) -> dict[str, list[list[int]]]:
     """Of transformers, each text alone."""
 
     def texts() -> list[list[int]]:
-        return [
-            greedy(llama, torch.tensor([p]), NEW, **with_cache(SparqCache(llama)))[0].tolist()
-            for p in prompts()
-        ]
+        return [greedy(llama, torch.tensor([p]), NEW, cache=SparqCache(llama))[0].tolist() for p in prompts()]
 
     sparq.enable(llama, published=True, **SETTINGS)
     few = texts()

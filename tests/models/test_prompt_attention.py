@@ -19,7 +19,6 @@ from sparq_ipu import KVCache  # noqa: E402
 from sparq_ipu import transformers as sparq  # noqa: E402
 from sparq_ipu.serve.places import Places  # noqa: E402
 from sparq_ipu.torch import prompt as of_tensors  # noqa: E402
-from sparq_ipu.transformers.cache_name import with_cache  # noqa: E402
 from sparq_reference import prompt as reference  # noqa: E402
 
 
@@ -100,7 +99,7 @@ def enabled(dtype: Any = torch.bfloat16, **changes: Any) -> Any:
 def prefill(model: Any, *pieces: Any, mask: Any = None) -> Any:
     cache = sparq.SparqCache(model.config)
     for tokens in pieces:
-        logits = model(tokens, attention_mask=mask, **with_cache(cache)).logits
+        logits = model(tokens, attention_mask=mask, cache=cache).logits
     return logits[0, -1].float()
 
 
@@ -128,7 +127,7 @@ def test_blocks_are_left_out_in_every_kind_of_pass(calls: list[tuple[int, int]])
     assert torch.allclose(found[1], found[2], rtol=1e-4, atol=1e-5)
     with torch.no_grad():
         cache = Places([None] * 3, 2, 512, dict(device="cpu", n_threads=1), 0.01).tokens([1], [(0, 400)])
-        served = model(tokens, position_ids=torch.arange(400)[None], **with_cache(cache)).logits[0, -1]
+        served = model(tokens, position_ids=torch.arange(400)[None], cache=cache).logits[0, -1]
     assert torch.allclose(served, found[2], rtol=1e-4, atol=1e-5)
 
 
@@ -178,7 +177,7 @@ def test_a_cache_on_another_device_has_the_same_bits(calls: list[tuple[int, int]
     here = prefill(model, tokens, mask=mask)
     calls.clear()
     cache = sparq.SparqCache(model.config, device="reference")
-    logits = model(tokens, attention_mask=mask, **with_cache(cache)).logits
+    logits = model(tokens, attention_mask=mask, cache=cache).logits
     assert torch.equal(logits[0, -1].float(), here) and calls == []
 
 

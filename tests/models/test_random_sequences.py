@@ -181,8 +181,6 @@ class Models:
     def call(self, is_long: bool) -> tuple[str, Callable[[Any], Any]]:
         import torch
 
-        from sparq_ipu.transformers.cache_name import with_cache
-
         rng = self.rng
         held = self.caches[0].get_seq_length()
         names = "forward forward forward tokens copy select reorder crop enable refused".split()
@@ -196,7 +194,7 @@ class Models:
 
             def forward(cache: Any) -> Any:
                 with torch.no_grad():
-                    return self.model(tokens, **with_cache(cache), use_cache=True).logits.numpy()
+                    return self.model(tokens, cache=cache, use_cache=True).logits.numpy()
 
             return f"{name} {n}", forward
         if name == "select":

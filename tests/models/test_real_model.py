@@ -17,7 +17,6 @@ from tiny_models import enable, greedy, left_padded  # noqa: E402
 from sparq_ipu import generate  # noqa: E402
 from sparq_ipu.generate import forced_predictions, prefill  # noqa: E402
 from sparq_ipu.transformers import cache_traffic, disable, enable_dense, is_enabled  # noqa: E402
-from sparq_ipu.transformers.cache_name import with_cache  # noqa: E402
 from sparq_ipu.transformers.loading.checkpoints import load_model  # noqa: E402
 from sparq_study.accuracy.text import excerpts  # noqa: E402
 
@@ -76,7 +75,7 @@ def test_next_token_agreement_on_a_repeated_passage(model, plays):
         filled = prefill(model, prompt[:, :-1])
         following = torch.cat([prompt[:, -1:], continuation[:, :-1]], dim=1)
         with torch.no_grad():  # all tokens at once
-            logits = model(following, **with_cache(copy.deepcopy(filled))).logits
+            logits = model(following, cache=copy.deepcopy(filled)).logits
         dense = logits[0].argmax(dim=-1).numpy()
         assert (dense == continuation[0].numpy()).mean() > 0.8  # dense attention does find the passage
         ranks = {"sparq": 32} if agreed["one component"] else {"one component": 1, "sparq": 32}

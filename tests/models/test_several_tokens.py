@@ -23,7 +23,6 @@ from sparq_ipu.transformers import (  # noqa: E402
     cache_traffic,
     enable_dense,
 )
-from sparq_ipu.transformers.cache_name import with_cache  # noqa: E402
 
 SETTINGS = dict(rank=4, top_k=12, n_local=3)
 
@@ -31,14 +30,14 @@ SETTINGS = dict(rank=4, top_k=12, n_local=3)
 def prefilled(model, tokens, **options):
     cache = SparqCache(model, **options)
     with torch.no_grad():
-        model(tokens, **with_cache(cache))
+        model(tokens, cache=cache)
     return cache
 
 
 def logits_of(model, tokens, cache, at_once: int):
     """(batch, n_tokens, vocabulary): so many tokens in one forward pass."""
     with torch.no_grad():
-        parts = [model(part, **with_cache(cache)).logits for part in tokens.split(at_once, dim=1)]
+        parts = [model(part, cache=cache).logits for part in tokens.split(at_once, dim=1)]
     return torch.cat(parts, dim=1)
 
 
@@ -79,11 +78,11 @@ def test_more_tokens_and_padding_are_prefill(model):
     enable(model, **SETTINGS, tokens_per_step=4)
     for new, mask in ((tokens_of(5), None), (tokens_of(3), torch.tensor([[1] * 40 + [0, 1, 1]]))):
         cache = prefilled(model, tokens_of(40))
-        model(new, **with_cache(cache), attention_mask=mask)
+        model(new, cache=cache, attention_mask=mask)
         assert cache_traffic(cache)["n_steps"] == 0
         model(
             tokens_of(2),
-            **with_cache(cache),
+            cache=cache,
             attention_mask=None
             if mask is None
             else torch.cat([mask, torch.ones(1, 2, dtype=torch.int64)], 1),
@@ -101,15 +100,11 @@ def test_crop_is_as_if_they_had_never_come(model):
         full = torch.cat([mask, torch.ones(2, held + n_tokens - 70, dtype=torch.int64)], dim=1)
         positions = full.sum(-1, keepdim=True) - n_tokens + torch.arange(n_tokens)
         with torch.no_grad():
-            return model(
-                text[:, :n_tokens], attention_mask=full, position_ids=positions, **with_cache(cache)
-            ).logits
+            return model(text[:, :n_tokens], attention_mask=full, position_ids=positions, cache=cache).logits
 
     cache = SparqCache(model)
     with torch.no_grad():
-        model(
-            tokens, attention_mask=mask, position_ids=(mask.cumsum(-1) - 1).clamp(min=0), **with_cache(cache)
-        )
+        model(tokens, attention_mask=mask, position_ids=(mask.cumsum(-1) - 1).clamp(min=0), cache=cache)
     fresh = copy.deepcopy(cache)
     step(cache, 8)
     cache.crop(-8)
@@ -121,21 +116,15 @@ def test_crop_is_as_if_they_had_never_come(model):
     assert [layer.cache.lengths.tolist() for layer in cache.layers] == [[73, 53]] * 3
 
 
-def test_a_positive_crop_is_what_transformers_takes_it_for(model):
-    """The number of tokens to keep in transformers 4, an error later."""
-
-    def after_crop(cache):
-        with torch.no_grad():
-            model(tokens_of(20), **with_cache(cache))
-        try:
-            cache.crop(15)
-        except ValueError:
-            return "refused", cache.get_seq_length()
-        return "cropped", cache.get_seq_length()
-
-    of_transformers = after_crop(transformers.DynamicCache(config=model.config))
+def test_a_positive_crop_is_refused(model):
+    """As by transformers, where it once was the number of tokens to keep."""
     enable(model, **SETTINGS, tokens_per_step=8)
-    assert after_crop(SparqCache(model)) == of_transformers in [("refused", 20), ("cropped", 15)]
+    for cache in (transformers.DynamicCache(config=model.config), SparqCache(model)):
+        with torch.no_grad():
+            model(tokens_of(20), cache=cache)
+        with pytest.raises(ValueError, match="crop"):
+            cache.crop(15)
+        assert cache.get_seq_length() == 20
 
 
 @pytest.mark.parametrize("options", [dict(prompt_lookup_num_tokens=3), dict(assistant_model=None)])
@@ -144,17 +133,16 @@ def test_assisted_generation(model, options):
         options = dict(assistant_model=tiny_model(seed=1))
         options["assistant_model"].generation_config.num_assistant_tokens = 2
     prompt = torch.cat([tokens_of(12)] * 3, dim=1)  # repeats, so that lookup finds something
-    end = dict(eos_token_id=100)  # lookup of transformers 4 needs one; it does not come here
     for turn_on in (
         lambda n: enable_dense(model, tokens_per_step=n),
         lambda n: enable(model, rank=4, top_k=100, tokens_per_step=n),
     ):
         turn_on(1)
-        expected = greedy(model, prompt, 20, **end)
+        expected = greedy(model, prompt, 20)
         turn_on(32)
-        assert torch.equal(greedy(model, prompt, 20, **options, **end), expected)
+        assert torch.equal(greedy(model, prompt, 20, **options), expected)
     enable(model, **SETTINGS, tokens_per_step=32)
-    assert greedy(model, prompt, 20, **options, **end).shape == (1, 20)
+    assert greedy(model, prompt, 20, **options).shape == (1, 20)
 
 
 @pytest.mark.parametrize("n", [0, 33, True])
@@ -173,7 +161,7 @@ def test_a_step_that_fails_leaves_the_cache_as_it_was(model):
     embedded = model.get_input_embeddings()(tokens_of(3)).clone()
     embedded[0, 2, 0] = float("inf")
     with pytest.raises(ValueError, match="must be finite"):
-        model(inputs_embeds=embedded, **with_cache(cache))
+        model(inputs_embeds=embedded, cache=cache)
     assert cache.get_seq_length() == 30
     text = tokens_of(3, seed=4)
     assert torch.equal(logits_of(model, text, cache, 3), logits_of(model, text, other, 3))

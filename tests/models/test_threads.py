@@ -17,7 +17,6 @@ from tiny_models import enable, greedy, tiny_model, tokens_of, torch
 import sparq_ipu
 from sparq_ipu.transformers import SparqCache
 from sparq_ipu.transformers.attention import PassState
-from sparq_ipu.transformers.cache_name import with_cache
 
 #: seconds for one test
 LIMIT = 60
@@ -53,10 +52,7 @@ def test_a_model_generates_in_several_threads(device: str) -> None:
     prompts = [tokens_of(20 + 7 * seed, seed) for seed in range(3)]
 
     def decoded(prompt: Any) -> Any:
-        return [
-            greedy(model, prompt, 12, **with_cache(SparqCache(model, device=device))).tolist()
-            for _ in range(2)
-        ]
+        return [greedy(model, prompt, 12, cache=SparqCache(model, device=device)).tolist() for _ in range(2)]
 
     def without_cache(prompt: Any) -> Any:
         with torch.no_grad():

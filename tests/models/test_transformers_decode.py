@@ -37,7 +37,6 @@ from sparq_ipu.transformers import (  # noqa: E402
 )
 from sparq_ipu.transformers.cache.attend import half_of  # noqa: E402
 from sparq_ipu.transformers.cache.traffic import Traffic  # noqa: E402
-from sparq_ipu.transformers.cache_name import cache_of, with_cache  # noqa: E402
 from sparq_reference import SparqSettings  # noqa: E402
 
 SETTINGS = dict(rank=4, top_k=12, n_local=3, mean_value=True)
@@ -196,9 +195,7 @@ def test_cache_is_reused_over_turns(model):
         text = first
         for _ in range(2):
             mask = torch.ones_like(text)
-            text = used.generate(
-                text, attention_mask=mask, **with_cache(cache), max_new_tokens=8, do_sample=False
-            )
+            text = used.generate(text, attention_mask=mask, cache=cache, max_new_tokens=8, do_sample=False)
             replies.append(text[0, -8:].tolist())
             assert cache.get_seq_length() == text.shape[1] - 1
             text = torch.cat([text, second], dim=1)
@@ -229,15 +226,15 @@ def test_prefill_in_chunks(model):
                 tokens[:, start:stop],
                 attention_mask=mask[:, :stop],
                 position_ids=positions[:, start:stop],
-                **with_cache(cache),
+                cache=cache,
             )
-        model(tokens[:, 29:], attention_mask=mask, position_ids=positions[:, 29:], **with_cache(cache))
+        model(tokens[:, 29:], attention_mask=mask, position_ids=positions[:, 29:], cache=cache)
         following = tokens_of(4, seed=77, batch=2)
         output = model(
             following[:, :1],
             attention_mask=torch.cat([mask, mask[:, -1:]], dim=1),
             position_ids=mask.sum(-1, keepdim=True),
-            **with_cache(cache),
+            cache=cache,
         )
     # float32 sums in another order move keys across a float16 rounding now and then
     assert (output.logits[:, -1] - whole[0]).abs().max() < 0.01 * whole[0].abs().max()
@@ -253,8 +250,8 @@ def test_cache_grows(model, monkeypatch, moved):
     growing = SparqCache(model)
     tokens, mask = left_padded([tokens_of(30), tokens_of(12, seed=1)])
     n = 60
-    wanted = greedy(model, tokens, n, **with_cache(fixed), attention_mask=mask).tolist()
-    assert greedy(model, tokens, n, **with_cache(growing), attention_mask=mask).tolist() == wanted
+    wanted = greedy(model, tokens, n, cache=fixed, attention_mask=mask).tolist()
+    assert greedy(model, tokens, n, cache=growing, attention_mask=mask).tolist() == wanted
     for layer, other in zip(growing.layers, fixed.layers):
         assert layer.cache.capacity == 2 * (30 + 20)  # doubled once, not moved at every step
         assert layer.cache.lengths.tolist() == other.cache.lengths.tolist() == [89, 71]
@@ -282,14 +279,14 @@ def test_copied_cache_continues_by_itself(model):
     prompt, ends = tokens_of(30), [tokens_of(6, seed=4), tokens_of(6, seed=5)]
     shared = SparqCache(model)
     with torch.no_grad():
-        model(prompt, **with_cache(shared))
+        model(prompt, cache=shared)
     for end in ends:
         text = torch.cat([prompt, end], dim=1)
         fresh = SparqCache(model)
         with torch.no_grad():
-            model(prompt, **with_cache(fresh))
-        alone = greedy(model, text, 8, **with_cache(fresh))
-        assert greedy(model, text, 8, **with_cache(copy.deepcopy(shared))).tolist() == alone.tolist()
+            model(prompt, cache=fresh)
+        alone = greedy(model, text, 8, cache=fresh)
+        assert greedy(model, text, 8, cache=copy.deepcopy(shared)).tolist() == alone.tolist()
     assert shared.get_seq_length() == 30
 
 
@@ -306,11 +303,11 @@ def test_rows_are_repeated_and_selected(model):
                 tokens_of(1, seed=9).expand(len(rows), 1),
                 attention_mask=torch.cat([used, torch.ones_like(used[:, :1])], dim=1),
                 position_ids=used.sum(-1, keepdim=True),
-                **with_cache(cache),
+                cache=cache,
             ).logits
 
     with torch.no_grad():
-        model(tokens, attention_mask=mask, position_ids=positions, **with_cache(cache))
+        model(tokens, attention_mask=mask, position_ids=positions, cache=cache)
     expected = step(copy.deepcopy(cache), [0, 1])
     cache.batch_repeat_interleave(2)
     torch.testing.assert_close(step(copy.deepcopy(cache), [0, 0, 1, 1]), expected[[0, 0, 1, 1]])
@@ -328,14 +325,14 @@ def test_reordered_cache_takes_a_prompt_and_a_token(model):
     for used in (model, oracle):
         with torch.no_grad():
             positions = (mask.cumsum(-1) - 1).clamp(min=0)
-            cache = cache_of(used(tokens, attention_mask=mask, position_ids=positions, use_cache=True))
+            cache = used(tokens, attention_mask=mask, position_ids=positions, use_cache=True).cache
             cache.reorder_cache(order)
             grown = mask[order]
             for new in (tokens_of(5, seed=3, batch=3), tokens_of(1, seed=4, batch=3)):
                 past = grown.sum(-1, keepdim=True)
                 grown = torch.cat([grown, torch.ones_like(new)], dim=1)
                 positions = past + torch.arange(new.shape[1])
-                output = used(new, attention_mask=grown, position_ids=positions, **with_cache(cache))
+                output = used(new, attention_mask=grown, position_ids=positions, cache=cache)
                 logits.append(output.logits)
     assert torch.equal(logits[0], logits[2]) and torch.equal(logits[1], logits[3])
 
@@ -351,13 +348,13 @@ def test_a_mask_that_hides_earlier_tokens_is_followed(model, n, index_bits):
     logits = {}
     for used in (model, oracle):
         with torch.no_grad():
-            cache = cache_of(used(tokens, use_cache=True))
+            cache = used(tokens, use_cache=True).cache
             mask = torch.ones(1, n, dtype=torch.int64)
             mask[0, 4:9] = 0
             for n_tokens in (1, 1, 3, 1):  # the others stay hidden, also where keys are read back
                 positions = torch.arange(mask.shape[1], mask.shape[1] + n_tokens)[None]
                 mask = torch.cat([mask, torch.ones(1, n_tokens, dtype=torch.int64)], dim=1)
-                options = dict(attention_mask=mask, position_ids=positions, **with_cache(cache))
+                options = dict(attention_mask=mask, position_ids=positions, cache=cache)
                 logits.setdefault(used, []).append(used(tokens[:, :n_tokens], **options).logits)
     for ours, theirs in zip(logits[model], logits[oracle]):
         assert torch.equal(ours, theirs)
@@ -369,9 +366,9 @@ def test_keys_and_values_are_read_back_by_column(model):
     positions = (mask.cumsum(-1) - 1).clamp(min=0)
     arguments = dict(attention_mask=mask, position_ids=positions, use_cache=True)
     with torch.no_grad():
-        plain = cache_of(model(tokens, **arguments)).layers[0]
+        plain = model(tokens, **arguments).cache.layers[0]
         enable(model, **SETTINGS)
-        layer = cache_of(model(tokens, **arguments)).layers[0]
+        layer = model(tokens, **arguments).cache.layers[0]
     real = mask.bool()[:, None, :, None]
     for got, expected in ((layer.keys, plain.keys), (layer.values, plain.values)):
         assert torch.equal(got, torch.where(real, expected.half(), torch.zeros((), dtype=torch.float16)))
@@ -392,7 +389,7 @@ def test_base_model_alone_and_positional_arguments(model):
     tokens = tokens_of(20)
     with torch.no_grad():
         output = model.model(tokens, torch.ones_like(tokens), None, None)
-        assert cache_of(output).get_seq_length() == 20
+        assert output.cache.get_seq_length() == 20
         embedded = model.model(inputs_embeds=model.get_input_embeddings()(tokens))
     assert torch.equal(embedded.last_hidden_state, output.last_hidden_state)
 
@@ -401,7 +398,7 @@ def test_hidden_states_are_given(model):
     enable(model, **SETTINGS)
     tokens = tokens_of(20)
     output = model(tokens, output_hidden_states=True)
-    step = model(tokens[:, :1], **with_cache(cache_of(output)), output_hidden_states=True)
+    step = model(tokens[:, :1], cache=output.cache, output_hidden_states=True)
     assert [len(output.hidden_states), len(step.hidden_states)] == [4, 4]
     assert torch.equal(output.logits, model(tokens).logits)
     assert torch.equal(model.lm_head(step.hidden_states[-1]), step.logits)
@@ -421,7 +418,7 @@ def test_compiled_model_decodes_the_same(model):
 def test_traffic_is_counted(model):
     enable(model, layers={2: None}, **SETTINGS)
     cache = SparqCache(model)
-    greedy(model, tokens_of(30), 4, **with_cache(cache))
+    greedy(model, tokens_of(30), 4, cache=cache)
     sparq = dense = 0
     for seq_len in (31, 32, 33):  # the first of the four new tokens comes from prefill
         full = 2 * seq_len * 16 + 2 * 16
@@ -481,7 +478,7 @@ def test_disable_restores(model):
     enable(model, **dict(SETTINGS, rank=3))
     assert is_enabled(model)
     cache = SparqCache(model)
-    greedy(model, tokens, 4, **with_cache(cache))
+    greedy(model, tokens, 4, cache=cache)
     disable(model)
     assert not is_enabled(model)
     assert model.config._attn_implementation == implementation
@@ -490,10 +487,10 @@ def test_disable_restores(model):
         tokens, max_new_tokens=8, do_sample=False, output_logits=True, return_dict_in_generate=True
     )
     assert torch.equal(torch.stack(before.logits), torch.stack(after.logits))
-    assert type(cache_of(after).layers[0]).__name__ == "DynamicLayer"
+    assert type(after.cache.layers[0]).__name__ == "DynamicLayer"
     message = r"SparqCache: the model must be enabled by sparq_ipu\.transformers\.enable"
     with pytest.raises(RuntimeError, match=message):
-        model(tokens[:, :1], **with_cache(cache))
+        model(tokens[:, :1], cache=cache)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,6 @@ from sparq_ipu.transformers import (  # noqa: E402
     enable_dense,
     is_enabled,
 )
-from sparq_ipu.transformers.cache_name import CACHE, cache_in, cache_of, with_cache  # noqa: E402
 from sparq_reference import NotFinite  # noqa: E402
 
 SETTINGS = dict(rank=4, top_k=12)
@@ -183,8 +182,6 @@ def test_attention_sinks():
 
 def test_heads_of_several_sizes_are_refused_by_name():
     """Gemma 4: transformers has no one head_dim for it."""
-    if not hasattr(transformers, "Gemma4TextConfig"):
-        pytest.skip("this version of transformers has no Gemma 4")
     sizes = dict(global_head_dim=32, vocab_size_per_layer_input=101, hidden_size_per_layer_input=8)
     model = transformers.AutoModelForCausalLM.from_config(tiny_config("Gemma4Text", **sizes)).eval()
     with pytest.raises(ValueError, match=r"^enable: model must have one head_dim in all layers, got Gemma4"):
@@ -226,9 +223,9 @@ def test_gradients(model, trained):
     )
     with pytest.raises(RuntimeError, match=r"^" + re.escape(message)):
         gradients()
-    cache = cache_of(model(tokens))  # forward passes alone are fine
+    cache = model(tokens).cache  # forward passes alone are fine
     with pytest.raises(RuntimeError, match=r"^" + re.escape(message)):
-        model(tokens_of(1), **with_cache(cache)).logits.sum().backward()
+        model(tokens_of(1), cache=cache).logits.sum().backward()
     for got, one in zip(gradients(use_cache=False), expected):
         assert torch.equal(got, one)
     disable(model)
@@ -256,7 +253,7 @@ def test_arguments_of_attention(model, arguments, message):
 def filled(cache, model):
     disable(model)
     with torch.no_grad():
-        model(tokens_of(10), **with_cache(cache))
+        model(tokens_of(10), cache=cache)
     enable(model, **SETTINGS)
     return cache
 
@@ -275,18 +272,18 @@ def filled(cache, model):
 def test_foreign_caches(model, make, got):
     enable(model, **SETTINGS)
     message = (
-        f"sparq_attention: {CACHE} must be a SparqCache, "
+        f"sparq_attention: cache must be a SparqCache, "
         f"an empty DynamicCache that offloads nothing, or None, got {got}"
     )
     with pytest.raises(ValueError, match=r"^" + re.escape(message)):
-        model.base_model(tokens_of(3), **with_cache(make(model)))
+        model.base_model(tokens_of(3), cache=make(model))
 
 
 def test_keys_of_a_foreign_cache_in_the_attention_function(model):
     enable(model, **SETTINGS)
     attention = transformers.AttentionInterface()[model.config._attn_implementation]
     query, key = torch.zeros(1, 6, 1, 16), torch.zeros(1, 2, 9, 16)
-    message = f"^sparq_attention: {CACHE} must be a SparqCache, got keys of another"
+    message = "^sparq_attention: cache must be a SparqCache, got keys of another"
     with pytest.raises(ValueError, match=message):
         attention(model.model.layers[0].self_attn, query, key, key, None)
 
@@ -310,10 +307,10 @@ def test_a_padded_cache_needs_its_mask(model):
     enable(model, **SETTINGS)
     mask = torch.ones(1, 10, dtype=torch.int64)
     mask[0, :3] = 0
-    cache = cache_of(model(tokens_of(10), attention_mask=mask))
+    cache = model(tokens_of(10), attention_mask=mask).cache
     message = "attention_mask must repeat that of the tokens in the cache, got None"
     with pytest.raises(ValueError, match=message):
-        model(tokens_of(1), **with_cache(cache))
+        model(tokens_of(1), cache=cache)
 
 
 def test_a_hidden_token_stays_hidden(model):
@@ -323,7 +320,7 @@ def test_a_hidden_token_stays_hidden(model):
     hidden[0, 3:5] = 0
 
     def cache():
-        return cache_of(model(tokens_of(10), attention_mask=hidden[:, :10]))
+        return model(tokens_of(10), attention_mask=hidden[:, :10]).cache
 
     refused, other = cache(), cache()
     message = (
@@ -332,16 +329,16 @@ def test_a_hidden_token_stays_hidden(model):
     )
     with torch.no_grad():
         with pytest.raises(ValueError, match=r"^" + re.escape(message)):
-            model(tokens_of(1), attention_mask=shown, **with_cache(refused))
-        a, b = (model(tokens_of(1), attention_mask=hidden, **with_cache(c)).logits for c in (refused, other))
+            model(tokens_of(1), attention_mask=shown, cache=refused)
+        a, b = (model(tokens_of(1), attention_mask=hidden, cache=c).logits for c in (refused, other))
     assert torch.equal(a, b)
 
 
 def test_batch_of_another_size(model):
     enable(model, **SETTINGS)
-    cache = cache_of(model(tokens_of(10)))
+    cache = model(tokens_of(10)).cache
     with pytest.raises(ValueError, match=r"^sparq_attention: batch must be that of the cache, 1, got 2"):
-        model(tokens_of(1, batch=2), **with_cache(cache))
+        model(tokens_of(1, batch=2), cache=cache)
 
 
 def test_row_without_a_token(model):
@@ -356,12 +353,12 @@ def test_capacity_leaves_the_cache_as_it_was(model):
     cache = SparqCache(model, capacity=12)
     expected = greedy(model, tokens_of(11), 2)
     with torch.no_grad():
-        model(tokens_of(10), **with_cache(cache))
+        model(tokens_of(10), cache=cache)
     with pytest.raises(ValueError, match=r"^append: length must be at most capacity=12 ") as caught:
-        model(tokens_of(3, seed=1), **with_cache(cache))
+        model(tokens_of(3, seed=1), cache=cache)
     assert "float16" not in str(caught.value)
     assert cache.get_seq_length() == 10
-    assert greedy(model, tokens_of(11), 2, **with_cache(cache)).tolist() == expected.tolist()
+    assert greedy(model, tokens_of(11), 2, cache=cache).tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize("padded", [False, True])
@@ -371,10 +368,10 @@ def test_capacity_refuses_a_prompt_before_anything_changes(model, padded):
     mask = torch.ones(2, 14, dtype=torch.int64)
     mask[0, :3] = 1 - int(padded)
     with pytest.raises(ValueError, match=r"^append: length must be at most capacity=12 "):
-        model(tokens_of(14, batch=2), attention_mask=mask, **with_cache(cache))
+        model(tokens_of(14, batch=2), attention_mask=mask, cache=cache)
     assert cache.get_seq_length() == 0
     expected = greedy(model, tokens_of(10), 3)
-    assert greedy(model, tokens_of(10), 3, **with_cache(cache)).tolist() == expected.tolist()
+    assert greedy(model, tokens_of(10), 3, cache=cache).tolist() == expected.tolist()
 
 
 def test_numbers_beyond_float16_in_the_first_layer(model):
@@ -385,10 +382,10 @@ def test_numbers_beyond_float16_in_the_first_layer(model):
     weight.mul_(1e6)
     message = r"^append: value must be finite, .*\(layer 0; the cache is float16\)"
     with pytest.raises(NotFinite, match=message):
-        model(tokens_of(10, batch=2), **with_cache(cache))
+        model(tokens_of(10, batch=2), cache=cache)
     weight.mul_(1e-6)
     expected = greedy(model, tokens_of(10), 3)
-    assert greedy(model, tokens_of(10), 3, **with_cache(cache)).tolist() == expected.tolist()
+    assert greedy(model, tokens_of(10), 3, cache=cache).tolist() == expected.tolist()
 
 
 def test_kinds_of_errors_are_not_told_by_their_text(model, monkeypatch):
@@ -411,14 +408,14 @@ def test_cache_of_a_failed_pass(model):
     cache = SparqCache(model)
     weight = model.model.layers[1].self_attn.v_proj.weight
     with torch.no_grad():
-        model(tokens_of(10), **with_cache(cache))
+        model(tokens_of(10), cache=cache)
         weight.mul_(1e6)
         with pytest.raises(ValueError, match="finite"):
-            model(tokens_of(1), **with_cache(cache))
+            model(tokens_of(1), cache=cache)
         weight.mul_(1e-6)
-        message = f"^sparq_attention: {CACHE} must hold the same tokens in all 3 layers, got"
+        message = "^sparq_attention: cache must hold the same tokens in all 3 layers, got"
         with pytest.raises(ValueError, match=message):
-            model(tokens_of(1), **with_cache(cache))
+            model(tokens_of(1), cache=cache)
 
 
 def test_a_layer_that_does_not_attend(model):
@@ -428,7 +425,7 @@ def test_a_layer_that_does_not_attend(model):
     module = model.model.layers[1].self_attn
 
     def elsewhere(hidden_states, **given):
-        cache_in(given).update(torch.zeros(1, 2, 10, 16), torch.zeros(1, 2, 10, 16), 1)
+        given.get("cache").update(torch.zeros(1, 2, 10, 16), torch.zeros(1, 2, 10, 16), 1)
         return torch.zeros_like(hidden_states), None
 
     module.forward = elsewhere
@@ -455,7 +452,7 @@ class Attends:
         self.hidden = -1e4
 
     def __call__(self, hidden_states, position_embeddings, attention_mask=None, **given):
-        module, cache = self.module, cache_in(given)
+        module, cache = self.module, given.get("cache")
         heads = (*hidden_states.shape[:-1], -1, module.head_dim)
         q, k, v = (
             project(hidden_states).view(heads).transpose(1, 2)
@@ -514,11 +511,11 @@ def test_attention_of_another_kind(model, how, got, n_tokens, grad):
     attends = layer.self_attn.forward = Attends(layer.self_attn)
     enable(model, **SETTINGS)
     with grad():
-        cache = cache_of(model(tokens_of(10)))
-        model(tokens_of(1), **with_cache(cache))
+        cache = model(tokens_of(10)).cache
+        model(tokens_of(1), cache=cache)
         attends.how = how
         with pytest.raises(ValueError, match="^" + re.escape(f"{ONCE}got {got}") + "$"):
-            model(tokens_of(n_tokens), **with_cache(cache))
+            model(tokens_of(n_tokens), cache=cache)
         with pytest.raises(ValueError, match="^" + re.escape(f"{ONCE}got {got}") + "$"):
             model(tokens_of(n_tokens))  # of a cache that is made for it
         model(tokens_of(n_tokens), use_cache=False)  # without a cache, attention is the model's own
@@ -531,15 +528,15 @@ def test_a_mask_of_the_model_itself(model, n_tokens):
     attends = layer.self_attn.forward = Attends(layer.self_attn)
     enable(model, **SETTINGS)
     with torch.no_grad():
-        cache = cache_of(model(tokens_of(10)))
+        cache = model(tokens_of(10)).cache
         attends.how = "a mask"
         if n_tokens > 1:
-            model(tokens_of(n_tokens), **with_cache(cache))
+            model(tokens_of(n_tokens), cache=cache)
             return
         with pytest.raises(ValueError, match="^" + re.escape(OTHER_MASK)):
-            model(tokens_of(n_tokens), **with_cache(cache))
+            model(tokens_of(n_tokens), cache=cache)
         attends.hidden = 0.0  # it hides nothing
-        model(tokens_of(n_tokens), **with_cache(cache_of(model(tokens_of(10)))))
+        model(tokens_of(n_tokens), cache=model(tokens_of(10)).cache)
 
 
 @pytest.mark.parametrize(
@@ -553,8 +550,6 @@ def test_a_mask_of_the_model_itself(model, n_tokens):
 )
 @pytest.mark.parametrize("turn_on", [lambda model: enable(model, **SETTINGS), enable_dense])
 def test_models_that_attend_otherwise(kind, message, turn_on):
-    if not hasattr(transformers, f"{kind}Config"):
-        pytest.skip(f"transformers {transformers.__version__} has no {kind}")
     model = tiny_model(kind)
     early = (
         r"enable(_dense)?: model must have one attention per layer"  # as in transformers 4, by its structure

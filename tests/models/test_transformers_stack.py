@@ -18,7 +18,6 @@ from sparq_ipu import transformers as sparq  # noqa: E402
 from sparq_ipu.transformers import SparqCache  # noqa: E402
 from sparq_ipu.transformers.cache import storage  # noqa: E402
 from sparq_ipu.transformers.cache.storage import LayerStack  # noqa: E402
-from sparq_ipu.transformers.cache_name import with_cache  # noqa: E402
 
 SETTINGS: dict[str, Any] = dict(rank=8, top_k=8, n_local=2)
 
@@ -45,15 +44,15 @@ def test_tokens_are_those_of_the_reference_and_layers_share(options: dict[str, A
     sparq.enable(model, published=True, **SETTINGS, **{"index_bits": 16, **asked})
     reference = SparqCache(model, device="reference")
     emulator = SparqCache(model, device="emulator", n_tiles=16, **options)
-    expected = greedy(model, tokens, 5, **with_cache(reference))
-    assert (greedy(model, tokens, 5, **with_cache(emulator)) == expected).all()
+    expected = greedy(model, tokens, 5, cache=reference)
+    assert (greedy(model, tokens, 5, cache=emulator) == expected).all()
     for ours, theirs in zip(emulator.layers, reference.layers):
         assert torch.equal(ours.keys, theirs.keys) and torch.equal(ours.values, theirs.values)
     assert len(sessions(emulator)) == 1  # three layers, one program, one device
     emulator.reset()  # another prompt, of another batch
     other = tokens_of(9, seed=3)
-    again = greedy(model, other, 4, **with_cache(emulator))
-    assert (again == greedy(model, other, 4, **with_cache(SparqCache(model, device="reference")))).all()
+    again = greedy(model, other, 4, cache=emulator)
+    assert (again == greedy(model, other, 4, cache=SparqCache(model, device="reference"))).all()
     assert len(sessions(emulator)) == 1
 
 
@@ -62,9 +61,9 @@ def test_a_cache_that_was_reset_keeps_no_memory_of_another_batch(device: str) ->
     model = tiny_model()
     sparq.enable(model, published=True, **SETTINGS)
     cache = SparqCache(model, device=device)
-    greedy(model, tokens_of(9, batch=2), 2, **with_cache(cache))
+    greedy(model, tokens_of(9, batch=2), 2, cache=cache)
     cache.reset()
-    greedy(model, tokens_of(9), 2, **with_cache(cache))
+    greedy(model, tokens_of(9), 2, cache=cache)
     for layer in cache.layers:  # each is where the first batch was, and not beside it
         assert layer._storage.stack is layer._stack and layer.cache.batch == 1
 
@@ -73,8 +72,8 @@ def test_layers_that_all_have_windows_share_a_stack() -> None:
     model, tokens = tiny_model("Mistral", sliding_window=6), tokens_of(9, batch=2)
     sparq.enable(model, published=True, **SETTINGS)
     emulator, cpu = SparqCache(model, device="emulator", n_tiles=16), SparqCache(model)
-    expected = greedy(model, tokens, 4, **with_cache(cpu))
-    assert (greedy(model, tokens, 4, **with_cache(emulator)) == expected).all()
+    expected = greedy(model, tokens, 4, cache=cpu)
+    assert (greedy(model, tokens, 4, cache=emulator) == expected).all()
     assert [layer.cache.lengths.tolist() for layer in emulator.layers] == [[12, 12]] * 3
 
 
@@ -85,13 +84,13 @@ def test_growth_selection_and_copies_keep_layers_together(monkeypatch: pytest.Mo
 
     def run(device: str, **options: Any) -> tuple[Any, ...]:
         cache = SparqCache(model, device=device, **options)
-        first = greedy(model, tokens, 4, **with_cache(cache))
+        first = greedy(model, tokens, 4, cache=cache)
         copied = copy.deepcopy(cache)
         cache.batch_select_indices(torch.tensor([2, 0]))
         cache.batch_repeat_interleave(2)
         cache.reorder_cache(torch.tensor([1, 1, 3, 0]))
         grown = [(layer.keys, layer.values) for layer in [*cache.layers, *copied.layers]]
-        following = greedy(model, torch.cat([tokens, first[:, -4:]], 1), 3, **with_cache(copied))
+        following = greedy(model, torch.cat([tokens, first[:, -4:]], 1), 3, cache=copied)
         return cache, copied, first, following, grown
 
     on_emulator, of_reference = run("emulator", n_tiles=16), run("reference")
@@ -125,7 +124,7 @@ def test_a_model_is_enabled_with_tiers() -> None:
     sparq.enable(model, published=True, **SETTINGS, index_bits=4, **tiers)
     cache = SparqCache(model, **tiers, index_bits=4)
     assert greedy(model, tokens, 5).tolist() == expected
-    assert greedy(model, tokens, 5, **with_cache(cache)).tolist() == expected
+    assert greedy(model, tokens, 5, cache=cache).tolist() == expected
     for wrong in ({}, dict(index_bits=8, layers={0: {"index_bits": 16}})):
         with pytest.raises(ValueError, match="index_bits must be 8, 4 or 2 where memory is 'tiered', got 16"):
             sparq.enable(model, published=True, **SETTINGS, **wrong, **tiers)

@@ -24,7 +24,6 @@ from sparq_ipu.kept_prefixes import BLOCK  # noqa: E402
 from sparq_ipu.serve.contexts import Contexts  # noqa: E402
 from sparq_ipu.transformers import SparqCache  # noqa: E402
 from sparq_ipu.transformers.cache import windows  # noqa: E402
-from sparq_ipu.transformers.cache_name import with_cache  # noqa: E402
 
 N = 14 * WINDOW
 STEPS = tokens_of(6, seed=5)
@@ -55,13 +54,13 @@ def filled(model: Any, tokens: Any, cuts: Any = (), capacity: int | None = None,
     cache = SparqCache(model, capacity=capacity)
     with torch.no_grad():
         for part in torch.tensor_split(tokens, list(cuts), dim=1):
-            model(part, **with_cache(cache), **mask)
+            model(part, cache=cache, **mask)
     return cache
 
 
 def steps(model: Any, cache: Any, at_once: int = 1) -> Any:
     with torch.no_grad():
-        parts = [model(part, **with_cache(cache)).logits for part in STEPS.split(at_once, 1)]
+        parts = [model(part, cache=cache).logits for part in STEPS.split(at_once, 1)]
     return torch.cat(parts, 1)
 
 
@@ -94,7 +93,7 @@ def test_memory_does_not_grow_with_the_text(model: Any) -> None:
     cache, room = SparqCache(model), windows.room_of(WINDOW)
     with torch.no_grad():
         for n in (5, 60, 400, 1, 1, 150, *[1] * 150):
-            model(tokens_of(n), **with_cache(cache))
+            model(tokens_of(n), cache=cache)
             assert all(layer.cache.capacity <= max(room, n + 256) for layer in windowed(cache))
             assert n == 5 or n == 60 or all(layer.cache.capacity == room for layer in windowed(cache))
     assert cache.get_seq_length() == 767
@@ -113,12 +112,12 @@ def test_dropped_positions_do_not_come_back(model: Any) -> None:
         mask = torch.ones(1, N + 1)
         mask[0, N // 2 : N - 4] = 0  # a window from before
         with pytest.raises(ValueError, match="length must leave at least"):
-            model(STEPS[:, :1], attention_mask=mask, **with_cache(cache))
+            model(STEPS[:, :1], attention_mask=mask, cache=cache)
         mask[0, N // 2 :] = 1
         mask[0, 3:9] = mask[0, N - 4 : N] = 0
-        said = model(STEPS[:, :1], attention_mask=mask, **with_cache(cache)).logits
+        said = model(STEPS[:, :1], attention_mask=mask, cache=cache).logits
         whole = filled(model, tokens_of(N), capacity=N + 1)
-        assert torch.equal(model(STEPS[:, :1], attention_mask=mask, **with_cache(whole)).logits, said)
+        assert torch.equal(model(STEPS[:, :1], attention_mask=mask, cache=whole).logits, said)
 
 
 @pytest.mark.usefixtures("short")
@@ -128,12 +127,12 @@ def test_dropped_positions_stay_dropped_after_a_mask(model: Any) -> None:
     mask = torch.ones(1, N + 1)
     mask[0, begin + WINDOW : N] = 0
     with torch.no_grad():
-        model(STEPS[:, :1], attention_mask=mask, **with_cache(cache))
+        model(STEPS[:, :1], attention_mask=mask, cache=cache)
         assert windowed(cache)[0].begin == begin
         mask = torch.cat([mask, torch.ones(1, 1)], 1)
         mask[0, begin : begin + WINDOW] = 0  # the window is then before what is held
         with pytest.raises(ValueError, match="length must leave at least"):
-            model(STEPS[:, :1], attention_mask=mask, **with_cache(cache))
+            model(STEPS[:, :1], attention_mask=mask, cache=cache)
 
 
 @pytest.mark.usefixtures("short")
@@ -158,7 +157,7 @@ def test_columns_of_padding_become_tokens_after_a_crop(model: Any) -> None:
         mask = torch.cat([mask[:, : cache.get_seq_length()], torch.full((1, n), real)], 1)
         at = (mask.cumsum(1) - 1).clamp(min=0).long()[:, -n:]
         with torch.no_grad():
-            model(tokens_of(n), attention_mask=mask, position_ids=at, **with_cache(cache))
+            model(tokens_of(n), attention_mask=mask, position_ids=at, cache=cache)
 
     read(10)
     read(windowed(cache)[0].cache.capacity - 15, 0)
@@ -174,7 +173,7 @@ def test_rows_of_a_batch(model: Any) -> None:
     cache = SparqCache(model)
     said = []
     with torch.no_grad():
-        model(tokens, attention_mask=mask, position_ids=mask.cumsum(1) - 1, **with_cache(cache))
+        model(tokens, attention_mask=mask, position_ids=mask.cumsum(1) - 1, cache=cache)
         rows = [2, 0, 3, 1]
         keys = [layer.keys for layer in cache.layers]
         cache.reorder_cache(torch.tensor(rows))
@@ -183,7 +182,7 @@ def test_rows_of_a_batch(model: Any) -> None:
         for step in STEPS.T:
             mask = torch.cat([mask, torch.ones(4, 1, dtype=mask.dtype)], 1)
             given = dict(attention_mask=mask, position_ids=mask.sum(1, keepdim=True) - 1)
-            said.append(model(step[None].expand(4, 1), **given, **with_cache(cache)).logits)
+            said.append(model(step[None].expand(4, 1), **given, cache=cache).logits)
     for row, text in enumerate(texts):
         alone = steps(model, filled(model, text, capacity=N + 6))
         assert torch.equal(torch.cat(said, 1)[row], alone[0])

@@ -14,7 +14,6 @@ from transformers import PreTrainedModel
 from sparq_ipu.serve.places import Places
 from sparq_ipu.serve.products import FixedRows
 from sparq_ipu.transformers.cache.sparq_cache import PreparedCache
-from sparq_ipu.transformers.cache_name import with_cache
 from sparq_ipu.transformers.decoder.weights import piece_rows
 from sparq_ipu.transformers.integration import decoding
 from sparq_ipu.transformers.supported import LayerKinds, same_rotary_until, text_config
@@ -46,14 +45,13 @@ class Contexts:
         if options["device"] != "cpu":
             checks.fail(op, "device", "be 'cpu', which serves some texts of a cache", repr(options["device"]))
         takes = inspect.signature(model.forward).parameters
-        if "position_ids" not in takes:
-            checks.fail(op, "model", "take position_ids", type(model).__name__)
+        for name in ("position_ids", "logits_to_keep"):
+            if name not in takes:
+                checks.fail(op, "model", f"take {name}", type(model).__name__)
         self.n_places = checks.check_integer(op, "places", n_places, 1, 1024)
         config = text_config(model)
         self.context = checks.check_integer(op, "context", context, 1, same_rotary_until(config))
         self._model = model
-        #: not every model of the oldest transformers can leave out logits
-        self._keeps = "logits_to_keep" in takes
         #: pieces of prompts begin at multiples of it
         self.piece_rows = piece_rows(model)
         self._products = FixedRows(model)
@@ -134,9 +132,7 @@ class Contexts:
     ) -> torch.Tensor:
         """Logits (n texts, n_tokens, vocabulary) of each token, or `only` of some of each text."""
         kept = torch.arange(positions.shape[1]) if only is None else torch.tensor(only)
-        keep = {"logits_to_keep": kept} if self._keeps else {}
         with torch.inference_mode():
-            logits = self._model(
-                torch.tensor(tokens), position_ids=positions, **with_cache(cache), use_cache=True, **keep
-            ).logits
-            return (logits if self._keeps else logits[:, kept]).float()
+            passed: Any = dict(position_ids=positions, cache=cache, use_cache=True, logits_to_keep=kept)
+            logits: torch.Tensor = self._model(torch.tensor(tokens), **passed).logits
+            return logits.float()

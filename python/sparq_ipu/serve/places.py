@@ -220,17 +220,13 @@ class _LayerPass(StepLayer):
         """0: the model is told the positions of all tokens."""
         return 0
 
-    def get_mask_sizes(self, query_length: Any) -> tuple[int, int]:
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """(tokens of the pass, 0): no mask is needed for what is before them."""
-        # transformers 4 passes the positions of the tokens, not their number.
-        n_tokens = query_length if isinstance(query_length, int) else query_length.shape[0]
-        return n_tokens, 0
+        return query_length, 0
 
     def get_max_length(self) -> int:
         """Positions that a place has room for."""
         return self._of.capacity
-
-    get_max_cache_shape = get_max_length  # its older name
 
 
 def _once_each(places: Sequence[int]) -> Iterator[tuple[int, ...]]:

@@ -6,12 +6,11 @@
     sparq_ipu.transformers.disable(model)
 
 Everything goes through public interfaces of transformers (AttentionInterface, AttentionMaskInterface, Cache,
-module hooks), versions 4.56 and later. docs/models.md lists the supported models.
+module hooks), version 5.24 and later. docs/models.md lists the supported models.
 
 integration   enable and disable a model: its hooks, its attention functions, its lean step
 attention     the attention and mask functions that transformers calls
 supported     which models can be enabled, and which of their layers use SparQ attention
-cache_name    the name of the cache argument, which depends on the version of transformers
 settings/     settings of layers, of a whole model, in a file and on a command line
 cache/        the KV cache that transformers carries from token to token
 decoder/      the language-model runtime of the CPU: weights of 4 and 8 bits, decode steps in one call

@@ -12,7 +12,6 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 from sparq_ipu.torch import prompt
 from sparq_ipu.transformers.cache.handover import ATTEND_ONCE
-from sparq_ipu.transformers.cache_name import CACHE, NAMES
 from sparq_ipu.transformers.decoder.step_layer import scores_factor
 from sparq_reference import checks
 
@@ -28,7 +27,7 @@ _HARMLESS = frozenset(
         "use_cache",
         "is_causal",
         "num_items_in_batch",
-        *NAMES,
+        "cache",
         "output_hidden_states",
         "tokenizer",  # of `generate(stop_strings=...)`
     }
@@ -86,10 +85,7 @@ def is_registered(base: str) -> bool:
 def _mask_over(base: Callable[..., Any]) -> Callable[..., Any]:
     def mask(*args: Any, **kwargs: Any) -> Any:
         """The mask of `base`. None for one token: its attention reads real positions only, from the cache."""
-        q_length = kwargs.get("q_length")
-        if q_length is None and kwargs.get("cache_position") is not None:  # transformers 4
-            q_length = kwargs["cache_position"].shape[0]
-        return None if q_length == 1 else base(*args, **kwargs)
+        return None if kwargs.get("q_length") == 1 else base(*args, **kwargs)
 
     return mask
 
@@ -126,7 +122,7 @@ def _attention_over(base: Callable[..., Any], is_default: bool) -> Callable[...,
                 got = f"other keys in {type(module).__name__}"
                 checks.fail("sparq_attention", "model", ATTEND_ONCE, got)
             if key.shape[2] != query.shape[2]:
-                checks.fail("sparq_attention", CACHE, "be a SparqCache", "keys of another cache")
+                checks.fail("sparq_attention", "cache", "be a SparqCache", "keys of another cache")
         elif query.shape[2] > 1 and not layer.waits:
             layer.attend_prefill(key, value)
             if is_default and prompt.takes(query, key, value):

@@ -23,7 +23,6 @@ from sparq_ipu.transformers.cache.sparq_cache import (
     kinds_of,
     sparq_layers,
 )
-from sparq_ipu.transformers.cache_name import CACHE, cache_in, cache_name
 from sparq_ipu.transformers.decoder.lean_step import LeanStep
 from sparq_ipu.transformers.decoder.trial import lean_step_of
 from sparq_ipu.transformers.decoder.weights import quantise_weights, weights_of
@@ -282,10 +281,12 @@ class _Hooks:
             kwargs = dict(zip(inspect.signature(module.forward).parameters, args), **kwargs)
         if kwargs.get("output_attentions"):
             checks.fail("sparq_attention", "output_attentions", "be False", True)
-        if isinstance(cache_in(kwargs), PreparedCache):  # it has been told what comes
+        if "past_key_values" in kwargs:  # its older name
+            kwargs["cache"] = kwargs.pop("past_key_values")
+        if isinstance(kwargs.get("cache"), PreparedCache):  # it has been told what comes
             self.forward_pass.state.has_cache = True
             return (), kwargs
-        cache = kwargs[cache_name(module.forward, kwargs)] = self._cache(module, kwargs)
+        cache = kwargs["cache"] = self._cache(module, kwargs)
         self.forward_pass.state.has_cache = cache is not None
         if cache is not None:
             tokens = kwargs.get("input_ids")
@@ -300,14 +301,14 @@ class _Hooks:
     ) -> None:
         """Forward hook of the decoder: every layer must have attended to what it stored."""
         self.forward_pass.state.has_cache = False
-        missed = [layer.index for layer in sparq_layers(cache_in(kwargs)) if layer.is_armed]
+        missed = [layer.index for layer in sparq_layers(kwargs.get("cache")) if layer.is_armed]
         if missed:
             raise RuntimeError(
                 f"sparq_attention: the model must attend through its cache in every layer, not so in {missed}"
             )
 
     def _cache(self, module: PreTrainedModel, kwargs: dict[str, Any]) -> Any:
-        cache = cache_in(kwargs)
+        cache = kwargs.get("cache")
         if cache is None:
             use_cache = kwargs.get("use_cache")
             use_cache = getattr(module.config, "use_cache", True) if use_cache is None else use_cache
@@ -322,14 +323,14 @@ class _Hooks:
             return cache
         rule = "be a SparqCache, an empty DynamicCache that offloads nothing, or None"
         length = f" of length {cache.get_seq_length()}" if hasattr(cache, "get_seq_length") else ""
-        return checks.fail("sparq_attention", CACHE, rule, f"{type(cache).__name__}{length}")
+        return checks.fail("sparq_attention", "cache", rule, f"{type(cache).__name__}{length}")
 
     def _announce(self, cache: Any, mask: torch.Tensor | None, batch: int, n_tokens: int) -> None:
         op, layers = "sparq_attention", sparq_layers(cache)
         held = {int(layer.get_seq_length()) for layer in cache.layers}
         if len(held) != 1 or kinds_of(cache) != self._kinds:
             rule = f"hold the same tokens in all {len(self.settings)} layers"
-            checks.fail(op, CACHE, rule, sorted(held))
+            checks.fail(op, "cache", rule, sorted(held))
         for layer in layers:
             layer.check_options(self.settings[layer.index], self.cache_options.get("row_bits"))
         (past,) = held

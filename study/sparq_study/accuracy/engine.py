@@ -286,16 +286,14 @@ class Evaluator:
         """As `prefill(context)` then `span(tokens)`, token by token through transformers' DynamicCache."""
         from transformers import DynamicCache
 
-        from sparq_ipu.transformers.cache_name import with_cache
-
         self._check(method)
         cache = DynamicCache(config=self.model.config)
         record = _Record(None)
-        self._forward(context, 0, record, logits_to_keep=1, **with_cache(cache), use_cache=True)
+        self._forward(context, 0, record, logits_to_keep=1, cache=cache, use_cache=True)
         run = _Sparse(method, self._histories(record.layers), None, self.calibrations)
         rows = []
         for i, token in enumerate(tokens):
-            rows.append(self._forward([token], len(context) + i, run, **with_cache(cache), use_cache=True))
+            rows.append(self._forward([token], len(context) + i, run, cache=cache, use_cache=True))
         return torch.cat(rows)
 
     @staticmethod

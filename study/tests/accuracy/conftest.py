@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="accuracy tests need torch (extra `models`)")
 pytest.importorskip(
-    "transformers", minversion="4.56", reason="accuracy tests need transformers (extra `models`)"
+    "transformers", minversion="5.24", reason="accuracy tests need transformers (extra `models`)"
 )
 
 

@@ -210,15 +210,13 @@ def test_sparq_agrees_with_the_transformers_integration(evaluator, text, setting
     try:
         from transformers import DynamicCache
 
-        from sparq_ipu.transformers.cache_name import cache_of, with_cache
-
         cache = DynamicCache(config=model.config)
         with torch.inference_mode():
             # the model is prefilled and decoded through whatever cache `enable` makes of this one
-            output = model(torch.tensor([context]), **with_cache(cache), use_cache=True)
+            output = model(torch.tensor([context]), cache=cache, use_cache=True)
             rows = []
             for token in tokens:
-                output = model(torch.tensor([[token]]), **with_cache(cache_of(output)), use_cache=True)
+                output = model(torch.tensor([[token]]), cache=output.cache, use_cache=True)
                 rows.append(output.logits[0])
     finally:
         integration.disable(model)

@@ -15,7 +15,6 @@ import capture as bench  # noqa: E402
 from tiny import TinyTokenizer  # noqa: E402
 from tiny_models import save_checkpoint, tiny_model, tokens_of  # noqa: E402
 
-from sparq_ipu.transformers.cache_name import cache_of  # noqa: E402
 from sparq_study import traces  # noqa: E402
 from sparq_study.accuracy.tasks.retrieval import CITIES  # noqa: E402
 from sparq_study.accuracy.trace_tokens import trace_tokens  # noqa: E402
@@ -44,7 +43,7 @@ def test_arrays_are_the_attention_inputs(model):
     assert arrays["query_0"].shape == (1, 6, 5, 16) and arrays["key_2"].shape == (1, 2, 30, 16)
     assert all(array.dtype == np.float16 for array in arrays.values())
     with torch.no_grad():
-        cache = cache_of(model(tokens, use_cache=True))
+        cache = model(tokens, use_cache=True).cache
     for layer in (0, 2):
         assert np.array_equal(arrays[f"key_{layer}"], cache.layers[layer].keys.half().numpy())
         assert np.array_equal(arrays[f"value_{layer}"], cache.layers[layer].values.half().numpy())

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Sequence
 
 import numpy as np
 import torch
-from transformers.cache_utils import DynamicLayer
 
 from sparq_ipu import KVCache
 from sparq_ipu.torch import prompt
@@ -51,7 +50,7 @@ class SparqLayer(StepLayer):
 
     is_compileable = False
     is_sliding = False
-    #: from 5.24 on asked before assisted generation: the error of `crop` tells what to change
+    #: asked before assisted generation: the error of `crop` tells what to change
     is_croppable = True
     supports_early_init = False
 
@@ -258,17 +257,13 @@ class SparqLayer(StepLayer):
         """Columns held, padding included."""
         return self._columns.n_columns if self.is_initialized else 0
 
-    def get_mask_sizes(self, query_length: Any) -> tuple[int, int]:
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """(columns after `query_length` more tokens, 0)."""
-        # transformers 4 passes the positions of the tokens, not their number.
-        n_tokens = query_length if isinstance(query_length, int) else query_length.shape[0]
-        return self.get_seq_length() + n_tokens, 0
+        return self.get_seq_length() + query_length, 0
 
     def get_max_length(self) -> int:
         """The capacity, -1 without one."""
         return -1 if self.capacity is None else self.capacity
-
-    get_max_cache_shape = get_max_length  # its older name
 
     def reset(self) -> None:
         """Forget everything."""
@@ -291,11 +286,10 @@ class SparqLayer(StepLayer):
             self._select(self, indices)
 
     def crop(self, n_columns: int) -> None:
-        """Take the last columns back: -n of them. A positive number is the number to keep, where the
-        installed version of transformers takes it.
+        """Take the last columns back: -n of them.
 
         Raises:
-            ValueError: it does not.
+            ValueError: a positive number.
             NotImplementedError: the model is enabled for one token a step. Assisted generation and prompt
                 lookup check several, which would be prefill: the model's own dense attention.
         """
@@ -310,10 +304,9 @@ class SparqLayer(StepLayer):
                 "enable(model, ..., tokens_per_step=32)"
             )
         if n_columns > 0:
-            empty: Any = DynamicLayer
-            empty().crop(n_columns)  # refuses the number, or does nothing
+            checks.fail("SparqCache", "crop", "be called with minus the number of tokens to drop", n_columns)
         held = self.get_seq_length()
-        kept = min(n_columns, held) if n_columns > 0 else max(held + n_columns, 0)
+        kept = max(held + n_columns, 0)
         if kept == held:
             return kept, None
         lengths: np.ndarray = self.real[:, :kept].sum(dim=1).numpy()

@@ -16,8 +16,7 @@ from sparq_reference import checks
 
 
 class SparqCache(Cache):
-    """A cache for a model that `sparq_ipu.transformers.enable` has enabled: pass it as `cache`,
-    which is `past_key_values` in transformers before 5.24.
+    """A cache for a model that `sparq_ipu.transformers.enable` has enabled: pass it as `cache`.
 
     `generate` makes its own, so this is needed only to choose a capacity or device for one run, or to keep a
     cache over turns.

@@ -22,13 +22,12 @@ import torch.nn.modules.module
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from sparq_ipu.transformers.attention import has_own_prompts
-from sparq_ipu.transformers.cache_name import cache_in, with_cache
 from sparq_ipu.transformers.decoder.families import Family
 from sparq_ipu.transformers.decoder.few_bits import JoinedLinear
 from sparq_ipu.transformers.decoder.few_bits_step import SILU, FewBitsStep
 from sparq_ipu.transformers.decoder.rotary import Rotary, of_layer_among
 from sparq_ipu.transformers.decoder.step_layer import StepLayer, scores_factor
-from sparq_ipu.transformers.decoder.unchanged import Unchanged, looks, replaces_forward
+from sparq_ipu.transformers.decoder.unchanged import Unchanged, looks
 
 _torch_module: Any = torch.nn.modules.module  # partly typed
 
@@ -92,7 +91,7 @@ class LeanStep:
         few_bits, tokens = self.find_few_bits(is_step), kwargs["input_ids"]
         if few_bits is None and (tokens.shape[1] > 1 or not (self._layers and self._as_written())):
             return self.__wrapped__(*args, **kwargs)
-        output = self.step(few_bits, tokens, kwargs.get("position_ids"), cache_in(kwargs), is_step)
+        output = self.step(few_bits, tokens, kwargs.get("position_ids"), kwargs.get("cache"), is_step)
         return self.__wrapped__(*args, **kwargs) if output is None else output
 
     def find_few_bits(self, is_step: bool = True) -> FewBitsStep | None:
@@ -154,7 +153,7 @@ class LeanStep:
             if n_tokens > 1:
                 return None
             normed = self._by_torch(embedded[:, 0], cache, rotaries)[:, None]
-        return BaseModelOutputWithPast(normed, **with_cache(cache))
+        return BaseModelOutputWithPast(normed, cache=cache)
 
     def _by_torch(self, hidden: torch.Tensor, cache: Any, rotaries: Sequence[Rotary]) -> torch.Tensor:
         modules, family = self._decoder._modules, self._family
@@ -198,21 +197,16 @@ def _is_step(
     *,
     input_ids: torch.Tensor | None = None,
     cache: Any = None,
-    past_key_values: Any = None,
     attention_mask: Any = None,
     position_ids: torch.Tensor | None = None,
     use_cache: bool | None = None,
-    cache_position: Any = None,
     **others: Any,
 ) -> bool | None:
     """Whether arguments of a decoder are those of a step, of one token or of several of one text; False: of
     a prompt. None where they ask for more than what follows from the tokens."""
-    cache = past_key_values if cache is None else cache
     if input_ids is None or cache is None:
         return None
     if any(other is not None and other is not False for other in others.values()):
-        return None
-    if cache_position is not None and position_ids is None:
         return None
     batch, n_tokens = input_ids.shape
     layers = cache.layers
@@ -236,7 +230,7 @@ def _outputs(modules: Any, names: Sequence[str], rows: torch.Tensor) -> list[tor
 
 def _activated(module: Any, gate: torch.Tensor) -> torch.Tensor:
     own = module.__dict__
-    is_called = type(module) is not SILU or replaces_forward(module)
+    is_called = type(module) is not SILU or "forward" in own
     if is_called or looks(own["_forward_hooks"]) or own["_forward_pre_hooks"]:
         activated: torch.Tensor = module(gate[:, None])[:, 0]
         return activated

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from sparq_ipu.transformers.cache.sparq_cache import SparqCache, sparq_layers
-from sparq_ipu.transformers.cache_name import with_cache
 from sparq_ipu.transformers.decoder.families import family_of
 from sparq_ipu.transformers.decoder.lean_step import LeanStep
 
@@ -32,11 +31,11 @@ def lean_step_of(decoder: Any) -> LeanStep | str:
             for part, is_step in ((tokens[:, :-1], False), (tokens[:, -1:], True)):
                 for of in (cache, twin):
                     _arm(of)
-                own = lean.__wrapped__(input_ids=part, **with_cache(cache), use_cache=True)
+                own = lean.__wrapped__(input_ids=part, cache=cache, use_cache=True)
                 # not by a call, which leaves to the model what somebody looks at
                 mine: Any = lean.step(lean.find_few_bits(is_step), part, None, twin, is_step)
                 if mine is None:
-                    mine = lean.__wrapped__(input_ids=part, **with_cache(twin), use_cache=True)
+                    mine = lean.__wrapped__(input_ids=part, cache=twin, use_cache=True)
                 if not torch.equal(own.last_hidden_state, mine.last_hidden_state):
                     return "its own forward pass has other bits in a trial"
     except ValueError as error:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ import torch
 from sparq_ipu.commands.progress import PromptProgress
 from sparq_ipu.kept_prefixes import BLOCK, KeptPrefixes, Rows
 from sparq_ipu.tokens import MAX_TOKENS
-from sparq_ipu.transformers.cache_name import with_cache
 from sparq_ipu.transformers.decoder.weights import piece_rows
 from sparq_ipu.transformers.integration import decoding
 
@@ -39,11 +37,10 @@ def read_beginning(
     rows = functools.partial(_rows, cache)
     if held:  # used now; another process may have deleted some since
         kept.keep(prompt[:held], rows, _begin(cache))
-    keep = {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(model.forward).parameters else {}
     with torch.no_grad():
         for begin in range(held, n, PIECE):
             end = min(begin + PIECE, n)
-            model(tokens[:, begin:end], **with_cache(cache), use_cache=True, **keep)
+            model(tokens[:, begin:end], cache=cache, use_cache=True, logits_to_keep=1)
             kept.keep(prompt[:end], rows, _begin(cache))
     return held
 

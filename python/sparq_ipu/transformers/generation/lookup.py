@@ -4,15 +4,12 @@ that pays. transformers' prompt lookup drafts whether it pays or not."""
 
 from __future__ import annotations
 
-import inspect
 import time
 from typing import Any
 
 import torch
-import transformers
 
 from sparq_ipu.drafts import MOST, Drafts, Pace
-from sparq_ipu.transformers.cache_name import cache_in, with_cache
 from sparq_ipu.transformers.decoder.weights import piece_rows
 from sparq_ipu.transformers.integration import decoding
 from sparq_ipu.transformers.supported import same_rotary_until, text_config
@@ -22,11 +19,9 @@ from sparq_reference import checks
 def looks_up(model: Any) -> bool:
     """Whether `Lookup` can decode with an enabled model: tokens have the same bits together as alone, and can
     be taken back. Not where transformers reads a text again when it gets long (longrope)."""
-    is_new = int(transformers.__version__.split(".")[0]) >= 5
-    takes = "logits_to_keep" in inspect.signature(model.forward).parameters
     steps = decoding("generate", model).tokens_per_step
     is_fixed = same_rotary_until(text_config(model)) == checks.MAX_CAPACITY
-    return is_new and takes and is_fixed and steps > MOST and piece_rows(model) == 1
+    return is_fixed and steps > MOST and piece_rows(model) == 1
 
 
 class Lookup:
@@ -53,13 +48,13 @@ class Lookup:
         **model_kwargs: Any,
     ) -> torch.Tensor:
         """As transformers' own loops, without what only a dictionary returns."""
-        cache: Any = cache_in(model_kwargs)
+        cache: Any = model_kwargs["cache"]
         given, draft = input_ids[:, cache.get_seq_length() :], []  # type: tuple[torch.Tensor, list[int]]
         pace = Pace()
         while True:
             start = time.perf_counter()
             n = 1 + len(draft)
-            logits = model(given, **with_cache(cache), use_cache=True, logits_to_keep=n).logits.float()
+            logits = model(given, cache=cache, use_cache=True, logits_to_keep=n).logits.float()
             n_new = 0
             for at in range(n):
                 scores = logits_processor(input_ids, logits[:, at])

@@ -20,7 +20,6 @@ import transformers
 
 from sparq_ipu.torch.prompt import prompt_attention
 from sparq_ipu.transformers.cache.sparq_cache import SparqCache
-from sparq_ipu.transformers.cache_name import with_cache
 from sparq_ipu.transformers.decoder.weights import quantise_weights
 from sparq_ipu.transformers.integration import disable, enable, enable_dense, is_enabled
 from sparq_ipu.transformers.settings.layers import WEIGHTS, LayerSettings
@@ -185,7 +184,7 @@ def _steps(
 def _seconds(model: Any, tokens: torch.Tensor, cache: Any) -> float:
     start = time.perf_counter()
     with torch.no_grad():
-        model(tokens, **with_cache(cache), use_cache=True, logits_to_keep=1)
+        model(tokens, cache=cache, use_cache=True, logits_to_keep=1)
     return time.perf_counter() - start
 
 

@@ -81,7 +81,6 @@ def generate(
     from transformers import TextStreamer
 
     from sparq_ipu.transformers import SparqCache, cache_traffic
-    from sparq_ipu.transformers.cache_name import with_cache
     from sparq_ipu.transformers.generation.beginning import read_beginning
     from sparq_ipu.transformers.generation.lookup import Lookup, looks_up
 
@@ -117,7 +116,7 @@ def generate(
             prompt,
             attention_mask=torch.ones_like(prompt),
             max_new_tokens=n_new,
-            **with_cache(cache),
+            cache=cache,
             streamer=streamer,
             **sampling,
         )
@@ -154,12 +153,10 @@ def seconds_per_token(model: Any, run: Run, n_tokens: int = 4) -> float:
     cache gets `n_tokens` and 2 more, which do not count."""
     import torch
 
-    from sparq_ipu.transformers.cache_name import with_cache
-
     token, came = torch.tensor([run.tokens[-1:]]), []
     with torch.no_grad():
         for _ in range(n_tokens + 2):
-            token = model(token, **with_cache(run.cache), use_cache=True).logits[:, -1:].argmax(-1)
+            token = model(token, cache=run.cache, use_cache=True).logits[:, -1:].argmax(-1)
             came.append(time.perf_counter())
     return (came[-1] - came[1]) / n_tokens
 
@@ -169,11 +166,10 @@ def prefill(model: Any, tokens: Any) -> Any:
     import torch
 
     from sparq_ipu.transformers import SparqCache
-    from sparq_ipu.transformers.cache_name import with_cache
 
     cache = SparqCache(model)
     with torch.no_grad():
-        model(tokens, **with_cache(cache), use_cache=True, logits_to_keep=1)
+        model(tokens, cache=cache, use_cache=True, logits_to_keep=1)
     return cache
 
 
@@ -197,14 +193,12 @@ def forced_predictions(
     """
     import torch
 
-    from sparq_ipu.transformers.cache_name import with_cache
-
     cache = prefill(model, prompt[:, :-1]) if cache is None else cache
     predictions = []
     with torch.no_grad():
         token = prompt[:, -1:]
         for index in range(continuation.shape[1]):
-            logits = model(token, **with_cache(cache), use_cache=True).logits
+            logits = model(token, cache=cache, use_cache=True).logits
             predictions.append(int(logits[0, -1].argmax()))
             token = continuation[:, index : index + 1]
             if progress is not None:

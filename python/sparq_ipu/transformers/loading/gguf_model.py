@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from typing import Any, Callable, Iterable
 
 import numpy as np
@@ -143,11 +142,9 @@ class GgufModel:
         processor = converters.TENSOR_PROCESSORS.get(file.architecture, converters.TensorProcessor)
         self._processor: Any = processor(config=config.to_dict())
         self._moves_rows = type(self._processor).__name__ in _MOVE_ROWS
-        names_of = converters.get_gguf_hf_weights_map
-        takes_processor = "processor" in inspect.signature(names_of).parameters  # not in transformers 4.56
         with parsed(file):
-            names = names_of(self._empty, *[self._processor][:takes_processor])
-        self._names: dict[str, str] = names
+            names: dict[str, str] = converters.get_gguf_hf_weights_map(self._empty, self._processor)
+        self._names = names
         self._check()
 
     def _check(self) -> None:

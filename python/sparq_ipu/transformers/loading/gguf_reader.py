@@ -20,25 +20,20 @@ _lock = threading.Lock()
 def parsed(file: GgufFile) -> Iterator[None]:
     """In this context transformers gets the fields of `file` from its readers, and maps of names once."""
     import gguf
-    import transformers.integrations
 
-    # Since 5.24 transformers reads a tokenizer by a reader of its own, and only a config by gguf's.
-    own = hasattr(transformers.integrations, "gguf")
-    fields = _fields(file, only_counts=own)
-    tensors = [SimpleNamespace(name=name) for name in file.tensors]
+    # transformers reads a tokenizer by a reader of its own, and a config by gguf's
+    of_transformers: Any = importlib.import_module("transformers.integrations.gguf")
+    of_config = SimpleNamespace(fields=_fields(file), tensors=[SimpleNamespace(name=n) for n in file.tensors])
+
+    def metadata(path: str, strings: Any = ()) -> Any:
+        return _metadata(file, strings), tuple(file.tensors)
+
     replaced: list[tuple[Any, str, Any]] = [
-        (gguf, "GGUFReader", lambda *_, **__: SimpleNamespace(fields=fields, tensors=tensors)),
+        (gguf, "GGUFReader", lambda *_, **__: of_config),
         (gguf, "get_tensor_name_map", functools.lru_cache(gguf.get_tensor_name_map)),
+        (of_transformers.reader, "read_gguf_metadata", metadata),
+        (of_transformers, "read_gguf_metadata", metadata),
     ]
-    if own:
-        of_transformers: Any = importlib.import_module("transformers.integrations.gguf")
-        reader, read = of_transformers.reader, of_transformers.read_gguf_metadata
-
-        def metadata(path: str, strings: Any = ()) -> Any:
-            return _metadata(file, strings), tuple(file.tensors)
-
-        if reader.read_gguf_metadata is read:
-            replaced += [(module, "read_gguf_metadata", metadata) for module in (reader, of_transformers)]
     with _lock:
         originals = [getattr(module, name) for module, name, _ in replaced]
         for module, name, value in replaced:
@@ -63,12 +58,13 @@ def _metadata(file: GgufFile, strings: Any) -> dict[str, Any]:
     return values
 
 
-def _fields(file: GgufFile, only_counts: bool) -> dict[str, Any]:
+def _fields(file: GgufFile) -> dict[str, Any]:
+    """As those of gguf's reader; of the tokenizer's arrays how many tokens there are."""
     fields = {}
     for name, (types, value) in file.fields.items():
         parts: Any = [value if types == (STRING,) else (value,)]
         data: Any = [0]
-        if types[0] == ARRAY and only_counts and name.startswith(_TOKENIZER):
+        if types[0] == ARRAY and name.startswith(_TOKENIZER):
             parts = [b"" if types[-1] == STRING else (0,)]
             data *= len(value) if name == f"{_TOKENIZER}tokens" else 0
         elif types[0] == ARRAY:

@@ -22,7 +22,7 @@ def refused(what: str) -> Iterator[None]:
         raise
     except BaseException as raised:
         error = raised
-        if isinstance(raised, ImportError):  # transformers 4 asks for protobuf where a tokenizer is damaged
+        if isinstance(raised, ImportError):  # transformers asks for protobuf where a tokenizer is damaged
             if raised.__context__ is None or isinstance(raised.__context__, ImportError):
                 raise
             error = raised.__context__
