@@ -37,8 +37,8 @@ from sparq_ipu.commands.command_line import (
     read_text,
 )
 from sparq_ipu.commands.progress import EVERY, PromptProgress
-from sparq_ipu.devices import resolve_device
 from sparq_ipu.drafts import MOST
+from sparq_ipu.transformers.cache.options import DEVICES, host_device
 from sparq_ipu.transformers.generation.chats import chat_tokens
 from sparq_ipu.transformers.generation.runs import (
     Run,
@@ -96,7 +96,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     sampling("--top-p", type=number(float, "in [0, 1]", lambda x: 0 <= x <= 1), help=text)
     seed = number(int, "an integer in [0, 2**63)", lambda n: 0 <= n < 1 << 63)
     sampling("--seed", type=seed, help="with --temperature: seed of the random numbers (default 0)")
-    text = "device of the KV cache: auto, or one that `sparq-ipu devices` lists (default auto)"
+    text = f"device of the KV cache: {', '.join(DEVICES)} (default auto: the CPU kernels, where built)"
     advanced.add_argument("--device", default="auto", help=text)
     text = "keep only the first N tokens of the prompt"
     advanced.add_argument("--prompt-tokens", type=positive_integer, help=text)
@@ -220,12 +220,12 @@ def _describe(run: Run, n_prompt: int, settings: ModelSettings | None) -> str:
     return "\n".join(lines)
 
 
-def _most_likely(model: Any, prompt: Any, text: list[int], cache: Any) -> np.ndarray:
+def _most_likely(model: Any, text: list[int], cache: Any) -> np.ndarray:
     """The most likely token of the enabled model at each token of `text` after the first, given all tokens
-    before it. `cache` holds the prompt, and is used up; None: the prompt is read once more.
+    before it. `cache` holds the prompt, and is used up.
 
-    As in `generate`, the whole prompt is prefill, and the first token comes from prefill. So where the text
-    is that of a greedy run, these are its tokens.
+    As in `generate`, the first token comes from prefill. So where the text is that of a greedy run, these are
+    its tokens.
     """
     import torch
 
@@ -233,9 +233,8 @@ def _most_likely(model: Any, prompt: Any, text: list[int], cache: Any) -> np.nda
         if sys.stderr.isatty():
             print(f"\ragreement: {done}/{len(text) - 1} tokens", end="", file=sys.stderr, flush=True)
 
-    read = torch.cat([prompt, torch.tensor([text[:1]])], dim=1)
-    with _reading(model, prompt.shape[1]) if cache is None else contextlib.nullcontext():
-        predicted = forced_predictions(model, read, torch.tensor([text[1:]]), cache, progress)
+    first, rest = (torch.tensor([part]) for part in (text[:1], text[1:]))
+    predicted = forced_predictions(model, first, rest, cache, progress)
     if sys.stderr.isatty():
         print(file=sys.stderr)
     return predicted
@@ -244,7 +243,6 @@ def _most_likely(model: Any, prompt: Any, text: list[int], cache: Any) -> np.nda
 def _compare(
     model: Any,
     tokenizer: Any,
-    prompt: Any,
     run: Run,
     dense: Run,
     enable: Callable[[], None],
@@ -265,9 +263,9 @@ def _compare(
     if n_decoded:
         drawn = np.array(dense.tokens[1:])
         if is_sampled:
-            drawn = _most_likely(model, prompt, dense.tokens, dense.read)
+            drawn = _most_likely(model, dense.tokens, dense.read)
         enable()
-        n_agreed = int(np.sum(_most_likely(model, prompt, dense.tokens, run.read) == drawn))
+        n_agreed = int(np.sum(_most_likely(model, dense.tokens, run.read) == drawn))
         agreement = n_agreed / n_decoded
         print(
             f"agreement {agreement:.3f}: along the dense text, SparQ's most likely next token is dense "
@@ -303,8 +301,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.generat
         check_types("generate", arguments.dtype, arguments.weights, "--dtype")
         check_cache_dir("generate", arguments)
         settings = SaidSettings.of(arguments)
-        if arguments.device != "auto":
-            resolve_device("generate", arguments.device)
+        device = host_device("generate", arguments.device)
         checkpoint = Checkpoint(arguments.model)
         if not checkpoint.has_tokenizer:
             raise ValueError(f"generate: --model must have a tokenizer, got none in {arguments.model}")
@@ -313,12 +310,10 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.generat
         checkpoint.set_waiting(arguments.dtype, arguments.weights)
         gc.disable()  # looking for garbage in what PyTorch makes when it is imported takes 0.6 s
         torch, _ = import_torch("generate")
-        from sparq_ipu.transformers.cache.options import host_device, is_stacked
         from sparq_ipu.transformers.integration import steps_of
 
         if arguments.threads:
             torch.set_num_threads(arguments.threads)
-        device = host_device("generate", arguments.device)
         tokenizer = checkpoint.tokenizer
         prompt = _encode(arguments, text, tokenizer)
         settings = settings.of_length(prompt.shape[1] + arguments.new_tokens)
@@ -360,8 +355,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.generat
                 arguments.new_tokens,
                 stream=stream,
                 device=arguments.device,
-                # A long prompt takes its time. Only one cache at a time may have the IPUs.
-                keep_read=arguments.compare_dense and not is_stacked(dict(device=device)),
+                keep_read=arguments.compare_dense,  # a long prompt takes its time
                 kept=kept,
                 progress=progress,
                 **sampling,
@@ -380,9 +374,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.generat
     if arguments.compare_dense:
         turn_on(dense=True)
         print("decoding again with dense attention ...", file=sys.stderr)
-        comparison = _compare(
-            model, tokenizer, prompt, result, run(None), turn_on, arguments.temperature is not None
-        )
+        comparison = _compare(model, tokenizer, result, run(None), turn_on, arguments.temperature is not None)
     if arguments.json is not None:
         append_line(arguments.json, json.dumps({**asked, **_measured(result), **comparison}))
     return 0

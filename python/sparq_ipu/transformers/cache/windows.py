@@ -7,12 +7,14 @@ end of a prompt that another one continues differently.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 
 from sparq_ipu import KVCache
 from sparq_ipu.transformers.cache.columns import to_positions
-from sparq_ipu.transformers.cache.storage import LayerStack, Storage
+from sparq_ipu.transformers.cache.storage import Storage
 from sparq_reference import checks
 
 #: positions before the window that are always held
@@ -66,11 +68,13 @@ class WindowStorage(Storage):
     """Keys and values of one layer with a window.
 
     Args:
-        stack: of this layer alone. window: in positions.
+        cache, options: as of `Storage`. window: in positions.
     """
 
-    def __init__(self, stack: LayerStack, window: int, dropped: np.ndarray | None = None):
-        super().__init__(stack, 0, grows=True)
+    def __init__(
+        self, cache: KVCache, options: dict[str, Any], window: int, dropped: np.ndarray | None = None
+    ):
+        super().__init__(cache, options, grows=True)
         self._window = window
         #: (batch,) first positions of each row that are not held
         self._dropped = np.zeros(self.cache.batch, np.int64) if dropped is None else dropped
@@ -85,13 +89,13 @@ class WindowStorage(Storage):
             self._drop(max(room, self._window + BACK + _BLOCK + n_more))
             held = int(self.cache.lengths.max())
         else:
-            self.stack.reserve(held + n_more, max(room, held + n_more))
+            self._grow(held + n_more, max(room, held + n_more))
         self._until = n_columns + self.cache.capacity - held
 
     def _drop(self, capacity: int) -> None:
         cache = self.cache
         if capacity != cache.capacity:
-            self.stack.layers = self.stack.empty(cache.batch, capacity)
+            self.cache = self.empty(cache.batch, capacity)
         self._dropped = self._dropped + keep_last(cache, self._window, self.cache)
         self._until = 0
 
@@ -138,4 +142,4 @@ class WindowStorage(Storage):
 
     def select(self, index: torch.Tensor) -> Storage:
         rows = index.numpy()
-        return WindowStorage(self.stack.select(0, rows), self._window, self._dropped[rows])
+        return WindowStorage(self._selected(rows), self._options, self._window, self._dropped[rows])
