@@ -6,18 +6,14 @@ from __future__ import annotations
 import re
 from typing import Any, Sequence
 
+from transformers.convert_slow_tokenizer import bytes_to_unicode
+
 #: the text of a tokenizer for bytes that are no character yet
 _NO_CHARACTER = "\ufffd"
 
 
-def _byte_characters() -> dict[str, int]:
-    """Characters that vocabularies of bytes write for them (GPT-2): printable ones stand for themselves."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {**{chr(b): b for b in printable}, **{chr(256 + at): b for at, b in enumerate(others)}}
-
-
-_BYTES = _byte_characters()
+#: characters that vocabularies of bytes write for them (GPT-2)
+_BYTES = {character: byte for byte, character in bytes_to_unicode().items()}
 
 
 class TokenNames:

@@ -13,10 +13,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 def outside_graphs(function: _Function) -> _Function:
     """Decorator of functions that use NumPy: torch.compile breaks its graph there, or fails."""
-    disable = getattr(getattr(torch, "compiler", None), "disable", None)  # torch 2.0 has no torch.compiler
-    if disable is None:
-        return function
-    disabled: _Function = disable(function)
+    disabled: _Function = torch.compiler.disable(function)  # type: ignore[no-untyped-call]
 
     @functools.wraps(function)
     def outside(*args: Any, **kwargs: Any) -> Any:

@@ -88,8 +88,8 @@ def n_layers_of(model: PreTrainedModel) -> int:
 
 def same_rotary_until(config: PretrainedConfig) -> int:
     """Positions of a text up to which a token has the rotary embedding that it has in a shorter one."""
-    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    if rope.get("rope_type", rope.get("type")) not in ("longrope", "dynamic"):
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type") not in ("longrope", "dynamic"):
         return checks.MAX_CAPACITY
     name = "original_max_position_embeddings"
     return int(rope.get(name) or getattr(config, name, None) or config.max_position_embeddings)
