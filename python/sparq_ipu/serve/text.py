@@ -13,7 +13,7 @@ _NO_CHARACTER = "\ufffd"
 
 
 #: characters that vocabularies of bytes write for them (GPT-2)
-_BYTES = {character: byte for byte, character in bytes_to_unicode().items()}
+_BYTES = {character: byte for byte, character in bytes_to_unicode().items()}  # type: ignore[no-untyped-call]
 
 
 class TokenNames:
