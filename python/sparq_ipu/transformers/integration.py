@@ -310,13 +310,13 @@ class _Hooks:
         if cache is None:
             use_cache = kwargs.get("use_cache")
             use_cache = getattr(module.config, "use_cache", True) if use_cache is None else use_cache
-            return SparqCache.of_checked(module.config, self.cache_options) if use_cache else None
+            return SparqCache(module.config, **self.cache_options) if use_cache else None
         if is_sparq_cache(cache):
             return cache
         # Made by `generate`, or by the caller, who keeps it over turns: the object stays, its layers change.
         is_ours_to_fill = type(cache) is DynamicCache and not getattr(cache, "offloading", False)
         if is_ours_to_fill and cache.get_seq_length() == 0:
-            cache.layers[:] = SparqCache.of_checked(module.config, self.cache_options).layers
+            cache.layers[:] = SparqCache(module.config, **self.cache_options).layers
             cache.layer_class_to_replicate = None
             return cache
         rule = "be a SparqCache, an empty DynamicCache that offloads nothing, or None"

@@ -39,18 +39,9 @@ class SparqCache(Cache):
         check_finite: bool = True,
         **options: Any,
     ):
-        self._make(config, check_options("SparqCache", device, capacity, check_finite, options))
-
-    @classmethod
-    def of_checked(cls, config: PretrainedConfig, options: dict[str, Any]) -> SparqCache:
-        """With options from `check_options`. Settings of the enabled model's layers add the rest."""
-        cache = cls.__new__(cls)
-        cache._make(config, options)
-        return cache
-
-    def _make(self, config: PretrainedConfig, options: dict[str, Any]) -> None:
-        kinds = LayerKinds.of(text_config(config))
-        layers: list[Any] = [SparqLayer(i, window=w, **options) for i, w in enumerate(kinds.windows)]
+        options = check_options("SparqCache", device, capacity, check_finite, options)
+        windows = LayerKinds.of(text_config(config)).windows
+        layers: list[Any] = [SparqLayer(index, window=w, **options) for index, w in enumerate(windows)]
         super().__init__(layers=layers)
 
     def crop(self, n_columns: int) -> None:
