@@ -49,18 +49,16 @@ from sparq_ipu.transformers.generation.runs import (
     seconds_per_token,
     stop_tokens,
 )
-from sparq_ipu.transformers.loading.checkpoints import Checkpoint, check_types, import_torch
+from sparq_ipu.transformers.loading.checkpoints import Checkpoint
 from sparq_ipu.transformers.settings.command import (
-    SaidSettings,
     add_attention,
     add_cache_dir,
     add_model,
-    check_alone,
-    check_cache_dir,
     columns,
     in_words,
     kept_prefixes,
     most_common,
+    opened,
 )
 from sparq_ipu.transformers.settings.layers import ModelSettings, pays_from
 
@@ -104,14 +102,6 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     return parser
 
 
-def _check_alone(arguments: argparse.Namespace) -> None:
-    """Refuse options that exclude each other."""
-    for name, value in {"--top-p": arguments.top_p, "--seed": arguments.seed}.items():
-        if value is not None and arguments.temperature is None:
-            raise ValueError(f"generate: {name} must be given with --temperature, got {value} alone")
-    check_alone("generate", arguments)
-
-
 def _text(arguments: argparse.Namespace) -> str:
     """The prompt, read before the model is loaded."""
     if arguments.prompt is not None:
@@ -150,7 +140,8 @@ def _reading(model: Any, n_tokens: int) -> Iterator[PromptProgress]:
 
 
 def _encode(arguments: argparse.Namespace, text: str, tokenizer: Any) -> Any:
-    torch, _ = import_torch("generate")
+    import torch
+
     tokens = tokenizer(text, add_special_tokens=not arguments.chat).input_ids[: arguments.prompt_tokens]
     if arguments.chat:
         content = text if arguments.prompt_tokens is None else tokenizer.decode(tokens)
@@ -297,23 +288,17 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.generat
     start = time.perf_counter()
     arguments = _parser(prog).parse_args(argv)
     try:
-        _check_alone(arguments)
-        check_types("generate", arguments.dtype, arguments.weights, "--dtype")
-        check_cache_dir("generate", arguments)
-        settings = SaidSettings.of(arguments)
+        for name, value in {"--top-p": arguments.top_p, "--seed": arguments.seed}.items():
+            if value is not None and arguments.temperature is None:
+                raise ValueError(f"generate: {name} must be given with --temperature, got {value} alone")
         device = host_device("generate", arguments.device)
-        checkpoint = Checkpoint(arguments.model)
-        if not checkpoint.has_tokenizer:
-            raise ValueError(f"generate: --model must have a tokenizer, got none in {arguments.model}")
         text = _text(arguments)
-        print(f"loading {checkpoint.path.name} ...", file=sys.stderr, flush=True)
-        checkpoint.set_waiting(arguments.dtype, arguments.weights)
         gc.disable()  # looking for garbage in what PyTorch makes when it is imported takes 0.6 s
-        torch, _ = import_torch("generate")
+        checkpoint, settings = opened("generate", arguments)
+        import torch
+
         from sparq_ipu.transformers.integration import steps_of
 
-        if arguments.threads:
-            torch.set_num_threads(arguments.threads)
         tokenizer = checkpoint.tokenizer
         prompt = _encode(arguments, text, tokenizer)
         settings = settings.of_length(prompt.shape[1] + arguments.new_tokens)

@@ -28,16 +28,13 @@ from typing import Any
 from sparq_ipu.commands.command_line import Parser, number, positive_integer
 from sparq_ipu.commands.extras import needed
 from sparq_ipu.transformers.generation.runs import stop_tokens
-from sparq_ipu.transformers.loading.checkpoints import Checkpoint, check_types, import_torch
 from sparq_ipu.transformers.settings.command import (
-    SaidSettings,
     add_attention,
     add_cache_dir,
     add_model,
-    check_alone,
-    check_cache_dir,
     in_words,
     kept_prefixes,
+    opened,
 )
 
 #: an environment variable: on a command line everybody on the machine could read a key
@@ -137,17 +134,8 @@ def build(arguments: argparse.Namespace) -> tuple[Any, Any]:
 
 
 def _build(arguments: argparse.Namespace) -> tuple[Any, Any]:
-    check_alone("serve", arguments)
-    check_types("serve", arguments.dtype, arguments.weights, "--dtype")
-    settings = SaidSettings.of(arguments, "serve")
     key = _key(arguments)
-    check_cache_dir("serve", arguments)
-    checkpoint = Checkpoint(arguments.model)
-    if not checkpoint.has_tokenizer:
-        raise ValueError(f"serve: --model must have a tokenizer, got none in {arguments.model}")
-    print(f"loading {checkpoint.path.name} ...", file=sys.stderr, flush=True)
-    checkpoint.set_waiting(arguments.dtype, arguments.weights)
-    torch, _ = import_torch("serve")
+    checkpoint, settings = opened("serve", arguments)
     with needed("serve"):
         import uvicorn  # noqa: F401
 
@@ -158,8 +146,6 @@ def _build(arguments: argparse.Namespace) -> tuple[Any, Any]:
     from sparq_ipu.serve.prompts import Prompts
     from sparq_ipu.transformers.supported import same_rotary_until, text_config
 
-    if arguments.threads:
-        torch.set_num_threads(arguments.threads)
     layers = settings.of_model(*checkpoint.shape)
     trained = getattr(text_config(checkpoint.config), "max_position_embeddings", None)
     most = same_rotary_until(text_config(checkpoint.config))

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Callable, Union
 
-from sparq_ipu.commands.extras import hint
+from sparq_ipu.commands.extras import needed
 from sparq_ipu.transformers.loading.folder import check_weights, check_whole, packed_method, read_config
 from sparq_ipu.transformers.loading.refused import refused
 from sparq_reference import checks
@@ -64,12 +64,9 @@ def wait_briefly() -> None:
 
 def import_torch(op: str) -> tuple[Any, Any]:
     """The modules torch and transformers, or an ImportError with the command that installs them."""
-    try:
+    with needed(op):
         import torch
         import transformers
-    except ImportError as error:
-        message = f"{op}: torch and transformers must be installed, got {error}; run: {hint('torch')}"
-        raise ImportError(message) from error
     return torch, transformers
 
 
@@ -108,11 +105,9 @@ class Checkpoint:
     @cached_property
     def file(self) -> Any:
         """A .gguf file, parsed."""
-        if importlib.util.find_spec("gguf") is None:
-            raise ImportError(
-                f"load_model: gguf must be installed to read {self.path.name}, got no such package; "
-                f"run: {hint('gguf')}"
-            )
+        with needed("load_model"):
+            import gguf  # noqa: F401
+
         from sparq_ipu.transformers.loading.gguf_file import GgufFile
 
         return GgufFile(self.path)

@@ -6,12 +6,13 @@ from __future__ import annotations
 import argparse
 import collections
 import dataclasses
+import sys
 from pathlib import Path
 from typing import Any, Sequence
 
 from sparq_ipu.commands.command_line import number, thread_count
 from sparq_ipu.kept_prefixes import KeptPrefixes, check_folder
-from sparq_ipu.transformers.loading.checkpoints import SMOLLM2
+from sparq_ipu.transformers.loading.checkpoints import SMOLLM2, Checkpoint, check_types, import_torch
 from sparq_ipu.transformers.settings.layers import (
     CACHE_DEFAULTS,
     WEIGHTS,
@@ -75,14 +76,6 @@ def add_cache_dir(parser: argparse.ArgumentParser, example: str) -> None:
     group.add_argument("--cache-gb", type=positive, metavar="N", help=text)
 
 
-def check_cache_dir(op: str, arguments: argparse.Namespace) -> None:
-    """Make the folder of `--cache-dir`, if one is given."""
-    if arguments.cache_dir is not None:
-        check_folder(op, arguments.cache_dir)
-    elif arguments.cache_gb is not None:
-        raise ValueError(f"{op}: --cache-gb must be with --cache-dir, got {arguments.cache_gb:g} alone")
-
-
 def kept_prefixes(op: str, arguments: argparse.Namespace, model: Any) -> KeptPrefixes | None:
     """The folder of `--cache-dir`, for an enabled model; None: none is given."""
     if arguments.cache_dir is None:
@@ -91,6 +84,33 @@ def kept_prefixes(op: str, arguments: argparse.Namespace, model: Any) -> KeptPre
 
     limit = 10 if arguments.cache_gb is None else arguments.cache_gb
     return KeptPrefixes(arguments.cache_dir, version_of(model, op), limit * 1e9)
+
+
+def opened(op: str, arguments: argparse.Namespace) -> tuple[Checkpoint, SaidSettings]:
+    """The files of the model and the settings of these options, which are checked before PyTorch is imported.
+
+    Raises:
+        ValueError, OSError, ImportError: what can not be, in a sentence.
+    """
+    said = [_flags(name)[0] for name in SETTINGS_HELP if getattr(arguments, name) is not None]
+    said += ["--published"] * arguments.published
+    if arguments.dense and said:
+        raise ValueError(f"{op}: --dense must be without settings of SparQ, got {', '.join(said)} too")
+    check_types(op, arguments.dtype, arguments.weights, "--dtype")
+    settings = SaidSettings.of(arguments, op)
+    if arguments.cache_dir is not None:
+        check_folder(op, arguments.cache_dir)
+    elif arguments.cache_gb is not None:
+        raise ValueError(f"{op}: --cache-gb must be with --cache-dir, got {arguments.cache_gb:g} alone")
+    checkpoint = Checkpoint(arguments.model)
+    if not checkpoint.has_tokenizer:
+        raise ValueError(f"{op}: --model must have a tokenizer, got none in {arguments.model}")
+    print(f"loading {checkpoint.path.name} ...", file=sys.stderr, flush=True)
+    checkpoint.set_waiting(arguments.dtype, arguments.weights)
+    torch, _ = import_torch(op)
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    return checkpoint, settings
 
 
 def add_model(group: argparse._ArgumentGroup, advanced: argparse._ArgumentGroup, of: str) -> None:
@@ -114,14 +134,6 @@ def add_model(group: argparse._ArgumentGroup, advanced: argparse._ArgumentGroup,
 def _flags(name: str) -> tuple[str, ...]:
     """The flag of a setting, and its short form if it has one."""
     return SETTINGS_FLAGS.get(name, ("--" + name.replace("_", "-"),))
-
-
-def check_alone(op: str, arguments: argparse.Namespace) -> None:
-    """Refuse options of `add_attention` that exclude each other."""
-    said = [_flags(name)[0] for name in SETTINGS_HELP if getattr(arguments, name) is not None]
-    said += ["--published"] * arguments.published
-    if arguments.dense and said:
-        raise ValueError(f"{op}: --dense must be without settings of SparQ, got {', '.join(said)} too")
 
 
 @dataclasses.dataclass(frozen=True)
