@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Continue a text with SparQ attention: SmolLM2-135M-Instruct from its wheel, or your own model.
 
-    python -m sparq_ipu.generate --prompt-file play.txt --compare-dense
+    sparq-ipu generate --prompt-file play.txt --compare-dense
 
 Prints the text as it comes, then the seconds for loading, reading the prompt and writing. Beside them stand
 the time of a token with dense attention, and the bytes of the KV cache that a token reads with either. The
@@ -29,8 +29,6 @@ import numpy as np
 from sparq_ipu.commands.command_line import (
     Parser,
     append_line,
-    description,
-    guarded,
     number,
     output_path,
     positive_integer,
@@ -69,8 +67,7 @@ __all__ = ["Run", "first_difference", "forced_predictions", "generate", "main", 
 
 
 def _parser(prog: str) -> argparse.ArgumentParser:
-    about = description(__doc__, prog)
-    parser = Parser(prog=prog, description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     basic = parser.add_argument_group("basic")
     settings = parser.add_argument_group("settings of SparQ attention (arXiv:2312.04985)")
     add_cache_dir(parser, "e.g. with another question about the same file")
@@ -280,7 +277,7 @@ def _load(arguments: argparse.Namespace, checkpoint: Checkpoint, start: float) -
     return model
 
 
-def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.generate") -> int:
+def main(argv: list[str] | None = None, prog: str = "sparq-ipu generate") -> int:
     """The command; returns the exit status: 0, or 2 for bad usage.
 
     What needs no weights is checked before they are read, and what needs no torch before that is imported.
@@ -388,7 +385,7 @@ def _asked(
         "weights": arguments.weights,
         "threads": arguments.threads,
         "seq_len": n_prompt,
-        "repro": "python -m sparq_ipu.generate " + shlex.join(argv if argv is not None else sys.argv[1:]),
+        "repro": "sparq-ipu generate " + shlex.join(argv if argv is not None else sys.argv[1:]),
     }
 
 
@@ -405,7 +402,3 @@ def _measured(run: Run) -> dict[str, Any]:
         "n_accepted": run.n_accepted,
         **run.traffic,
     }
-
-
-if __name__ == "__main__":
-    sys.exit(guarded(main))

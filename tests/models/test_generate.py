@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m sparq_ipu.generate` on a tiny checkpoint: text, figures, comparison, bad usage."""
+"""`sparq-ipu generate` on a tiny checkpoint: text, figures, comparison, bad usage."""
 
 from __future__ import annotations
 

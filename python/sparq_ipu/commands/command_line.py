@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the command lines of the package and of bench/ share: types of options, descriptions, and how a
-command ends that is interrupted or can not write. See `sparq_ipu.commands.cli`."""
+"""What the command lines of the package and of bench/ share: types of options, and how a command ends that is
+interrupted or can not write. See `sparq_ipu.commands.cli`."""
 
 from __future__ import annotations
 
@@ -80,12 +80,6 @@ def only(parser: argparse.ArgumentParser, a: argparse.Namespace, flag: str, *oth
     """Refuse every argument that was given but that of `flag` and `others`: the rest would change nothing."""
     taken = {"help", flag.strip("-").replace("-", "_"), *others}
     refuse(parser, a, f"with {flag}", *(x.dest for x in parser._actions if x.dest not in taken))
-
-
-def description(text: str | None, prog: str) -> str:
-    """A module's docstring with its commands as they are called: "sparq-ipu generate", or "python -m ..."."""
-    before = "sparq-ipu " if prog.startswith("sparq-ipu ") else "python -m sparq_ipu."
-    return (text or "").replace("python -m sparq_ipu.", before)
 
 
 def number(

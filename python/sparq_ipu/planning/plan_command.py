@@ -31,7 +31,6 @@ from typing import Callable, Sequence
 from sparq_ipu.commands.command_line import (
     Parser,
     append_line,
-    guarded,
     only,
     output_path,
     refuse,
@@ -199,7 +198,3 @@ def main(arguments: list[str] | None = None, prog: str = "sparq-ipu plan") -> in
         with a.json.open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(p.row()) + "\n" for p in plans)
     return 0 if plans[-1].fits else 1
-
-
-if __name__ == "__main__":
-    sys.exit(guarded(main))
