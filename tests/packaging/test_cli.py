@@ -57,19 +57,17 @@ def test_a_command_gets_what_follows_its_name(command, monkeypatch):
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS)
-def test_help_has_the_name_that_was_called(command, capsys):
-    module = cli.COMMANDS[command][0]
-    by_itself = module if module == f"sparq_ipu.{command}" else f"sparq-ipu {command}"
-    for main, name in [
-        (lambda: cli.main([command, "--help"]), f"sparq-ipu {command}"),
-        (lambda: importlib.import_module(module).main(["--help"]), by_itself),
-    ]:
+def test_help_has_the_name_of_the_command(command, capsys):
+    name, module = f"sparq-ipu {command}", cli.COMMANDS[command][0]
+    for main in (
+        lambda: cli.main([command, "--help"]),
+        lambda: importlib.import_module(module).main(["--help"]),
+    ):
         with pytest.raises(SystemExit) as stop:
             main()
         shown = capsys.readouterr().out
-        assert stop.value.code == 0 and re.match(rf"usage: (python -m )?{re.escape(name)} ", shown)
-        assert re.search(rf"^    (python -m )?{re.escape(name)} ", shown, re.MULTILINE)
-        assert ("python -m" in shown) == (name != f"sparq-ipu {command}")
+        assert stop.value.code == 0 and shown.startswith(f"usage: {name} ")
+        assert re.search(rf"^    {re.escape(name)} ", shown, re.MULTILINE)
 
 
 @pytest.mark.parametrize("words", [[], ["other"], ["devices", "x"]])
