@@ -23,8 +23,7 @@ from sparq_ipu.transformers.cache.sparq_cache import (
     kinds_of,
     sparq_layers,
 )
-from sparq_ipu.transformers.decoder.lean_step import LeanStep
-from sparq_ipu.transformers.decoder.trial import lean_step_of
+from sparq_ipu.transformers.decoder.lean_step import LeanStep, lean_step_of
 from sparq_ipu.transformers.decoder.weights import quantise_weights, weights_of
 from sparq_ipu.transformers.settings.layers import LayerSettings, ModelSettings, settings_of_layers
 from sparq_ipu.transformers.supported import (

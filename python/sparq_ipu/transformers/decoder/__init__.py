@@ -9,7 +9,6 @@ lean_step       a decode step in fewer operations than transformers takes
 few_bits_step   the same step in one call of the kernels, where all weights have few bits
 rotary          the rotary embedding of a step, with attention in the same call where the cache allows it
 step_layer      the interface of a cache layer that takes such steps
-trial           whether such a step has the bits of the model's own forward pass
 unchanged       whether the parts of a model are still the same objects
 """
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The decoders whose steps are lean, by the name of their classes: how each differs from Llama.
 
-A family is added after its forward pass in transformers was read: `trial` compares one step, and cannot see
+A family is added after its forward pass in transformers was read: a trial compares one step, and cannot see
 what happens at other positions.
 """
 

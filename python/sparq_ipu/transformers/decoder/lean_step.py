@@ -8,8 +8,8 @@ embeddings and the activation are the model's own modules, and every rounding is
 have few bits, a step is one call (module `few_bits_step`).
 
 The model's own forward pass runs instead with gradients, with torch.compile, and where a class, a hook or an
-argument differs from the original. This is checked at each step. `trial` checks once that the bits are the
-same.
+argument differs from the original. This is checked at each step. `lean_step_of` checks once that the bits are
+the same.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ import torch.nn.modules.module
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from sparq_ipu.transformers.attention import has_own_prompts
-from sparq_ipu.transformers.decoder.families import Family
+from sparq_ipu.transformers.cache.sparq_cache import SparqCache, sparq_layers
+from sparq_ipu.transformers.decoder.families import Family, family_of
 from sparq_ipu.transformers.decoder.few_bits import JoinedLinear
 from sparq_ipu.transformers.decoder.few_bits_step import SILU, FewBitsStep
 from sparq_ipu.transformers.decoder.rotary import Rotary, of_layer_among
@@ -30,6 +31,8 @@ from sparq_ipu.transformers.decoder.step_layer import StepLayer, scores_factor
 from sparq_ipu.transformers.decoder.unchanged import Unchanged, looks
 
 _torch_module: Any = torch.nn.modules.module  # partly typed
+#: tokens before that of the step, in a trial
+_N_HELD = 3
 
 
 class _Layer:
@@ -191,6 +194,39 @@ class LeanStep:
             rows = parts[index].view(len(products), -1, len(norm._parameters["weight"]))
             parts[index] = self._family.norm(norm, rows).flatten(1)
         return torch.cat(parts, 1)
+
+
+def lean_step_of(decoder: Any) -> LeanStep | str:
+    """The lean step of a decoder, or why it has none: it is not described, or its bits are others in a trial.
+    decoder: of a model whose attention is SparQ attention by now."""
+    family = family_of(decoder)
+    if isinstance(family, str):
+        return family
+    lean = LeanStep(decoder, family)
+    n = decoder.config.vocab_size
+    tokens = torch.arange(1, _N_HELD + 2)[None] * n // (_N_HELD + 2)
+    cache = SparqCache(decoder.config)
+    try:
+        with torch.no_grad(), torch.autocast("cpu", enabled=False):
+            twin = SparqCache(decoder.config)
+            for part, is_step in ((tokens[:, :-1], False), (tokens[:, -1:], True)):
+                for of in (cache, twin):
+                    _arm(of)
+                own = lean.__wrapped__(input_ids=part, cache=cache, use_cache=True)
+                # not by a call, which leaves to the model what somebody looks at
+                mine: Any = lean.step(lean.find_few_bits(is_step), part, None, twin, is_step)
+                if mine is None:
+                    mine = lean.__wrapped__(input_ids=part, cache=twin, use_cache=True)
+                if not torch.equal(own.last_hidden_state, mine.last_hidden_state):
+                    return "its own forward pass has other bits in a trial"
+    except ValueError as error:
+        return f"a trial ended with: {error}"
+    return lean
+
+
+def _arm(cache: SparqCache) -> None:
+    for layer in sparq_layers(cache):
+        layer.arm(None, None)
 
 
 def _is_step(

@@ -7,5 +7,4 @@ packed_folder   layers of 4 bits in a directory, of AWQ and GPTQ
 gguf_file       the header of a .gguf file, parsed once and checked
 gguf_reader     the same header for transformers' readers
 gguf_model      config and weights of a .gguf file
-refused         errors of other packages, in one line that names the file
 """

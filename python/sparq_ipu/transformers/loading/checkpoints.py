@@ -13,8 +13,13 @@ from pathlib import Path
 from typing import Any, Callable, Union
 
 from sparq_ipu.commands.extras import needed
-from sparq_ipu.transformers.loading.folder import check_weights, check_whole, packed_method, read_config
-from sparq_ipu.transformers.loading.refused import refused
+from sparq_ipu.transformers.loading.folder import (
+    check_weights,
+    check_whole,
+    packed_method,
+    read_config,
+    refused,
+)
 from sparq_reference import checks
 
 #: Of this package only a file is used. What it depends on has to be compiled, for many minutes.

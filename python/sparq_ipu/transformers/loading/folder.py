@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A checkpoint directory, checked before its model is built: its config, and the headers of its weights."""
+"""A checkpoint directory, checked before its model is built: its config, and the headers of its weights; and
+errors of other packages over a file, in one line that names it."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Iterator
 
-from sparq_ipu.transformers.loading.refused import refused
 from sparq_reference import checks
 
 #: numbers of a config, and how large they can be
@@ -30,6 +31,36 @@ _REALS = {"rms_norm_eps": 1.0, "layer_norm_eps": 1.0, "rope_theta": 1e12}
 _PACKED = ("awq", "gptq")
 #: a tensor of a layer, by its name
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d{1,9})\.")
+#: of an error of another package
+_MOST_CHARACTERS = 300
+
+
+@contextlib.contextmanager
+def refused(what: str) -> Iterator[None]:
+    """Raise what goes wrong as ValueError: `load_model: <what> must be readable, got <error>`.
+
+    A panic of a package in Rust is no Exception, so it is known by its name. Our own errors pass, and those
+    of the machine (memory, a missing package or file).
+    """
+    try:
+        yield
+    except (MemoryError, FileNotFoundError):
+        raise
+    except BaseException as raised:
+        error = raised
+        if isinstance(raised, ImportError):  # transformers asks for protobuf where a tokenizer is damaged
+            if raised.__context__ is None or isinstance(raised.__context__, ImportError):
+                raise
+            error = raised.__context__
+        if isinstance(error, ValueError) and str(error).startswith("load_model: "):
+            raise
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        text = " ".join(str(error).split())
+        if len(text) > _MOST_CHARACTERS:
+            text = text[:_MOST_CHARACTERS] + "…"
+        message = f"load_model: {what} must be readable, got {type(error).__name__}: {text}"
+        raise ValueError(message) from error
 
 
 def read_config(folder: Path) -> dict[str, Any]:
