@@ -95,11 +95,6 @@ class _Layer:
 class _LayerPass(StepLayer):
     """A layer in one forward pass. Arguments as of `Places.tokens`."""
 
-    is_compileable = False
-    is_sliding = False
-    is_croppable = False
-    supports_early_init = False
-
     def __init__(
         self,
         of: _Layer,

@@ -130,7 +130,7 @@ def _enable(
     options = check_options(op, device, capacity, check_finite, options, names)
     if weights is not None and weights_of(model) not in (weights, "int4"):
         _log.info("%s: %s", op, quantise_weights(model, weights, op=op))
-    _install(op, model, layers, options, tokens_per_step, lean, prompt_blocks)
+    _install(op, model, _Hooks(model, layers, options, tokens_per_step, prompt_blocks), lean)
 
 
 def enable_dense(model: PreTrainedModel, **options: Any) -> None:
@@ -165,19 +165,10 @@ def is_enabled(model: PreTrainedModel) -> bool:
     return hasattr(model, "base_model") and hasattr(decoder_of(model), _STATE)
 
 
-def _install(
-    op: str,
-    model: PreTrainedModel,
-    settings: ModelSettings,
-    options: dict[str, Any],
-    tokens_per_step: int,
-    lean: bool,
-    prompt_blocks: float = 0.0,
-) -> None:
+def _install(op: str, model: PreTrainedModel, hooks: _Hooks, lean: bool) -> None:
     if is_enabled(model):
         disable(model)
     decoder = decoder_of(model)
-    kinds = LayerKinds.of(text_config(model))
     own = decoder.config._attn_implementation
     # "eager" is a function private to each model's file, so its prefill runs as "sdpa": the same mathematics
     name = register(own if own != "eager" and is_registered(own) else "sdpa")
@@ -185,9 +176,6 @@ def _install(
     _set_attention(model, name)
     if model.config._attn_implementation != name:
         checks.fail(op, "model", "accept another attention implementation", type(model).__name__)
-    settings = [None if index in kinds.dense else of_layer for index, of_layer in enumerate(settings)]
-    hooks = _Hooks(settings, options, kinds, tokens_per_step)
-    hooks.prompt_blocks = prompt_blocks
     handles = [
         decoder.register_forward_pre_hook(hooks.before, with_kwargs=True),
         decoder.register_forward_hook(hooks.after, with_kwargs=True),
@@ -198,8 +186,8 @@ def _install(
     for module in attention_modules(model):
         setattr(module, FORWARD_PASS, hooks.forward_pass)
     setattr(decoder, _STATE, {"attn_implementation": own, "handles": handles, "hooks": hooks})
-    name = "SparQ attention" if any(settings) else "dense attention"
-    _log.info("%s: %s", op, kinds.describe(name))
+    name = "SparQ attention" if any(hooks.settings) else "dense attention"
+    _log.info("%s: %s", op, hooks.kinds.describe(name))
     if lean:
         step: LeanStep | str = lean_step_of(decoder)
         if isinstance(step, LeanStep):
@@ -256,14 +244,18 @@ class _Hooks:
     """
 
     def __init__(
-        self, settings: ModelSettings, options: dict[str, Any], kinds: LayerKinds, tokens_per_step: int
+        self,
+        model: PreTrainedModel,
+        settings: ModelSettings,
+        options: dict[str, Any],
+        tokens_per_step: int,
+        prompt_blocks: float,
     ):
-        self.settings = settings
-        self.tokens_per_step = tokens_per_step
-        self.prompt_blocks = 0.0
+        self.kinds = kinds = LayerKinds.of(text_config(model))
+        self.settings = [None if index in kinds.dense else each for index, each in enumerate(settings)]
+        self.tokens_per_step, self.prompt_blocks = tokens_per_step, prompt_blocks
         #: options of the caches that the hooks make
         self.cache_options = options
-        self._kinds = kinds
         windows = {index: window for index, window in enumerate(kinds.windows) if window is not None}
         self.forward_pass = ForwardPass(windows)
 
@@ -325,7 +317,7 @@ class _Hooks:
     def _announce(self, cache: Any, mask: torch.Tensor | None, batch: int, n_tokens: int) -> None:
         op, layers = "sparq_attention", sparq_layers(cache)
         held = {int(layer.get_seq_length()) for layer in cache.layers}
-        if len(held) != 1 or kinds_of(cache) != self._kinds:
+        if len(held) != 1 or kinds_of(cache) != self.kinds:
             rule = f"hold the same tokens in all {len(self.settings)} layers"
             checks.fail(op, "cache", rule, sorted(held))
         for layer in layers:

@@ -47,11 +47,8 @@ class SparqLayer(StepLayer):
             of the first tokens ask for.
     """
 
-    is_compileable = False
-    is_sliding = False
     #: asked before assisted generation: the error of `crop` tells what to change
     is_croppable = True
-    supports_early_init = False
 
     # set when the first tokens come
     _storage: Storage

@@ -22,6 +22,8 @@ class StepLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly typ
     """A layer of a cache that stores the tokens of a lean forward pass and attends to them. Rows of a step
     are tokens: one of each row of a batch, or several of one text."""
 
+    is_sliding = False
+    supports_early_init = False
     #: of `enable`
     prompt_blocks = 0.0
 
