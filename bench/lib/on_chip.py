@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rules of work on chip beside what others measured: loops, exchanges, constants.
 
-Measurements and their addresses are in `python/sparq_ipu/planning/data/measured_on_chip.json`, with the
+Measurements and their addresses are in `bench/data/measured_on_chip.json`, with the
 operations of each loop as we count them. The predicted cycles follow from these by the rules of
 `poplar_ops/codelets/cycles.hpp` and the device model. A ratio is measured over predicted, above 1 where
 hardware is slower.
@@ -10,13 +10,14 @@ hardware is slower.
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, NamedTuple
 
 from sparq_ipu.commands.tables import markdown_table
-from sparq_ipu.planning.device_model import DATA, device_model
+from sparq_ipu.planning.device_model import device_model
 from sparq_ipu.planning.on_chip import FACTORS
 
-MEASURED = DATA / "measured_on_chip.json"
+MEASURED = Path(__file__).resolve().parents[1] / "data" / "measured_on_chip.json"
 Record = Dict[str, Any]
 
 # ---- the rules of cycles.hpp; a test compares the numbers

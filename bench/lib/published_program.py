@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The published Poplar benchmark of SparQ attention, as counts: what the device model is calibrated on.
 
-Its remote copies follow from its source (see data/ORIGIN.md): results of a gather are laid out linearly over
-all tiles, in pieces that neither respect rows nor packets. Its work on chip is that of PopLibs: the steps and
-comparisons of its top-k are counted, the rest is a few constants, fitted together with the device's
+Its remote copies follow from its source (see bench/data/ORIGIN.md): results of a gather are laid out linearly
+over all tiles, in pieces that neither respect rows nor packets. Its work on chip is that of PopLibs: the
+steps and comparisons of its top-k are counted, the rest is a few constants, fitted together with the device's
 parameters, and of no further use.
 """
 
@@ -15,7 +15,7 @@ import functools
 from pathlib import Path
 from typing import Iterable, Mapping
 
-from sparq_ipu.planning.device_model import DATA, DeviceModel
+from sparq_ipu.planning.device_model import DeviceModel
 
 N_HEADS, HEAD_DIM, ITEM = 32, 128, 2
 #: its three programs, as the measurements name them
@@ -23,7 +23,7 @@ SRAM, DENSE, SPARQ = "dense-sram", "dense-streaming", "sparq-streaming"
 #: positions that dense-streaming reads at a time
 CHUNK = 128
 PACKET = 1024
-MEASUREMENTS = DATA / "bow_measurements.csv"
+MEASUREMENTS = Path(__file__).resolve().parents[1] / "data" / "bow_measurements.csv"
 #: of that file, what is read
 COLUMNS = ("kernel", "B", "S", "r", "k", "seconds_per_query", "seconds_stderr")
 
@@ -40,7 +40,7 @@ class Measurement:
 
 
 def measurements(path: Path = MEASUREMENTS) -> list[Measurement]:
-    """All rows of data/bow_measurements.csv, or of another file with its columns.
+    """All rows of bench/data/bow_measurements.csv, or of another file with its columns.
 
     Raises:
         ValueError: another column, a row with too few, no row.

@@ -15,8 +15,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-DATA = Path(__file__).resolve().parent / "data"
-PARAMETERS = DATA / "device_models.json"
+PARAMETERS = Path(__file__).resolve().parent / "data" / "device_models.json"
 
 #: names of the devices that have a model
 NAMES = ("bow", "gc200")
