@@ -125,11 +125,35 @@ def test_a_layer_is_planned_with_the_bits_that_generate_leaves_it(
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("sparq_ipu._cpu")
     config = transformers.LlamaConfig(head_dim=16, hidden_size=64, num_attention_heads=4, num_hidden_layers=2)
-    monkeypatch.setattr(cpu_plan, "_config", lambda op, model: (config, "one", stored))
+    monkeypatch.setattr(cpu_plan, "_config", lambda op, model: (config, "one", stored, None))
     probe = "sparq_ipu.transformers.generation.probe.probe"
     monkeypatch.setattr(probe, lambda config, weights, *rest: Timed(len(weights), 1, 0.5))
     plan = cpu_plan.plan_cpu("one", seq_len=2048, weights=asked)
     assert plan.weights == planned and plan.step_seconds("dense") == (len(planned) + 2.048) / 1e3
+
+
+@pytest.mark.parametrize("asked", [None, "int8", "int4"])
+def test_bytes_are_those_of_the_model_that_generate_loads(
+    asked: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of several kinds: most of 4 bits, some of 6 or 8, and an output layer of 6."""
+    pytest.importorskip("transformers")
+    pytest.importorskip("sparq_ipu._cpu")
+    from gguf_files import a_gguf
+    from tiny_models import tiny_model
+
+    from sparq_ipu.transformers.loading.checkpoints import Checkpoint
+
+    sizes = dict(hidden_size=192, intermediate_size=512, vocab_size=512)
+    kinds = {"down_proj": "Q8_0", "v_proj": "Q5_0", "lm_head": "Q8_0", "_proj": "Q4_0", "embed": "Q8_0"}
+    path = a_gguf(tmp_path, tiny_model(**sizes), kinds)
+    monkeypatch.setattr("sparq_ipu.transformers.generation.probe.probe", lambda *_: Timed(1, 1, 0.5))
+    planned = cpu_plan.plan_cpu(str(path), seq_len=2048, weights=asked)
+    checkpoint = Checkpoint(path)
+    checkpoint.model(None, asked)
+    norms = 2 * 192 * planned.shape.n_layers * planned.bits[0] / 8  # which are counted as matrices are
+    assert planned.weight_bytes_read == pytest.approx(checkpoint.few_bits.bytes_after + norms, abs=1)
+    assert planned.bits[0] == 5.0 if asked == "int4" else 5.0 < planned.bits[0] < 9.0
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ print(sparq_ipu.planning.cpu_plan.plan_cpu("model.gguf", seq_len=8192))
 from __future__ import annotations
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable
 
@@ -14,6 +15,7 @@ from sparq_ipu.commands.extras import needed
 from sparq_ipu.commands.tables import markdown_table
 from sparq_ipu.planning.model_shape import MODELS, ModelShape, fields_of, from_config
 from sparq_ipu.transformers.loading.checkpoints import SMOLLM2, Checkpoint, check_types
+from sparq_ipu.transformers.loading.gguf_file import KEPT_BITS
 from sparq_ipu.transformers.settings.layers import WEIGHTS, LayerSettings, complete, recommended_top_k
 from sparq_reference import checks, transfers
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 #: bits of a weight of linear layers, of the output layer, and of an embedding, by the type of weights
 BITS = {"int4": (5.0, 9.0, 16.0), "int8": (9.0, 9.0, 16.0), "bfloat16": (16.0,) * 3, "float32": (32.0,) * 3}
+#: the first of BITS, by the bits of a code
+_WITH_SCALES = {4: 5.0, 6: 9.0, 8: 9.0, 16: 16.0}
 #: positions that a layer with a window holds beyond it, at most (`transformers.cache.windows`)
 BEYOND_WINDOW = 2112
 _INDEX_BITS = (16, 8, 4, 2)
@@ -38,6 +42,7 @@ class CpuPlan:
         settings: of SparQ attention.
         probe: predicted times.
         row_bits: of a number of keys and values.
+        bits: as in BITS, of the mean weight of a file with several kinds.
     """
 
     shape: ModelShape
@@ -49,11 +54,12 @@ class CpuPlan:
     windows: tuple[int | None, ...]
     probe: Probe
     row_bits: int = 16
+    bits: tuple[float, ...] = ()
 
     @property
     def weight_bytes(self) -> int:
         """Memory of the weights."""
-        linear, output, embedding = BITS[self.weights]
+        linear, output, embedding = self.bits or BITS[self.weights]
         shape = self.shape
         embeddings = embedding if self.weights not in WEIGHTS and shape.tied else embedding + output
         return round(
@@ -63,7 +69,7 @@ class CpuPlan:
     @property
     def weight_bytes_read(self) -> int:
         """Weights that a step reads."""
-        linear, output, _ = BITS[self.weights]
+        linear, output, _ = self.bits or BITS[self.weights]
         of_layers = self.shape.n_layers * self.shape.layer_weights
         return round((of_layers * linear + self.shape.embedding_weights * output) / 8)
 
@@ -227,23 +233,39 @@ def plan_cpu(
         from sparq_ipu.transformers.supported import LayerKinds, text_config
     if n_threads is not None:
         torch.set_num_threads(checks.check_integer(op, "n_threads", n_threads, 1, 1024))
-    config, name, stored = _config(op, model)
+    config, name, stored, file = _config(op, model)
     config = text_config(config)
     shape = dataclasses.replace(from_config(op, fields_of(config), model), name=name)
-    weights = weights or stored
+    asked, weights = weights, weights or stored
     if weights in WEIGHTS and stored in WEIGHTS:
         weights = min(weights, stored, key=BITS.__getitem__)  # a layer keeps the fewer bits of its file
     chosen = complete(op, shape.head_dim, {"top_k": recommended_top_k(seq_len), **settings})
-    layer_bytes = round(shape.layer_weights * BITS[weights][0] / 8)
+    bits = BITS[weights] if file is None or weights not in WEIGHTS else _bits_of(file, asked)
+    layer_bytes = round(shape.layer_weights * bits[0] / 8)
     timed = probe(config, weights, seq_len, batch, chosen, layer_bytes, row_bits)
     windows = LayerKinds.of(config)
     seen = tuple(w if index in windows.dense else None for index, w in enumerate(windows.windows))
     n_threads = torch.get_num_threads()
-    return CpuPlan(shape, weights, seq_len, batch, n_threads, chosen, seen, timed, row_bits)
+    return CpuPlan(shape, weights, seq_len, batch, n_threads, chosen, seen, timed, row_bits, bits)
 
 
-def _config(op: str, model: str) -> tuple[Any, str, str]:
-    """The config of transformers, a name, and the type of the weights in the file."""
+def _bits_of(file: Any, asked: str | None) -> tuple[float, ...]:
+    """As BITS, of the mean weight of a GGUF file that `generate` loads with the weights asked for."""
+
+    def of(name: str, most: int) -> tuple[float, int]:
+        tensor = file.tensors[name]
+        n = math.prod(tensor.shape)
+        return _WITH_SCALES[min(KEPT_BITS.get(tensor.kind.name, 16), most)] * n, n
+
+    most = 4 if asked == "int4" else 8 if asked else 16
+    matrices = [n for n, t in file.tensors.items() if n.startswith("blk.") and len(t.shape) == 2]
+    layers = [of(name, most) for name in matrices]
+    output, n = of(next(n for n in ("output.weight", "token_embd.weight") if n in file.tensors), max(8, most))
+    return sum(bits for bits, _ in layers) / sum(n for _, n in layers), output / n, 16.0
+
+
+def _config(op: str, model: str) -> tuple[Any, str, str, Any]:
+    """The config of transformers, a name, the type of the weights in the file, and a GGUF file or None."""
     import transformers
 
     for name, shape in MODELS.items():
@@ -258,7 +280,7 @@ def _config(op: str, model: str) -> tuple[Any, str, str]:
                 head_dim=shape.head_dim,
                 tie_word_embeddings=shape.tied,
             )
-            return config, name, "bfloat16"
+            return config, name, "bfloat16", None
     path = Path(model)
     if path.suffix == ".json" and path.is_file():
         path = path.parent
@@ -268,4 +290,5 @@ def _config(op: str, model: str) -> tuple[Any, str, str]:
     checkpoint = Checkpoint(model if model == SMOLLM2 else path)
     dtype, few = checkpoint.types(None, None)
     check_types(op, dtype, few)
-    return checkpoint.config, checkpoint.path.stem or str(path), few or dtype
+    file = checkpoint.file if checkpoint.path.is_file() else None
+    return checkpoint.config, checkpoint.path.stem or str(path), few or dtype, file
