@@ -10,6 +10,7 @@ import pytest
 import strategies
 
 from sparq_reference import KVCache, SparqSettings, WindowSettings, exact, ideal, transfers
+from sparq_reference.errors import NotFinite
 
 SETTINGS = dict(rank=20, top_k=20)
 
@@ -46,6 +47,19 @@ def test_components_and_positions(twin: Any) -> None:
     weights = np.float32([[[0.4, 0.3, 0.2, 0.1]]])
     positions, _ = twin.key_topk(weights, np.float32([[1]]), n_kv_heads=1, top_k=2)
     assert positions.ravel().tolist() == [0, 1]
+
+
+def test_numbers_of_a_query_are_checked() -> None:
+    cache = KVCache(1, 1, 8, 64)
+    cache.append(*np.ones((2, 1, 1, 3, 8), np.float16))
+    query = np.full((1, 1, 8), np.nan, np.float16)
+    for attend in (
+        cache.attention,
+        cache.dense_attention,
+        lambda q: cache.sparq_attention(q, rank=2, top_k=2),
+    ):
+        with pytest.raises(NotFinite, match="query"):
+            attend(query)
 
 
 def test_bytes_of_a_row() -> None:

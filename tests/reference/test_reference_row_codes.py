@@ -56,6 +56,11 @@ def test_a_scale_for_each_group(head_dim: int, n_groups: int) -> None:
     assert codes.code.shape == (3, head_dim) and codes.scale.shape == (3, n_groups)
 
 
+def test_ties_of_a_scale_are_rounded_to_even() -> None:
+    ties = np.array([1 + 2.0**-8, 1 + 3 * 2.0**-8], np.float32)
+    assert row_codes.to_bfloat16(ties).tolist() == [1, 1 + 2.0**-6]
+
+
 def test_the_largest_numbers_are_cut() -> None:
     """Above 127.5 * 512 a code would be 128, which 8 bits do not have."""
     row = np.array([65504, -65504, 65312, 65280, -65248, 1, 0, -512], np.float16)

@@ -81,7 +81,7 @@ def test_head_dim_is_the_limit_of_rank_once_it_is_known() -> None:
 
 
 def test_cache_spec() -> None:
-    spec = CacheSpec(np.int8(2), 3, 16, np.int64(5))
+    spec = CacheSpec(np.int8(2), 3, 16, np.int64(5), index_components=np.int16(0))
     assert spec == CacheSpec(2, 3, 16, 5) != CacheSpec(2, 3, 16, 6)
     assert all(type(value) is int for value in dataclasses.asdict(spec).values())
     assert spec.n_tasks == 6
