@@ -50,7 +50,8 @@ from sparq_reference.checks import INDEX_BITS, ROW_BITS
 #: by argument: the help of a flag that has no default of its own
 _SETTINGS = {
     "rank": f"components read to score positions (default {RECOMMENDED['rank']}, or half of head_dim)",
-    "top_k": f"positions that SparQ attends to (default {RECOMMENDED['top_k']})",
+    "top_k": "positions that SparQ attends to "
+    f"(default {RECOMMENDED['top_k']}; with --device cpu that of `generate` for --S)",
     "n_local": "of these, the most recent positions (default a quarter of --top-k)",
 }
 _DEVICE = f"cpu, an IPU ({', '.join(NAMES)}), or a file of bench/calibrate.py --day (default bow)"
