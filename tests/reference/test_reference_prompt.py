@@ -168,6 +168,14 @@ def test_a_block_is_left_out_from_a_share_on() -> None:
         assert got == pytest.approx(expected, rel=1e-5)
 
 
+def test_a_block_at_the_limit_is_read() -> None:
+    """Equal scores, 192 of them near the row: the sum counts as 128, so a share of 1 / 128 is just met."""
+    query, key, value = (np.zeros((1, 1, n, 8), F) for n in (1, 256, 256))
+    value[0, 0, 64:128, 1] = 1
+    for blocks, expected in ((2.0**-7, 0.25), (2.0**-6, 0.0)):
+        assert prompt.prompt_attention(query, key, value, blocks=blocks)[0, 0, 0, 1] == expected
+
+
 def test_blocks_near_a_row_are_read() -> None:
     """Up to three blocks there is nothing to choose: the bits of dense attention."""
     query, key, value = tensors(6, "normal", (1, 1), 256, 256, 16)
