@@ -32,6 +32,7 @@ OF_ROOMS = {
     "reference/": "tests/reference",
     "": "tests",
 }
+OF_CODELETS = ("poplar_ops/codelets/", "poplar_ops/arith/")
 #: tests that meet most of their room
 OF_MUCH = (
     *("test_reference_contract.py", "test_cpu_bits.py", "test_cpu_few_bits.py"),
@@ -166,13 +167,28 @@ class Map:
             users = list(range(line, line + 12))
         return set().union(*(known.get(n, set()) for n in users)) or set().union(*known.values())
 
+    def _with_includers(self, file: str) -> str:
+        """The text of a file and, of a header of codelets, of what includes it: tests name vertices."""
+        texts = {file: (self._root / file).read_text(encoding="utf-8")}
+        if file.startswith(OF_CODELETS) and file.endswith(".hpp"):
+            others = [p for folder in OF_CODELETS for p in sorted((self._root / folder).iterdir())]
+            names, before = {Path(file).name}, 0
+            while len(names) > before:
+                before = len(names)
+                for path in others:
+                    other = path.read_text(encoding="utf-8")
+                    if names & set(re.findall(r'#include "(?:.*/)?(.*)"', other)):
+                        names.add(path.name)
+                        texts[path.name] = other
+        return "\n".join(texts.values())
+
     def _of_file(self, file: str) -> list[str]:
         """Test files of the room, and of the name of a Python file anywhere: those first whose names are like
         the file's and that name most of what it defines; all of the room if none is or does."""
         if file.startswith(OF_DECODER[0]):
             return OF_DECODER[1]
         room = next(tests for start, tests in OF_ROOMS.items() if file.startswith(start))
-        text, stem = (self._root / file).read_text(encoding="utf-8"), Path(file).stem
+        text, stem = self._with_includers(file), Path(file).stem
         words = {stem, *re.findall(r"^ *(?:class|def|struct) ([A-Za-z]\w+)", text, re.MULTILINE)}
         found: dict[str, int] = {}
         for test in sorted({p for top in ("tests", room) for p in (self._root / top).rglob("test_*.py")}):

@@ -40,6 +40,15 @@ def test_kernels_of_few_bits_meet_the_tests_of_them(tmp_path: Path) -> None:
         assert "tests/cpu/test_cpu_few_bits.py" in tests_of(file, 1, 25.0), file
 
 
+def test_a_header_of_codelets_meets_the_tests_of_the_vertices_that_include_it(tmp_path: Path) -> None:
+    """Which name vertices, and seldom what a header defines."""
+    tests_of = Map(tmp_path, ROOT).tests_of
+    assert "tests/codelets/test_resident_index.py" in tests_of(
+        "poplar_ops/codelets/code_products.hpp", 1, 99.0
+    )
+    assert "tests/codelets/test_softmax.py" in tests_of("poplar_ops/arith/arith.hpp", 1, 99.0)
+
+
 def test_white_space_does_not_count() -> None:
     assert MUTANT.broken("x = (a  +\n    c) + b;") == "x = (a + b) + c;"
 
