@@ -55,18 +55,19 @@ class ColumnOffsets : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> wave;
   poplar::Input<unsigned> layer;
-  WordsIn components; // [rank]
-  WordsOut offsets;   // [nOwn][rank]
-  unsigned rank, nOwn, firstChunk, chunksPerWave, nChunks, rowBase, layerRows;
+  WordsIn columns;  // [rank]: the first chunk of each component, of one task with all layers
+  WordsOut offsets; // [nOwn][rank]
+  unsigned rank, nOwn, firstChunk, chunksPerWave, nChunks, rowBase;
+  unsigned otherRows; // of a layer, beside those of the task
 
   bool compute(unsigned worker) {
-    const unsigned base = rowBase + *layer * layerRows;
+    const unsigned base = rowBase + *layer * otherRows;
     for (unsigned i = 0; i != nOwn; ++i) {
       // The last wave may reach past the last chunk. It reads that chunk again; no vertex reads the
       // scores that come of it.
       const unsigned chunk = minimum(*wave * chunksPerWave + firstChunk + i, nChunks - 1);
       for (unsigned j = worker; j < rank; j += numWorkers())
-        offsets[i * rank + j] = base + components[j] * nChunks + chunk;
+        offsets[i * rank + j] = base + columns[j] + chunk;
     }
     return true;
   }

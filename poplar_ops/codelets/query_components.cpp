@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // SparQ: the `rank` components where the group's queries are largest, and the inverse
-// temperature of each head (contract E4, E6.1).
+// temperature of each head (contract E4, E6.1). A tile has a piece of the magnitudes, and all tiles
+// make the list.
 //   a[c] = sum over the group of |q[h, c]|;  i1 = the largest r, equal values by lower index;
 //   inv_tau[h] = sqrt(all / (d * selected))
 #include "lanes.hpp"
@@ -12,20 +13,23 @@ namespace sparq {
 // magnitude, or 0 where it is not selected.
 static constexpr unsigned magnitudeMask = 0x7fffffffu;
 
-// a[c], components shared out over the workers. NaN and infinity, which are nobody's inputs, count
-// as the largest number: numbers can be ranked, and `rank` of them are selected whatever comes in.
-class GroupMagnitude : public poplar::MultiVertex {
+// a[c] of some components. NaN and infinity, which are nobody's inputs, count as the largest number:
+// numbers can be ranked, and `rank` of them are selected whatever comes in.
+class PieceMagnitude : public poplar::MultiVertex {
 public:
   HalvesIn query;       // [groupSize][headDim]
-  FloatsOut magnitudes; // [headDim]
-  unsigned groupSize, headDim;
+  FloatsOut magnitudes; // [n]: of the components from first on
+  unsigned groupSize, headDim, first, n;
 
   bool compute(unsigned worker) {
-    for (unsigned c = worker * nLanes; c < headDim; c += numWorkers() * nLanes) {
-      Lanes sum{};
-      for (unsigned h = 0; h != groupSize; ++h) // ascending by head
-        sum += withoutSign(loadLanes(&query[h * headDim + c]));
-      storeLanes(&magnitudes[c], smaller(sum, Lanes{} + highest));
+    // Copies, for what is stored could be any of these.
+    const unsigned heads = groupSize, ofHead = headDim, end = n;
+    for (unsigned c = worker * quadSize; c < end; c += numWorkers() * quadSize) {
+      const half *of = &query[first + c];
+      Quad sum{};
+      for (unsigned h = 0; h != heads; ++h, of += ofHead) // ascending by head
+        sum += withoutSign(load<Quad>(of));
+      store(&magnitudes[c], smaller(sum, Quad{} + highest));
     }
     return true;
   }
@@ -81,47 +85,42 @@ public:
   }
 };
 
-// From the masks: the components ascending, each head's query along them, and its inverse
-// temperature. Every worker but the first, which has the first head's sum, lists a range of
-// components, behind those of the workers before: it counts these, or, if there are fewer, its own
-// and those after it.
-class ComponentList : public poplar::MultiVertex {
+// From the masks: the components ascending, where each has its columns, and each head's query along
+// them. A worker lists a range of components, behind those of the workers before: it counts these,
+// or, if there are fewer, its own and those after it. Beside it the length comes to this part.
+class ListComponents : public poplar::MultiVertex {
 public:
-  HalvesIn query;               // [groupSize][headDim]
-  WordsIn selected;             // [headDim], 0 or magnitudeMask
-  FloatsIn magnitudeSums;       // [groupSize], of all components
-  WordsOut components;          // [rank]
-  FloatsOut selectedQuery;      // [groupSize][rank]
-  FloatsOut inverseTemperature; // [groupSize]
-  unsigned groupSize, headDim, rank;
-  float scale; // 1 / sqrt(headDim)
+  poplar::Input<unsigned> length; // of the task
+  poplar::Output<unsigned> filled;
+  poplar::Input<unsigned> layer;
+  HalvesIn query;          // [groupSize][headDim]
+  WordsIn selected;        // [nComponents], 0 or magnitudeMask
+  WordsOut components;     // [rank]
+  WordsOut columns;        // [rank]: where each component's columns begin
+  FloatsOut selectedQuery; // [groupSize][rank]
+  // nComponents: those that the index has, the first ones. columnStep: from one to the next.
+  unsigned groupSize, headDim, nComponents, rank, columnStep;
 
   bool compute(unsigned worker) {
+    if (worker == 0)
+      *filled = *length;
     // Even, for pairs.
-    const unsigned perWorker = ((headDim + numWorkers() - 2) / (numWorkers() - 1) + 1) / 2 * 2;
-    const unsigned first = worker == 0 ? 0 : minimum((worker - 1) * perWorker, headDim);
-    const unsigned end = worker == 0 ? 0 : minimum(first + perWorker, headDim);
-    unsigned index = first <= headDim - first ? count(0, first) : rank - count(first, headDim);
+    const unsigned perWorker = ((nComponents + numWorkers() - 1) / numWorkers() + 1) / 2 * 2,
+                   first = minimum(worker * perWorker, nComponents),
+                   end = minimum(first + perWorker, nComponents);
+    unsigned index =
+        first <= nComponents - first ? count(0, first) : rank - count(first, nComponents);
     // Copies, for what is stored could be any of these.
-    const unsigned heads = groupSize, ofHead = headDim,
-                   ofSelected = rank, *const mask = &selected[0];
+    const unsigned heads = groupSize, ofHead = headDim, ofSelected = rank, ofColumn = columnStep,
+                   base = *layer * nComponents, *const mask = &selected[0];
     for (unsigned c = first; c != end; ++c) {
       if (mask[c] == 0)
         continue;
       components[index] = c;
+      columns[index] = (base + c) * ofColumn;
       for (unsigned h = 0; h != heads; ++h)
         selectedQuery[h * ofSelected + index] = static_cast<float>(query[h * ofHead + c]);
       ++index;
-    }
-    for (unsigned h = worker; h < groupSize; h += numWorkers()) {
-      Lanes kept{};
-      for (unsigned c = 0; c != headDim; c += nLanes) {
-        Lanes mask;
-        __builtin_memcpy(&mask, aligned<sizeof(mask)>(&selected[c]), sizeof(mask));
-        kept += keepBits(loadLanes(&query[h * headDim + c]), mask);
-      }
-      inverseTemperature[h] = sparq::inverseTemperature(magnitudeSums[h], treeSum(kept),
-                                                        static_cast<float>(headDim), scale);
     }
     return true;
   }
@@ -135,6 +134,32 @@ private:
     for (unsigned n = (end - first) / 2; n != 0; --n, mask += 2) // two to a pass
       sum += mask[0] + mask[1];
     return (0u - sum) & magnitudeMask;
+  }
+};
+
+// The inverse temperature of each head, heads shared out over the workers.
+class HeadTemperatures : public poplar::MultiVertex {
+public:
+  HalvesIn query;               // [groupSize][headDim]
+  WordsIn selected;             // [nComponents], 0 or magnitudeMask
+  FloatsIn magnitudeSums;       // [groupSize], of all components
+  FloatsOut inverseTemperature; // [groupSize]
+  // nComponents: those that the index has, the first ones.
+  unsigned groupSize, headDim, nComponents;
+  float scale; // 1 / sqrt(headDim)
+
+  bool compute(unsigned worker) {
+    for (unsigned h = worker; h < groupSize; h += numWorkers()) {
+      Lanes kept{};
+      for (unsigned c = 0; c != nComponents; c += nLanes) {
+        Lanes mask;
+        __builtin_memcpy(&mask, aligned<sizeof(mask)>(&selected[c]), sizeof(mask));
+        kept += keepBits(loadLanes(&query[h * headDim + c]), mask);
+      }
+      inverseTemperature[h] = sparq::inverseTemperature(magnitudeSums[h], treeSum(kept),
+                                                        static_cast<float>(headDim), scale);
+    }
+    return true;
   }
 };
 

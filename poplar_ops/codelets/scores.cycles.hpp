@@ -11,10 +11,6 @@ namespace sparq::cycles {
 // Eight components of a head: widen, mask and add each pair; two loads of the query, four of masks.
 // Eight lanes fill all registers, so three of the four pairs are stored and loaded.
 inline double magnitudeEight() { return sidePass(4 * 3, 2 + 4, repeated) + spilled(4 + 3); }
-// For each pair also a limit and a store.
-inline std::uint64_t groupMagnitude(double d, double g) {
-  return shared(d / 8, g * magnitudeEight() + 4 + 4 + reloaded);
-}
 inline std::uint64_t magnitudeSums(double d, double g) {
   return shared(g, d / 8 * magnitudeEight() + treeSum);
 }
@@ -23,31 +19,14 @@ inline std::uint64_t magnitudeSums(double d, double g) {
 inline std::uint64_t componentRanks(double n, double d) {
   return shared(n, d / 4 * pass(2 * 3, 2, repeated) + 44);
 }
-// Every worker but the first counts the masks before its range, or those behind it: two loads and
-// additions a pass. It lists its range: load, branch; for each selected component, spread evenly,
-// the index; for each head load, widen, store and two addresses. All workers add up for their
-// heads, with 40 for the inverse temperature.
-inline std::uint64_t componentList(unsigned d, unsigned g, double rank) {
-  double busiest = 0;
-  for (unsigned worker = 0; worker != nWorkers; ++worker) {
-    const unsigned range = worker == 0 ? 0 : (d + 4) / 5,
-                   before = worker == 0 ? 0 : std::min(d, (worker - 1) * range),
-                   nHeads = (g + nWorkers - 1 - worker) / nWorkers;
-    busiest = std::max(busiest, std::min(before, d - before) / 2 * (4 + repeated) +
-                                    range * (2 + counted + rank / d * (2 + (5 + counted) * g)) +
-                                    nHeads * (d / 8 * magnitudeEight() + treeSum + 40));
-  }
-  return multi(multiplyHigh + busiest);
-}
-
-// ---- resident_components.cpp
 // Four components of a head: widen, mask and add each pair; a load, and the mask's. At the end a
 // limit for each pair, two stores.
 inline std::uint64_t pieceMagnitude(double n, double g) {
   return shared(n / 4, g * (sidePass(2 * 3, 2, repeated) + 1) + 2 + 2 + 4 + reloaded);
 }
-// As componentList, by all workers: each selected component also has its number and its column (3),
-// with two addresses.
+// A worker counts the masks before its range, or those behind it: two loads and additions a pass. It
+// lists its range: load, branch; for each selected component, spread evenly, its number and its
+// column (3) with four addresses; for each head load, widen, store and two addresses.
 inline std::uint64_t listComponents(unsigned d, unsigned g, double rank) {
   double busiest = 0;
   const unsigned range = ((d + nWorkers - 1) / nWorkers + 1) / 2 * 2;
@@ -58,6 +37,7 @@ inline std::uint64_t listComponents(unsigned d, unsigned g, double rank) {
   }
   return multi(multiplyHigh + 4 + busiest);
 }
+// 40 for the inverse temperature.
 inline std::uint64_t headTemperatures(double d, double g) {
   return shared(g, d / 8 * magnitudeEight() + treeSum + 40);
 }
@@ -76,9 +56,9 @@ inline std::uint64_t approxScores(double n, double g, double rank) {
 inline std::uint64_t tailScores(double n, double g, double rank) {
   return multi(g * share(n / 4) * scoreFour(rank, 3));
 }
-// Load, multiply, add, store; for each chunk its number.
+// Load, add, store; for each chunk its number.
 inline std::uint64_t columnOffsets(double nOwn, double rank) {
-  return multi(nOwn * (share(rank) * (4 + reloaded) + 6));
+  return multi(nOwn * (share(rank) * (3 + reloaded) + 6));
 }
 
 // ---- key_index.cpp

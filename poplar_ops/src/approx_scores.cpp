@@ -106,7 +106,7 @@ private:
     context.addVertex(cs, type, slot, part, cycles::indexScores(positions / blockSize, g, r, bits),
                       fields..., "coefficients"_f = of.coefficients[slot][part],
                       "units"_f = of.units[slot][part], "offsets"_f = of.offsets[slot][part],
-                      "inverseTemperature"_f = q.inverseTemperature[slot][part],
+                      "inverseTemperature"_f = q.inverseTemperature[slot],
                       "scores"_f = scores.weights[slot][part], "groupSize"_f = g, "rank"_f = r,
                       "indexBits"_f = bits, "columnWords"_f = columnWords(length),
                       "partPositions"_f = waves.partPositions());
@@ -137,12 +137,10 @@ struct Moves {
 // The rows of the query's components, each of one chunk of positions, in streaming memory.
 class ColumnRows {
 public:
-  // components: {slots, parts, rank} UNSIGNED_INT
   ColumnRows(const Context &contextIn, const Waves &wavesIn, const WaveIndex &waveIn,
-             Tensor componentsIn)
+             const QueryComponents &q)
       : context(contextIn), p(contextIn.placement()), layout(contextIn.layout()), waves(wavesIn),
-        wave(waveIn), components(std::move(componentsIn)),
-        rank(static_cast<unsigned>(components.dim(2))),
+        wave(waveIn), firstRows(q.columns), rank(static_cast<unsigned>(firstRows.dim(2))),
         rowSize(layout.columnElements(layout.chunk)), chunksPerWave(waves.stride / layout.chunk),
         nOwn((chunksPerWave + p.parts - 1) / p.parts), landing(createLanding()),
         // Chunk c of a wave: its row numbers on part c / nOwn. {slots, chunks, rank}
@@ -155,10 +153,12 @@ public:
         context.addVertex(
             cs, "sparq::ColumnOffsets", slot, part, cycles::columnOffsets(own, rank),
             "wave"_f = wave.on(slot, part), "layer"_f = context.cache.layer[slot][part],
-            "components"_f = components[slot][part],
+            "columns"_f = firstRows[slot][part],
             "offsets"_f = offsets[slot].slice(first, first + own), "rank"_f = rank, "nOwn"_f = own,
             "firstChunk"_f = first, "chunksPerWave"_f = chunksPerWave,
-            "nChunks"_f = layout.nChunks(), "layerRows"_f = KeyColumns::layerRows(context.cache),
+            "nChunks"_f = layout.nChunks(),
+            "otherRows"_f =
+                KeyColumns::layerRows(context.cache) - layout.headDim * layout.nChunks(),
             "rowBase"_f = static_cast<unsigned>(layout.columnRow(context.task(slot), 0, 0)));
       }
   }
@@ -212,7 +212,7 @@ private:
   const CacheLayout &layout;
   const Waves &waves;
   const WaveIndex &wave;
-  const Tensor components;
+  const Tensor firstRows; // {slots, parts, rank} UNSIGNED_INT: of components
   const unsigned rank;
   const std::size_t rowSize;
   const unsigned chunksPerWave;
@@ -280,7 +280,7 @@ void KeyColumns::score(const Context &context, const SparqSettings &settings, co
   const WaveIndex wave = context.waveIndex(waves.nWaves);
   const CacheLayout &layout = context.layout();
   const bool quantised = layout.quantised(), beside = tailBeside(layout, waves);
-  const ColumnRows rows(context, waves, wave, q.components);
+  const ColumnRows rows(context, waves, wave, q);
   const Tensor columns = context.begin(rows.createColumns()); // a part may have room for more
   const TailColumns tail(*this, context);
   Sequence body({}, {context.dc, "wave"});
@@ -318,7 +318,7 @@ void KeyColumns::score(const Context &context, const SparqSettings &settings, co
     for (unsigned slot = 0; slot != context.nSlots(); ++slot)
       for (unsigned part = 0; part != context.parts(); ++part) {
         const Fields both{"selectedQuery"_f = q.selectedQuery[slot][part],
-                          "inverseTemperature"_f = q.inverseTemperature[slot][part],
+                          "inverseTemperature"_f = q.inverseTemperature[slot],
                           "scores"_f = scores.weights[slot][part],
                           "groupSize"_f = g,
                           "rank"_f = r,

@@ -34,45 +34,31 @@ static unsigned ranksPerPart(const Context &context, unsigned n) {
   return std::max((n + context.parts() - 1) / context.parts(), cycles::nWorkers);
 }
 
-static unsigned rankParts(const Context &context, unsigned n) {
-  const unsigned perPart = ranksPerPart(context, n);
-  return (n + perPart - 1) / perPart;
-}
+// Components of which a part has the magnitudes: four a worker.
+static constexpr unsigned perPiece = 4 * cycles::nWorkers;
 
-QueryComponents createQueryComponents(const Context &context, const SparqSettings &settings,
-                                      bool everywhere) {
-  const std::size_t d = context.headDim(), g = context.groupSize(), r = settings.rank;
+QueryComponents createQueryComponents(const Context &context, const SparqSettings &settings) {
+  const std::size_t g = context.groupSize(), r = settings.rank;
+  const unsigned n = context.layout().indexDim;
   QueryComponents q;
   q.query = createQuery(context);
-  const unsigned n = context.layout().indexDim;
+  q.magnitudes = context.sliced(FLOAT, n, perPiece, 1, "magnitudes").squeeze({2});
   q.selected =
       context.sliced(UNSIGNED_INT, n, ranksPerPart(context, n), 1, "selected").squeeze({2});
   q.magnitudeSums = context.perPart(FLOAT, {g}, "magnitude_sums");
   q.components = context.perPart(UNSIGNED_INT, {r}, "components");
+  q.columns = context.perPart(UNSIGNED_INT, {r}, "component_columns");
   q.selectedQuery = context.perPart(FLOAT, {g * r}, "selected_query");
-  if (everywhere) {
-    q.magnitudes = context.perPart(FLOAT, {d}, "magnitudes");
-    q.inverseTemperature = context.perPart(FLOAT, {g}, "inverse_temperature");
-  }
+  q.inverseTemperature = context.onPart(context.parts() - 1, FLOAT, {g}, "inverse_temperature");
   return q;
 }
 
-// On the parts that rank.
-static void addMagnitudes(const Context &context, const QueryComponents &q) {
-  const unsigned d = context.headDim(), g = context.groupSize(), nParts = rankParts(context, d);
-  const ComputeSet cs = context.execute("group_magnitude");
-  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
-    for (unsigned part = 0; part != nParts; ++part)
-      context.addVertex(cs, "sparq::GroupMagnitude", slot, part, cycles::groupMagnitude(d, g),
-                        "query"_f = q.query[slot][part], "magnitudes"_f = q.magnitudes[slot][part],
-                        "groupSize"_f = g, "headDim"_f = d);
-}
-
-void rankComponents(const Context &context, const SparqSettings &settings,
-                    const QueryComponents &q) {
+// Masks of the `rank` components where the magnitudes are largest.
+static void rankComponents(const Context &context, const SparqSettings &settings,
+                           const QueryComponents &q) {
   const unsigned d = context.headDim(), g = context.groupSize();
   const ComputeSet cs = context.execute("component_ranks");
-  const unsigned last = context.parts() - 1, n = static_cast<unsigned>(q.magnitudes.dim(2)),
+  const unsigned last = context.parts() - 1, n = context.layout().indexDim,
                  perPart = ranksPerPart(context, n);
   for (unsigned slot = 0; slot != context.nSlots(); ++slot)
     context.addVertex(cs, "sparq::MagnitudeSums", slot, last, cycles::magnitudeSums(d, g),
@@ -82,34 +68,50 @@ void rankComponents(const Context &context, const SparqSettings &settings,
     for (unsigned first = 0, part = 0; first < n; first += perPart, ++part) {
       const unsigned own = std::min(perPart, n - first); // only these rank components
       context.addVertex(cs, "sparq::ComponentRanks", slot, part, cycles::componentRanks(own, n),
-                        "magnitudes"_f = q.magnitudes[slot][part],
+                        "magnitudes"_f = q.magnitudes[slot],
                         "selected"_f = q.selected[slot].slice(first, first + own), "headDim"_f = n,
                         "first"_f = first, "nComponents"_f = own, "rank"_f = settings.rank);
     }
 }
 
-static void listComponents(const Context &context, const SparqSettings &settings,
-                           const QueryComponents &q) {
-  const unsigned d = context.headDim(), g = context.groupSize(), r = settings.rank;
-  const ComputeSet cs = context.execute("component_list");
-  const unsigned last = context.parts() - 1;
+ComputeSet selectComponents(const Context &context, const SparqSettings &settings,
+                            const QueryComponents &q, unsigned columnStep) {
+  const unsigned d = context.headDim(), n = context.layout().indexDim, g = context.groupSize(),
+                 r = settings.rank;
+  const ComputeSet magnitude = context.execute("group_magnitude");
+  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+    for (unsigned first = 0, i = 0; first < n; first += perPiece, ++i) {
+      const unsigned own = std::min(perPiece, n - first), part = i % context.parts();
+      context.addVertex(magnitude, "sparq::PieceMagnitude", slot, part,
+                        cycles::pieceMagnitude(own, g), "query"_f = q.query[slot][part],
+                        "magnitudes"_f = q.magnitudes[slot].slice(first, first + own),
+                        "groupSize"_f = g, "headDim"_f = d, "first"_f = first, "n"_f = own);
+    }
+  rankComponents(context, settings, q);
+  const ComputeSet list = context.execute("component_list");
+  const Tensor filled = context.perPart(UNSIGNED_INT, {}, "filled");
   for (unsigned slot = 0; slot != context.nSlots(); ++slot)
     for (unsigned part = 0; part != context.parts(); ++part)
-      context.addVertex(cs, "sparq::ComponentList", slot, part, cycles::componentList(d, g, r),
-                        "query"_f = q.query[slot][part], "selected"_f = q.selected[slot],
-                        "magnitudeSums"_f = q.magnitudeSums[slot][last],
-                        "components"_f = q.components[slot][part],
-                        "selectedQuery"_f = q.selectedQuery[slot][part],
-                        "inverseTemperature"_f = q.inverseTemperature[slot][part],
-                        "groupSize"_f = g, "headDim"_f = d, "rank"_f = r,
-                        "scale"_f = attentionScale(d));
+      context.addVertex(
+          list, "sparq::ListComponents", slot, part, cycles::listComponents(n, g, r),
+          "length"_f = context.cache.filled[context.task(slot)], "filled"_f = filled[slot][part],
+          "layer"_f = context.cache.layer[slot][part], "query"_f = q.query[slot][part],
+          "selected"_f = q.selected[slot], "components"_f = q.components[slot][part],
+          "columns"_f = q.columns[slot][part], "selectedQuery"_f = q.selectedQuery[slot][part],
+          "groupSize"_f = g, "headDim"_f = d, "nComponents"_f = n, "rank"_f = r,
+          "columnStep"_f = columnStep);
+  return list;
 }
 
-void selectComponents(const Context &context, const SparqSettings &settings,
-                      const QueryComponents &q) {
-  addMagnitudes(context, q);
-  rankComponents(context, settings, q);
-  listComponents(context, settings, q);
+void addTemperatures(const Context &context, const ComputeSet &cs, const QueryComponents &q) {
+  const unsigned d = context.headDim(), n = context.layout().indexDim, g = context.groupSize(),
+                 last = context.parts() - 1;
+  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+    context.addVertex(cs, "sparq::HeadTemperatures", slot, last, cycles::headTemperatures(n, g),
+                      "query"_f = q.query[slot][last], "selected"_f = q.selected[slot],
+                      "magnitudeSums"_f = q.magnitudeSums[slot][last],
+                      "inverseTemperature"_f = q.inverseTemperature[slot], "groupSize"_f = g,
+                      "headDim"_f = d, "nComponents"_f = n, "scale"_f = attentionScale(d));
 }
 
 } // namespace sparq

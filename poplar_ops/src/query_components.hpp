@@ -15,20 +15,20 @@ Tensor queryOfParts(const Context &context, const Tensor &query);
 void loadQuery(const Context &context, const Tensor &query, const Tensor &perPart);
 struct QueryComponents {
   Tensor query;              // {slots, parts, groupSize * headDim} HALF
-  Tensor magnitudes;         // {slots, parts, headDim} FLOAT
+  Tensor magnitudes;         // {slots, indexDim} FLOAT, spread over the parts
   Tensor selected;           // {slots, indexDim} UNSIGNED_INT, spread over the parts
   Tensor magnitudeSums;      // {slots, parts, groupSize} FLOAT, the last part's in use
   Tensor components;         // {slots, parts, rank} UNSIGNED_INT
+  Tensor columns;            // {slots, parts, rank} UNSIGNED_INT: where their columns begin
   Tensor selectedQuery;      // {slots, parts, groupSize * rank} FLOAT
-  Tensor inverseTemperature; // {slots, parts, groupSize} FLOAT
+  Tensor inverseTemperature; // {slots, groupSize} FLOAT on the last part
 };
-// everywhere: with magnitudes and temperatures of each part's own.
-QueryComponents createQueryComponents(const Context &context, const SparqSettings &settings,
-                                      bool everywhere = true);
-void selectComponents(const Context &context, const SparqSettings &settings,
-                      const QueryComponents &q);
-// Its second step, from the magnitudes: masks of the `rank` components where these are largest.
-void rankComponents(const Context &context, const SparqSettings &settings,
-                    const QueryComponents &q);
+QueryComponents createQueryComponents(const Context &context, const SparqSettings &settings);
+// The components, whose columns are columnStep apart, and the lengths to the parts; returns the last
+// compute set.
+ComputeSet selectComponents(const Context &context, const SparqSettings &settings,
+                            const QueryComponents &q, unsigned columnStep);
+// Adds the vertices that make the inverse temperatures, to that compute set or a later one.
+void addTemperatures(const Context &context, const ComputeSet &cs, const QueryComponents &q);
 
 } // namespace sparq

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "arith/key_index.hpp"
-#include "arith/scale.hpp"
 #include "codelets/scores.cycles.hpp"
 #include "sparq/step_names.hpp"
 #include "stores/resident_records.hpp"
@@ -51,13 +50,13 @@ public:
         scored.push_back(made.flatten());
         to.push_back(ofPiece.flatten());
       }
-      context.addVertex(
-          cs, "sparq::TailScores", slot, part(i), cycles::tailScores(end(i) - begin(i), g, r),
-          "tail"_f = pieces[i][slot], "components"_f = q.components[slot][part(i)],
-          "selectedQuery"_f = q.selectedQuery[slot][part(i)],
-          "inverseTemperature"_f = q.inverseTemperature[slot][part(i)], "scores"_f = made,
-          "groupSize"_f = g, "rank"_f = r, "tailLength"_f = end(i) - begin(i), "tailBegin"_f = 0u,
-          "partPositions"_f = end(i) - begin(i));
+      context.addVertex(cs, "sparq::TailScores", slot, part(i),
+                        cycles::tailScores(end(i) - begin(i), g, r), "tail"_f = pieces[i][slot],
+                        "components"_f = q.components[slot][part(i)],
+                        "selectedQuery"_f = q.selectedQuery[slot][part(i)],
+                        "inverseTemperature"_f = q.inverseTemperature[slot], "scores"_f = made,
+                        "groupSize"_f = g, "rank"_f = r, "tailLength"_f = end(i) - begin(i),
+                        "tailBegin"_f = 0u, "partPositions"_f = end(i) - begin(i));
     }
   }
 
@@ -128,8 +127,7 @@ void ResidentRecords::score(const Context &context, const SparqSettings &setting
                    byGroup ? context.perPart(FLOAT, {nBlocks, ceilDiv(g, 2), r, 2}, "coefficients")
                            : context.perPart(INT, {nBlocks, g, r}, "coefficients"),
                units = context.perPart(FLOAT, {nBlocks, g}, "units"),
-               offsets = context.perPart(FLOAT, {nBlocks, g}, "offsets"),
-               columns = columnsOf(context, r);
+               offsets = context.perPart(FLOAT, {nBlocks, g}, "offsets");
   Tensor codes, lentWords;
   if (byGroup) {
     codes = context.perPart(FLOAT, {cycles::nWorkers, r, 8}, "codes");
@@ -145,7 +143,7 @@ void ResidentRecords::score(const Context &context, const SparqSettings &setting
     for (unsigned part = 0; part != waves.nWaveParts(); ++part) {
       const Fields both{"filled"_f = context.filled(slot, part),
                         "index"_f = index_[context.task(slot)][part],
-                        "columns"_f = columns[slot][part],
+                        "columns"_f = q.columns[slot][part],
                         "coefficients"_f = coefficients[slot][part],
                         "units"_f = units[slot][part],
                         "offsets"_f = offsets[slot][part],
@@ -169,7 +167,7 @@ void ResidentRecords::score(const Context &context, const SparqSettings &setting
       context.addVertex(score, byGroup ? "sparq::GroupScores" : "sparq::ResidentScores", slot, part,
                         byGroup ? cycles::groupScores(nPieces, g, r, bits)
                                 : cycles::residentScores(nBlocks, g, r, bits),
-                        both, ofGroup, "inverseTemperature"_f = q.inverseTemperature[slot][part],
+                        both, ofGroup, "inverseTemperature"_f = q.inverseTemperature[slot],
                         "scores"_f = scores.weights[slot][part],
                         "partPositions"_f = waves.partPositions());
     }
@@ -184,7 +182,7 @@ void ResidentRecords::score(const Context &context, const SparqSettings &setting
           "filled"_f = context.filled(slot, helper),
           "words"_f = lentWords[slot].slice(owner, owner + n),
           "coefficients"_f = lent(coefficients), "units"_f = lent(units),
-          "offsets"_f = lent(offsets), "inverseTemperature"_f = q.inverseTemperature[slot][helper],
+          "offsets"_f = lent(offsets), "inverseTemperature"_f = q.inverseTemperature[slot],
           "codes"_f = codes[slot][helper], "scores"_f = scores.weights[slot][helper],
           "held"_f = heldOf(context)[slot][helper], "groupSize"_f = g, "rank"_f = r,
           "nWords"_f = lending.nWords, "wordsShift"_f = log2Of(lending.nWords), "nPieces"_f = n,
@@ -193,64 +191,6 @@ void ResidentRecords::score(const Context &context, const SparqSettings &setting
     }
   }
   open.bring();
-}
-
-// Components of which a part has the magnitudes: four a worker.
-static constexpr unsigned perPiece = 4 * cycles::nWorkers;
-
-QueryComponents ResidentRecords::components(const Context &context,
-                                            const SparqSettings &settings) const {
-  QueryComponents q = createQueryComponents(context, settings, false);
-  const auto everywhere = [&](const Tensor &t) {
-    return t.expand({1}).broadcast(context.parts(), 1);
-  };
-  q.magnitudes = everywhere(
-      context.sliced(FLOAT, context.layout().indexDim, perPiece, 1, "magnitudes").squeeze({2}));
-  const Tensor temperature =
-      context.onPart(context.parts() - 1, FLOAT, {context.groupSize()}, "inverse_temperature");
-  q.inverseTemperature = everywhere(temperature);
-  return q;
-}
-
-void ResidentRecords::selectComponents(const Context &context, const SparqSettings &settings,
-                                       const QueryComponents &q) const {
-  const unsigned d = context.headDim(), n = context.layout().indexDim, g = context.groupSize(),
-                 r = settings.rank;
-  const ComputeSet magnitude = context.execute("group_magnitude");
-  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
-    for (unsigned first = 0, i = 0; first < n; first += perPiece, ++i) {
-      const unsigned own = std::min(perPiece, n - first), part = i % context.parts();
-      context.addVertex(magnitude, "sparq::PieceMagnitude", slot, part,
-                        cycles::pieceMagnitude(own, g), "query"_f = q.query[slot][part],
-                        "magnitudes"_f = q.magnitudes[slot][part].slice(first, first + own),
-                        "groupSize"_f = g, "headDim"_f = d, "first"_f = first, "n"_f = own);
-    }
-  rankComponents(context, settings, q);
-  const ComputeSet list = context.execute("component_list");
-  const Tensor filled = context.perPart(UNSIGNED_INT, {}, "filled"),
-               columns = columnsOf(context, r);
-  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
-    for (unsigned part = 0; part != context.parts(); ++part)
-      context.addVertex(
-          list, "sparq::ListComponents", slot, part, cycles::listComponents(n, g, r),
-          "length"_f = context.cache.filled[context.task(slot)], "filled"_f = filled[slot][part],
-          "layer"_f = context.cache.layer[slot][part], "query"_f = q.query[slot][part],
-          "selected"_f = q.selected[slot], "components"_f = q.components[slot][part],
-          "columns"_f = columns[slot][part], "selectedQuery"_f = q.selectedQuery[slot][part],
-          "groupSize"_f = g, "headDim"_f = d, "nComponents"_f = n, "rank"_f = r,
-          "columnWords"_f = static_cast<unsigned>(index_.dim(4)));
-}
-
-void ResidentRecords::addTemperatures(const Context &context, const ComputeSet &cs,
-                                      const QueryComponents &q) const {
-  const unsigned d = context.headDim(), n = context.layout().indexDim, g = context.groupSize(),
-                 last = context.parts() - 1;
-  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
-    context.addVertex(cs, "sparq::HeadTemperatures", slot, last, cycles::headTemperatures(n, g),
-                      "query"_f = q.query[slot][last], "selected"_f = q.selected[slot],
-                      "magnitudeSums"_f = q.magnitudeSums[slot][last],
-                      "inverseTemperature"_f = q.inverseTemperature[slot][last], "groupSize"_f = g,
-                      "headDim"_f = d, "nComponents"_f = n, "scale"_f = attentionScale(d));
 }
 
 } // namespace sparq

@@ -29,9 +29,11 @@ Tensor build(Graph &graph, const Cache &cache, const PlannedAttention &attention
     const Context context{graph, cache, round, program, dc, variables};
     const std::size_t first = p.firstTask(round);
     // E6.1: where the query is largest.
-    const QueryComponents q = index.components(context, settings);
+    const QueryComponents q = createQueryComponents(context, settings);
     index.loadQuery(context, waves, query, q);
-    index.selectComponents(context, settings, q);
+    const ComputeSet list = selectComponents(context, settings, q, index.columnStep());
+    if (!index.makesTemperatures())
+      addTemperatures(context, list, q);
     // E6.2 and E6.3: approximate scores of all positions, their softmax, the best positions.
     const Scores scores = createScores(context, waves);
     index.score(context, settings, waves, q, scores);

@@ -6,98 +6,115 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import KINDS, tensors
-from vertex import assert_bits, floats, run, words
+from vertex import assert_bits, floats, run, word, words
 
 from sparq_reference import exact, numerics
 
-MASK = 0x7FFFFFFF
+MASK = np.uint32(0x7FFFFFFF)
+LAYER, COLUMN_STEP, LENGTH = 2, 18, 1234
+
+
+def ranked(magnitudes: np.ndarray, first: int, end: int, rank: int) -> np.ndarray:
+    fields = dict(magnitudes=magnitudes, selected=words(end - first))
+    sizes = dict(headDim=len(magnitudes), first=first, nComponents=end - first)
+    return run("ComponentRanks", fields, **sizes, rank=rank)["selected"]
+
+
+def listed(query: np.ndarray, selected: np.ndarray, rank: int, spare: int = 0) -> dict[str, np.ndarray]:
+    group, head_dim = query.shape
+    return run(
+        "ListComponents",
+        dict(
+            length=word(LENGTH),
+            filled=word(77),
+            layer=word(LAYER),
+            query=query,
+            selected=selected,
+            components=words(rank + spare),
+            columns=words(rank + spare),
+            selectedQuery=floats(group * rank + spare),
+        ),
+        groupSize=group,
+        headDim=head_dim,
+        nComponents=len(selected),
+        rank=rank,
+        columnStep=COLUMN_STEP,
+    )
 
 
 @given(
     seed=st.integers(0, 2**32 - 1),
     kind=st.sampled_from(KINDS),
-    group=st.sampled_from((1, 3, 8)),
-    head_dim=st.sampled_from((8, 64, 80)),
+    group=st.sampled_from((1, 3, 4)),
+    head_dim=st.sampled_from((8, 24, 64, 80, 128)),
+    piece=st.sampled_from((4, 24)),
     data=st.data(),
 )
 def test_components_and_temperature(
-    seed: int, kind: str, group: int, head_dim: int, data: st.DataObject
+    seed: int, kind: str, group: int, head_dim: int, piece: int, data: st.DataObject
 ) -> None:
-    rank = data.draw(st.sampled_from(sorted({1, head_dim // 4, head_dim})))
+    """From magnitudes piece by piece, the list, and temperatures from the masks of the list; of the index's
+    components alone, which are the first ones."""
+    n = 8 * data.draw(st.sampled_from(sorted({1, head_dim // 16 or 1, head_dim // 8})))
+    rank = data.draw(st.sampled_from(sorted({1, n // 4, n})))
     query = tensors(kind, (1, group, head_dim), np.random.default_rng(seed))
-    magnitudes = run(
-        "GroupMagnitude", dict(query=query, magnitudes=floats(head_dim)), groupSize=group, headDim=head_dim
-    )["magnitudes"]
-    assert_bits(magnitudes, numerics.group_sum(np.abs(query), 1)[0, 0])
-    # ranked in two pieces, as two parts would
-    selected = words(head_dim)
-    for first, end in ((0, 8), (8, head_dim)):
-        if first < end:
-            selected[first:end] = run(
-                "ComponentRanks",
-                dict(magnitudes=magnitudes, selected=words(end - first)),
-                headDim=head_dim,
-                first=first,
-                nComponents=end - first,
-                rank=rank,
-            )["selected"]
-    expected = exact.query_components(query, rank=rank, n_kv_heads=1)
+    magnitudes = []
+    for first in range(0, head_dim, piece):
+        own = min(piece, head_dim - first)
+        fields = dict(query=query[0], magnitudes=floats(own))
+        out = run("PieceMagnitude", fields, groupSize=group, headDim=head_dim, first=first, n=own)
+        magnitudes.append(out["magnitudes"])
+    assert_bits(np.concatenate(magnitudes), numerics.group_sum(np.abs(query), 1)[0, 0])
+    expected = exact.query_components(query, rank=rank, n_kv_heads=1, index_components=n)
+    selected = np.concatenate(  # ranked in two pieces, as two parts would
+        [
+            ranked(np.concatenate(magnitudes)[:n], first, end, rank)
+            for first, end in ((0, 8), (8, n))
+            if first < end
+        ]
+    )
     np.testing.assert_array_equal(np.flatnonzero(selected), expected[0, 0])
     assert set(selected.tolist()) <= {0, MASK}
     sums = run("MagnitudeSums", dict(query=query, sums=floats(group)), groupSize=group, headDim=head_dim)[
         "sums"
     ]
     assert_bits(sums, numerics.lane_sum(np.abs(query[0]).astype(np.float32)))
+    out = listed(query[0], selected, rank)
+    assert out["filled"] == LENGTH
+    np.testing.assert_array_equal(out["components"], expected[0, 0])
+    assert out["columns"].tolist() == [(LAYER * n + int(c)) * COLUMN_STEP for c in expected[0, 0]]
+    assert_bits(out["selectedQuery"].reshape(group, rank), query[0][:, expected[0, 0]].astype(np.float32))
     out = run(
-        "ComponentList",
+        "HeadTemperatures",
         dict(
-            query=query,
+            query=query[0],
             selected=selected,
             magnitudeSums=sums,
-            components=words(rank),
-            selectedQuery=floats(group, rank),
             inverseTemperature=floats(group),
         ),
         groupSize=group,
         headDim=head_dim,
-        rank=rank,
+        nComponents=n,
         scale=float(numerics.scale(head_dim)),
     )
-    np.testing.assert_array_equal(out["components"], expected[0, 0])
-    assert_bits(out["selectedQuery"], query[0][:, expected[0, 0]].astype(np.float32))
     assert_bits(out["inverseTemperature"], exact.inverse_temperature(query, expected)[0])
 
 
 def test_equal_magnitudes_take_the_lower_index() -> None:
-    out = run(
-        "ComponentRanks",
-        dict(magnitudes=np.ones(16, np.float32), selected=words(16)),
-        headDim=16,
-        first=0,
-        nComponents=16,
-        rank=5,
-    )
-    assert out["selected"].tolist() == [MASK] * 5 + [0] * 11
+    assert ranked(np.ones(16, np.float32), 0, 16, 5).tolist() == [MASK] * 5 + [0] * 11
 
 
-@pytest.mark.parametrize("head_dim", [64, 80, 128])
-def test_zero_query_has_the_plain_scale(head_dim: int) -> None:
+def test_zero_query_has_the_plain_scale() -> None:
+    fields = dict(query=np.zeros((2, 64), np.float16), selected=np.full(64, MASK))
     out = run(
-        "ComponentList",
-        dict(
-            query=np.zeros((1, head_dim), np.float16),
-            selected=(np.arange(head_dim) < 4) * np.uint32(MASK),
-            magnitudeSums=np.zeros(1, np.float32),
-            components=words(4),
-            selectedQuery=floats(1, 4),
-            inverseTemperature=floats(1),
-        ),
-        groupSize=1,
-        headDim=head_dim,
-        rank=4,
-        scale=float(numerics.scale(head_dim)),
+        "HeadTemperatures",
+        dict(fields, magnitudeSums=np.zeros(2, np.float32), inverseTemperature=floats(2)),
+        groupSize=2,
+        headDim=64,
+        nComponents=64,
+        scale=0.125,
     )
-    assert out["inverseTemperature"][0] == numerics.scale(head_dim)
+    assert out["inverseTemperature"].tolist() == [0.125, 0.125]
 
 
 @pytest.mark.parametrize("number", [np.nan, -np.nan, np.inf, -np.inf])
@@ -108,36 +125,28 @@ def test_bad_numbers_stay_within_the_list(n_bad: int, number: float) -> None:
     query = np.ones((2, head_dim), np.float16)
     bad = np.random.default_rng(0).permutation(head_dim)[:n_bad]
     query[1, bad] = number
-    magnitudes = run(
-        "GroupMagnitude", dict(query=query, magnitudes=floats(head_dim)), groupSize=2, headDim=head_dim
-    )["magnitudes"]
+    fields = dict(query=query, magnitudes=floats(head_dim))
+    magnitudes = run("PieceMagnitude", fields, groupSize=2, headDim=head_dim, first=0, n=head_dim)[
+        "magnitudes"
+    ]
     expected = np.full(head_dim, 2, np.float32)
     expected[bad] = np.finfo(np.float32).max
     assert_bits(magnitudes, expected)
-    selected = run(
-        "ComponentRanks",
-        dict(magnitudes=magnitudes, selected=words(head_dim)),
-        headDim=head_dim,
-        first=0,
-        nComponents=head_dim,
-        rank=rank,
-    )["selected"]
+    selected = ranked(magnitudes, 0, head_dim, rank)
     assert (selected != 0).sum() == rank
-    out = run(
-        "ComponentList",
-        dict(
-            query=query,
-            selected=selected,
-            magnitudeSums=np.ones(2, np.float32),
-            components=words(rank + head_dim),
-            selectedQuery=floats(2 * rank + head_dim),
-            inverseTemperature=floats(2),
-        ),
-        groupSize=2,
-        headDim=head_dim,
-        rank=rank,
-        scale=1.0,
-    )
+    out = listed(query, selected, rank, spare=head_dim)
     np.testing.assert_array_equal(out["components"][:rank], np.flatnonzero(selected))
     assert_bits(out["components"][rank:], words(head_dim))
     assert_bits(out["selectedQuery"][2 * rank :], floats(head_dim))
+
+
+@pytest.mark.parametrize("n_selected", [16, 40])
+def test_each_worker_lists_its_own(n_selected: int) -> None:
+    """Whoever is selected: nothing is written behind the list."""
+    rng, head_dim = np.random.default_rng(n_selected), 64
+    selected = np.zeros(head_dim, np.uint32)
+    selected[rng.permutation(head_dim)[:n_selected]] = MASK
+    query = rng.normal(size=(3, head_dim)).astype(np.float16)
+    out = listed(query, selected, n_selected)
+    np.testing.assert_array_equal(out["components"], np.flatnonzero(selected))
+    assert_bits(out["selectedQuery"].reshape(3, -1), query[:, np.flatnonzero(selected)].astype(np.float32))

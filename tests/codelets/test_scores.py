@@ -77,20 +77,20 @@ def test_tail_scores_pick_their_components() -> None:
 
 
 def test_column_offsets() -> None:
-    components = np.array([1, 4, 6], np.uint32)
+    columns = np.array([7, 60, 300], np.uint32)
     out = run(
         "ColumnOffsets",
-        dict(wave=word(2), layer=word(3), components=components, offsets=words(2, 3)),
+        dict(wave=word(2), layer=word(3), columns=columns, offsets=words(2, 3)),
         rank=3,
         nOwn=2,
         firstChunk=3,
         chunksPerWave=5,
         nChunks=14,
         rowBase=1000,
-        layerRows=500,
+        otherRows=500,
     )
     # chunks 2 * 5 + 3 and + 4, of which the second is beyond the last (13)
-    assert out["offsets"].tolist() == [[3 * 500 + 1000 + c * 14 + 13 for c in (1, 4, 6)]] * 2
+    assert out["offsets"].tolist() == [[3 * 500 + 1000 + c + 13 for c in (7, 60, 300)]] * 2
 
 
 @pytest.mark.parametrize("head_dim", [8, 64, 80])

@@ -32,18 +32,14 @@ public:
   const Tensor &tail() const { return tail_.state; }
   const Tensor &records() const { return tail_.words; }
 
-  // The query and the lengths to the parts, the components of the query that it goes by (E6.1),
-  // then approximate scores of all positions (docs/exactness.md E6.2).
-  virtual QueryComponents components(const Context &context, const SparqSettings &settings) const {
-    return createQueryComponents(context, settings);
-  }
+  // From one component's columns to those of the next, in rows or words.
+  virtual unsigned columnStep() const = 0;
+  // Whether score() makes the inverse temperatures, beside other work.
+  virtual bool makesTemperatures() const { return false; }
+  // The query to the parts, then approximate scores of all positions (docs/exactness.md E6.2).
   virtual void loadQuery(const Context &context, const Waves &, const Tensor &query,
                          const QueryComponents &q) const {
-    sparq::loadQuery(context, query, q.query);
-  }
-  virtual void selectComponents(const Context &context, const SparqSettings &settings,
-                                const QueryComponents &q) const {
-    sparq::selectComponents(context, settings, q);
+    context.copy(queryOfParts(context, query), context.active(q.query), {context.dc, "query"});
   }
   virtual void score(const Context &context, const SparqSettings &settings, const Waves &waves,
                      const QueryComponents &q, const Scores &scores) const = 0;
@@ -144,6 +140,7 @@ public:
   KeyColumns(Graph &graph, const Cache &cache, bool hostWrites);
   const RemoteBuffer &buffer() const { return buffer_; }
 
+  unsigned columnStep() const override { return nChunks_; }
   std::uint64_t streamingBytes(const Target &target) const override;
   void score(const Context &context, const SparqSettings &settings, const Waves &waves,
              const QueryComponents &q, const Scores &scores) const override; // approx_scores.cpp
@@ -179,6 +176,7 @@ protected:
 
 private:
   RemoteBuffer buffer_;
+  unsigned nChunks_;
 };
 
 // Of an index in streaming memory.

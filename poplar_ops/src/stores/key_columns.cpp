@@ -39,7 +39,8 @@ KeyColumns::KeyColumns(Graph &graph, const Cache &cache, bool hostWrites)
     : Index(graph, cache),
       buffer_(addBuffer(graph, cache, "key_columns", columnType(cache.layout()),
                         cache.layout().columnElements(cache.layout().chunk),
-                        std::size_t(cache.layout().nLayers) * layerRows(cache), hostWrites)) {}
+                        std::size_t(cache.layout().nLayers) * layerRows(cache), hostWrites)),
+      nChunks_(cache.layout().nChunks()) {}
 
 std::uint64_t KeyColumns::streamingBytes(const Target &target) const {
   return bytesOf(buffer_, target);

@@ -18,12 +18,9 @@ public:
   static unsigned partPositions(const Plan &plan) {
     return partLength(plan.layout.capacity, plan.placement.parts);
   }
-  // resident_index.cpp, also what follows
-  QueryComponents components(const Context &context, const SparqSettings &settings) const override;
-  void selectComponents(const Context &context, const SparqSettings &settings,
-                        const QueryComponents &q) const override;
-  // resident_index.cpp: with the query the block that is being filled; lengths come with the
-  // components
+  bool makesTemperatures() const override { return true; }
+  unsigned columnStep() const override { return static_cast<unsigned>(index_.dim(4)); }
+  // resident_index.cpp: with the query the block that is being filled
   void loadQuery(const Context &context, const Waves &waves, const Tensor &query,
                  const QueryComponents &q) const override;
   // Scores of full blocks from the index, of the others from the tail.
@@ -40,14 +37,6 @@ public:
   void addRebuild(const Steps &steps) const;
 
 private:
-  // {slots, parts, rank} UNSIGNED_INT: where the records of each component begin.
-  static Tensor columnsOf(const Context &context, unsigned rank) {
-    return context.perPart(UNSIGNED_INT, {rank}, "columns");
-  }
-  // Adds the vertices that make the inverse temperatures, on the last part.
-  void addTemperatures(const Context &context, const ComputeSet &cs,
-                       const QueryComponents &q) const;
-
   Tensor index_;
 };
 
