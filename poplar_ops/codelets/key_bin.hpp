@@ -42,7 +42,7 @@ struct Selection {
   bool isExact() const { return pass == digits && shift == 0; }
 
   // On to the next pass, which counts by digits of the bin; or to the first one of all bits.
-  void next(const float *totals, unsigned nPartials, unsigned nWanted, unsigned firstShift) {
+  void next(const float *totals, unsigned nWanted, unsigned firstShift) {
     if (pass == none) {
       begin = 0;
       shift = firstShift;
@@ -52,48 +52,42 @@ struct Selection {
     }
     const bool ofWindow = pass == window;
     const unsigned from = begin;
-    settle(totals, nPartials);
+    settle(totals);
     const unsigned digit = (begin - from) >> shift;
     pass = ofWindow && (digit == 0 || digit == nDigits - 1) ? lost : digits;
     shift -= digitBits;
   }
 
-  // Settle the digit that the totals of the last pass decide: [nPartials][nDigits], to be added
-  // up. From the top, first a quarter of the digits at a time, then a quarter of these, then one.
+  // Settle the digit that the totals of the last pass decide, [nDigits]. From the top, first a quarter of the digits at a time, then a quarter of these, then one.
   // Returns how many keys the bin has.
-  unsigned settle(const float *totals, unsigned nPartials) {
+  unsigned settle(const float *totals) {
     float wanted = static_cast<float>(remaining);
     unsigned end = nDigits;
-    skip<nDigits / 4>(totals, nPartials, wanted, end);
-    skip<nDigits / 16>(totals, nPartials, wanted, end);
-    skip<1>(totals, nPartials, wanted, end);
+    skip<nDigits / 4>(totals, wanted, end);
+    skip<nDigits / 16>(totals, wanted, end);
+    skip<1>(totals, wanted, end);
     remaining = static_cast<unsigned>(wanted);
     begin += (end - 1) << shift;
-    return static_cast<unsigned>(sum<1>(totals + end - 1, nPartials));
+    return static_cast<unsigned>(totals[end - 1]);
   }
 
 private:
-  template <unsigned size>
-  static void skip(const float *totals, unsigned nPartials, float &wanted, unsigned &end) {
+  template <unsigned size> static void skip(const float *totals, float &wanted, unsigned &end) {
     for (unsigned i = 0; i != 3; ++i) {
-      const float n = sum<size>(totals + end - size, nPartials);
+      const float n = sum<size>(totals + end - size);
       if (n >= wanted)
         break;
       wanted -= n;
       end -= size;
     }
   }
-  template <unsigned size> static float sum(const float *const totals, unsigned nPartials) {
+  template <unsigned size> static float sum(const float *const totals) {
     if (size == 1) {
-      float one = 0.0f;
-      for (unsigned partial = 0; partial != nPartials; ++partial)
-        one += totals[partial * nDigits];
-      return one;
+      return *totals;
     } else {
       Quad four{};
-      for (unsigned partial = 0; partial != nPartials; ++partial)
-        for (unsigned i = 0; i < size; i += quadSize)
-          four += load<Quad>(totals + partial * nDigits + i);
+      for (unsigned i = 0; i < size; i += quadSize)
+        four += load<Quad>(totals + i);
       return (four[0] + four[1]) + (four[2] + four[3]);
     }
   }

@@ -93,10 +93,10 @@ class KeyHistogram : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
   FloatsIn keys;      // [partPositions]
-  FloatsIn totals;    // [nPartials][64], of the last pass
+  FloatsIn totals;    // [64], of the last pass
   WordsInOut states;  // [6][4], a Selection for each worker
   FloatsInOut counts; // [64][6]
-  unsigned nPartials, topK, nLocal;
+  unsigned topK, nLocal;
   unsigned firstShift; // of the first pass of all bits
   bool wide;           // see KeyFilter
   unsigned part, stride, length, nWaves, tailLength, tailFirst, chunk;
@@ -104,7 +104,7 @@ public:
   bool compute(unsigned worker) {
     unsigned *const state = &states[worker * Selection::size];
     Selection selection = Selection::restored(state);
-    selection.next(&totals[0], nPartials, topK - nLocal, firstShift);
+    selection.next(&totals[0], topK - nLocal, firstShift);
     selection.keep(state);
 
     DigitCounts count(&counts[0], worker);
@@ -134,7 +134,7 @@ public:
   }
 };
 
-// Sums of the counts of the workers of `nRows` parts, two digits an item.
+// Sums of what SumRows made, over all groups of parts: two digits an item.
 class SumCounts : public poplar::MultiVertex {
 public:
   FloatsIn counts;  // [nItems][nRows][2][6]
@@ -158,8 +158,7 @@ public:
   }
 };
 
-// The same of some of the parts, by each worker of `each` of their rows: what SumCounts adds up
-// then.
+// Sums of the counts of a group of parts, two digits an item: by each worker of `each` of the rows.
 class SumRows : public poplar::MultiVertex {
 public:
   FloatsIn counts; // [nItems][nRows][2][6]
@@ -195,13 +194,13 @@ class MarkKeys : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
   FloatsIn keys;     // [partPositions]
-  FloatsIn totals;   // [nPartials][64], of the last pass
+  FloatsIn totals;   // [64], of the last pass
   WordsInOut states; // [6][4]
   WordsOut marks;    // [partPositions / 32], one bit a position: selected
   WordsOut doubts;   // [partPositions / 32], one bit a position: doubtful
   // A block's doubtful keys, or 0, or clash; after the passes of all bits how many it has, and 0.
   FloatsOut doubtful; // [partPositions / 64][2]
-  unsigned nPartials, topK, nLocal;
+  unsigned topK, nLocal;
   bool wide; // see KeyFilter
   unsigned part, stride, length, nWaves, tailLength, tailFirst, chunk;
 
@@ -214,7 +213,7 @@ public:
     if (anyCompete && selection.pass == Selection::lost)
       bin.found = false;
     else if (anyCompete) {
-      const unsigned inBin = selection.settle(&totals[0], nPartials);
+      const unsigned inBin = selection.settle(&totals[0]);
       bin.begin = selection.begin;
       // Where all of the bin are wanted, none is doubtful.
       bin.width = selection.remaining == inBin ? 0 : 1u << selection.shift;

@@ -12,13 +12,10 @@ namespace sparq::cycles {
 constexpr double clearCounts = 8 * (8 + counted);
 // Subtract, shift, the count's place, load, add, store.
 constexpr double countDigit = 6;
-// At most three sums of 16 digits, three of 4 and three of 1, over all partial sums. After each,
-// add up and compare its numbers, 6, and two to go on. Then the number of keys in the bin.
-inline double settle(double nPartials) {
-  return nPartials *
-             (3 * (pass(8, 8, computed) + pass(2, 2, computed)) + 4 * pass(1, 1, repeated)) +
-         9 * (6 + 2 + computed);
-}
+// At most three sums of 16 digits, three of 4 and three of 1. After each, add up and compare its
+// numbers, 6, and two to go on. Then the number of keys in the bin.
+constexpr double settle =
+    3 * (8 + 8 + computed + 2 + 2 + computed) + 4 * 2 + 9 * (6 + 2 + computed);
 // Four keys: for each head four divisions and two additions beside three loads; scale, two limits
 // for each pair, store, convert to integers, count.
 inline std::uint64_t groupKeys(double n, double g) {
@@ -32,9 +29,8 @@ inline double eightKeys(double density, double each) {
   return 2 + pass(5, 4, computed) + 3 + std::min(1.0, 8 * 1.5 * density) * 8 * each;
 }
 // For each key load, subtract, shift, compare, branch; a third of the keys count.
-inline std::uint64_t keyHistogram(double n, double nPartials, double density) {
-  return multi(clearCounts + settle(nPartials) +
-               share(n / 8) * eightKeys(density, 5 + countDigit / 3));
+inline std::uint64_t keyHistogram(double n, double density) {
+  return multi(clearCounts + settle + share(n / 8) * eightKeys(density, 5 + countDigit / 3));
 }
 // For each part the counts of six workers for two digits: six additions beside six loads.
 inline double digitPairSum(double nRows) { return nRows * pass(6, 6, repeated) + 6 + reloaded; }
@@ -47,9 +43,8 @@ inline std::uint64_t sumRows(double nItems, double nRows) {
 }
 // For each key load, compare, branch; for one in eight its bit, 4. For each block the positions,
 // 20, two words of each kind and two doubtful keys.
-inline std::uint64_t markKeys(double n, double nPartials, double density) {
-  return multi(settle(nPartials) +
-               share(n / 64) * (8 * eightKeys(density, 3 + 4.0 / 8) + 20 + 4 * 2 + 2 * 4));
+inline std::uint64_t markKeys(double n, double density) {
+  return multi(settle + share(n / 64) * (8 * eightKeys(density, 3 + 4.0 / 8) + 20 + 4 * 2 + 2 * 4));
 }
 
 // ---- key_marks.cpp

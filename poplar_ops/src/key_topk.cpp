@@ -10,25 +10,10 @@ namespace sparq {
 
 namespace {
 
-// The counts of a digit come from every part that holds positions. In how many sums are they added
-// up, if each costs the next pass more: in as many as take the fewest slots on the way to one
-// total. Divides these parts, so that all sums have as many numbers.
-unsigned nPartialSums(unsigned nHolding, unsigned nParts) {
-  const auto slots = [&](unsigned n) {
-    const unsigned items = (n * nDigits / 2 + nParts - 1) / nParts; // of one part
-    return cycles::share(items) * cycles::digitPairSum(nHolding / n) + cycles::settle(n);
-  };
-  unsigned best = 1;
-  for (unsigned n = 2; n <= 6; ++n)
-    if (nHolding % n == 0 && slots(n) < slots(best))
-      best = n;
-  return best;
-}
-
-// In three tiers, where a slot has parts for it, counts are added up twice: first by all workers of
-// a tile, for a group of parts and one or more items (two digits); then over the groups. The next
-// pass then reads one sum, and no worker adds up long rows. Takes the number of groups that needs
-// the fewest cycles.
+// The counts of a digit come from every part that holds positions. They are added up twice: first by
+// all workers of a tile, for a group of parts and one or more items (two digits); then over the
+// groups. The next pass then reads one sum, and no worker adds up long rows. Takes the number of
+// groups that needs the fewest cycles.
 struct GroupSums {
   unsigned nGroups = 1, nItems = nDigits / 2; // groups of parts; items of one tile
   GroupSums(unsigned nHolding, unsigned nParts) {
@@ -87,14 +72,7 @@ public:
     for (unsigned part = 0; part != parts; ++part)
       if (waves.nOwn(part) != 0)
         holdingParts.push_back(part);
-    const auto nHolding = static_cast<unsigned>(holdingParts.size());
-    if (apart) {
-      placeGroups(holdingParts);
-    } else {
-      nPartials = nPartialSums(nHolding, parts);
-      partsPerSum = nHolding / nPartials;
-      placeSums(holdingParts);
-    }
+    placeSums(holdingParts);
     createTensors();
     steps = createSteps();
   }
@@ -102,13 +80,12 @@ public:
   Selected add() const {
     for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
       const Tensor ofParts = holding(counts[slot], waves); // {parts, digits, workers}
-      const Tensor toAdd = apart ? groupSums[slot] : ofParts;
       for (const Piece &piece : pieces)
         addGroup(slot, piece, ofParts);
       const Tensor ofBlocks = ordered(doubtful[slot]);
       for (unsigned part = 0; part != parts; ++part) {
         if (!itemsOfPart[part].empty())
-          addSums(slot, part, toAdd);
+          addSums(slot, part);
         if (waves.nOwn(part) != 0)
           addKeys(slot, part, ofBlocks);
       }
@@ -129,24 +106,11 @@ public:
   }
 
 private:
-  // Sums of counts on parts whose counts are in others, where there are enough: a part does not
-  // receive its own, but would have to copy them.
-  void placeSums(const std::vector<unsigned> &holdingParts) {
-    const unsigned ofPartial = nDigits / 2, each = ceilDiv(nPartials * ofPartial, parts);
-    const bool elsewhere = nPartials != 1 && ceilDiv(ofPartial, each) <= partsPerSum;
-    itemsOfPart.resize(parts);
-    for (unsigned item = 0; item != nPartials * ofPartial; ++item) {
-      const unsigned next = (item / ofPartial + 1) % nPartials * partsPerSum;
-      const unsigned part = elsewhere ? holdingParts[next + item % ofPartial / each] : item / each;
-      itemsOfPart[part].push_back(item);
-    }
-  }
   // Sums of counts of groups, then sums of these on parts that have none, where there are such.
-  void placeGroups(const std::vector<unsigned> &holdingParts) {
+  void placeSums(const std::vector<unsigned> &holdingParts) {
     const auto nHolding = static_cast<unsigned>(holdingParts.size());
     const GroupSums sums(nHolding, parts);
-    nPartials = 1;
-    partsPerSum = sums.nGroups;
+    nGroups = sums.nGroups;
     const unsigned nRows = ceilDiv(nHolding, sums.nGroups);
     std::vector<bool> used(parts, false);
     for (unsigned group = 0, next = parts - 1; group != sums.nGroups; ++group) {
@@ -180,20 +144,19 @@ private:
       itemsOfPart[left[item / each]].push_back(item);
   }
   void createTensors() {
-    if (apart)
-      groupSums = context.once("digit_sums", [&] {
-        const Tensor t = graph.addVariable(
-            FLOAT, {context.placement().slots, partsPerSum, nDigits, cycles::nWorkers},
-            {context.dc, "digit_sums"});
-        for (unsigned slot = 0; slot != context.placement().slots; ++slot)
-          for (const Piece &piece : pieces)
-            graph.setTileMapping(piece.of(t[slot]), context.tile(slot, piece.part));
-        return t;
-      });
+    groupSums = context.once("digit_sums", [&] {
+      const Tensor t =
+          graph.addVariable(FLOAT, {context.placement().slots, nGroups, nDigits, cycles::nWorkers},
+                            {context.dc, "digit_sums"});
+      for (unsigned slot = 0; slot != context.placement().slots; ++slot)
+        for (const Piece &piece : pieces)
+          graph.setTileMapping(piece.of(t[slot]), context.tile(slot, piece.part));
+      return t;
+    });
     keys = by.scores ? context.perPart(FLOAT, {n}, "keys") : by.keys.reinterpret(FLOAT);
     states = context.perPart(UNSIGNED_INT, {cycles::nWorkers * 4}, "selection");
     totals = context.once("digit_totals", [&] {
-      const Tensor t = graph.addVariable(FLOAT, {context.placement().slots, nPartials * nDigits},
+      const Tensor t = graph.addVariable(FLOAT, {context.placement().slots, nDigits},
                                          {context.dc, "digit_totals"});
       for (unsigned slot = 0; slot != context.placement().slots; ++slot)
         for (unsigned part = 0; part != parts; ++part)
@@ -243,7 +206,7 @@ private:
       return context.cache.lockstep->addComputeSet(graph, {context.dc, name});
     };
     const Steps cs{by.scores ? create(steps::groupKeys) : ComputeSet(),
-                   apart ? create(steps::sumRows) : ComputeSet(),
+                   create(steps::sumRows),
                    create(steps::sumCounts),
                    create(steps::keyHistogram),
                    create(steps::markKeys),
@@ -275,9 +238,7 @@ private:
       program.add(Execute(cs, {context.dc, name}));
   }
   void executeSums(Sequence &program, const Steps &cs) const {
-    if (apart)
-      execute(program, {{cs.rows, steps::sumRows}});
-    execute(program, {{cs.sum, steps::sumCounts}});
+    execute(program, {{cs.rows, steps::sumRows}, {cs.sum, steps::sumCounts}});
   }
   // The selection by all bits, from the start.
   void addAllBits(Sequence &program, const Steps &cs) const {
@@ -331,21 +292,16 @@ private:
                       "sums"_f = piece.of(groupSums[slot]), "nItems"_f = piece.nItems,
                       "nRows"_f = nRows, "each"_f = ceilDiv(nRows, cycles::nWorkers));
   }
-  // Counts of the part's items, over the workers of all parts.
-  void addSums(unsigned slot, unsigned part, const Tensor &ofParts) const {
+  // Counts of the part's items, over all groups.
+  void addSums(unsigned slot, unsigned part) const {
     const std::vector<unsigned> &items = itemsOfPart[part];
     const auto nItems = static_cast<unsigned>(items.size());
     std::vector<Tensor> toAdd;
-    for (const unsigned item : items) {
-      const std::size_t firstPart = item / (nDigits / 2) * partsPerSum,
-                        digit = item % (nDigits / 2) * 2;
-      toAdd.push_back(
-          ofParts.slice(firstPart, firstPart + partsPerSum).slice(digit, digit + 2, 1).flatten());
-    }
-    context.addVertex(steps.sum, "sparq::SumCounts", slot, part,
-                      cycles::sumCounts(nItems, partsPerSum), "counts"_f = concat(toAdd),
-                      "totals"_f = ofItems(totals[slot], part), "nItems"_f = nItems,
-                      "nRows"_f = partsPerSum);
+    for (const unsigned item : items)
+      toAdd.push_back(groupSums[slot].slice(item * 2, item * 2 + 2, 1).flatten());
+    context.addVertex(steps.sum, "sparq::SumCounts", slot, part, cycles::sumCounts(nItems, nGroups),
+                      "counts"_f = concat(toAdd), "totals"_f = ofItems(totals[slot], part),
+                      "nItems"_f = nItems, "nRows"_f = nGroups);
   }
 
   // What the part does with its own positions: make keys, count them by digit, mark them.
@@ -353,8 +309,7 @@ private:
     const unsigned g = context.groupSize();
     const double nOwn = waves.nOwn(part);
     const Fields where = positionSettings(waves, part),
-                 counted{"nPartials"_f = nPartials, "topK"_f = topK, "nLocal"_f = nLocal,
-                         "wide"_f = by.morePasses != 0};
+                 counted{"topK"_f = topK, "nLocal"_f = nLocal, "wide"_f = by.morePasses != 0};
     if (by.scores)
       context.addVertex(
           steps.group, "sparq::GroupKeys", slot, part, cycles::groupKeys(nOwn, g),
@@ -364,16 +319,15 @@ private:
           "groupSize"_f = g, "partPositions"_f = n, "topK"_f = topK, "nLocal"_f = nLocal,
           "windowBegin"_f = window.begin, "windowShift"_f = window.shift);
     context.addVertex(steps.histogram, "sparq::KeyHistogram", slot, part,
-                      cycles::keyHistogram(nOwn, nPartials, density),
+                      cycles::keyHistogram(nOwn, density), "filled"_f = context.filled(slot, part),
+                      "keys"_f = keys[slot][part], "totals"_f = totals[slot],
+                      "states"_f = states[slot][part], "counts"_f = counts[slot][part], where,
+                      counted, "firstShift"_f = (nPasses - 1 + by.morePasses) * digitBits);
+    context.addVertex(steps.mark, "sparq::MarkKeys", slot, part, cycles::markKeys(nOwn, density),
                       "filled"_f = context.filled(slot, part), "keys"_f = keys[slot][part],
                       "totals"_f = totals[slot], "states"_f = states[slot][part],
-                      "counts"_f = counts[slot][part], where, counted,
-                      "firstShift"_f = (nPasses - 1 + by.morePasses) * digitBits);
-    context.addVertex(
-        steps.mark, "sparq::MarkKeys", slot, part, cycles::markKeys(nOwn, nPartials, density),
-        "filled"_f = context.filled(slot, part), "keys"_f = keys[slot][part],
-        "totals"_f = totals[slot], "states"_f = states[slot][part], "marks"_f = marks[slot][part],
-        "doubts"_f = doubts[slot][part], "doubtful"_f = doubtful[slot][part], where, counted);
+                      "marks"_f = marks[slot][part], "doubts"_f = doubts[slot][part],
+                      "doubtful"_f = doubtful[slot][part], where, counted);
     context.addVertex(steps.rank, "sparq::RankKeys", slot, part, cycles::rankKeys(n, nBlocks),
                       "states"_f = states[slot][part], "doubtful"_f = ofBlocks,
                       "doubts"_f = doubts[slot][part], "before"_f = before[slot][part],
@@ -427,12 +381,13 @@ private:
   const unsigned rowsPerPart = entriesPerPart(context.plan(), topK);
   // In three tiers some parts hold no positions, and so have less to do. Rows that are streamed go
   // where their entries are.
-  const bool apart = context.plan().hot.nPlaces != 0;
-  const unsigned nIdle = apart ? parts - std::min(parts, waves.nWaveParts() + 1) : 0,
+  const unsigned nIdle = context.plan().hot.nPlaces != 0
+                             ? parts - std::min(parts, waves.nWaveParts() + 1)
+                             : 0,
                  firstEntryPart = nIdle > ceilDiv(topK, rowsPerPart) ? waves.nWaveParts() : 0,
                  largestPart = nIdle != 0 ? parts - 2 : parts - 1;
-  unsigned nPartials = 0, partsPerSum = 0; // partial sums of a count, and the parts of each
-  // Two digits of a partial sum each: those that a part adds up.
+  unsigned nGroups = 0; // of parts, whose counts are added up first
+  // Two digits each: those that a part adds up over the groups.
   std::vector<std::vector<unsigned>> itemsOfPart;
   std::vector<Piece> pieces; // of sums of groups
   Tensor groupSums;          // {slots, groups, digits, workers}

@@ -98,21 +98,19 @@ def test_sum_rows(n_items: int, n_rows: int) -> None:
 class Selection:
     """The vertices driven step by step, over all parts."""
 
-    def __init__(self, layout: Layout, keys: np.ndarray, top_k: int, n_local: int, n_partials: int = 2):
+    def __init__(self, layout: Layout, keys: np.ndarray, top_k: int, n_local: int):
         """Integers are keys as they are; floats are scaled, and may have more than one pass."""
-        self.layout, self.top_k, self.n_local, self.n_partials = layout, top_k, n_local, n_partials
+        self.layout, self.top_k, self.n_local = layout, top_k, n_local
         self.parts = range(layout.n_parts)
         self.filled = word(layout.filled)
         self.n_pieces = layout.part_positions // 32
         self.keys = list(layout.spread(keys, keys.dtype.type(0)))
         self.states = [np.zeros((6, 4), np.uint32) for _ in self.parts]
-        self.totals = np.full((n_partials, DIGITS), POISON)
+        self.totals = np.full(DIGITS, POISON)
         self.wide = False
 
     def add_up(self, counts: list[np.ndarray]) -> None:
-        self.totals = np.zeros((self.n_partials, DIGITS), np.float32)
-        for part, of_workers in enumerate(counts):
-            self.totals[part % self.n_partials] += of_workers.sum(axis=1)
+        self.totals = np.sum(counts, axis=(0, 2), dtype=np.float32)
 
     def count_in_window(self, begin: int, shift: int) -> None:
         counts = []
@@ -151,7 +149,6 @@ class Selection:
                     states=self.states[part],
                     counts=floats(DIGITS, 6),
                 ),
-                nPartials=self.n_partials,
                 topK=self.top_k,
                 nLocal=self.n_local,
                 firstShift=first_shift,
@@ -177,7 +174,6 @@ class Selection:
                     doubts=words(self.n_pieces),
                     doubtful=floats(self.n_pieces),
                 ),
-                nPartials=self.n_partials,
                 topK=self.top_k,
                 nLocal=self.n_local,
                 wide=self.wide,
@@ -263,13 +259,12 @@ def select(
     keys: np.ndarray,
     top_k: int,
     n_local: int,
-    n_partials: int = 2,
     entries_per_part: int = 13,
     more_passes: int = 0,
     shift: int = 21,
 ) -> tuple[np.ndarray, bool]:
     """Positions that the vertices select; whether they had to begin again. Integers are keys as they are."""
-    s = Selection(layout, keys, top_k, n_local, n_partials)
+    s = Selection(layout, keys, top_k, n_local)
     again = False
     if keys.dtype == np.uint32:
         s.by_all_bits(more_passes)
@@ -338,10 +333,9 @@ def test_selection_equals_stable_sort(kind: str, layout: Layout, data: st.DataOb
     positions, counts = exact.key_topk(
         keys[None, None], np.ones((1, 1), np.float32), n_kv_heads=1, top_k=top_k, n_local=n_local
     )
-    n_partials = data.draw(st.sampled_from([1, 2, 3, 6]), label="n_partials")
     entries = data.draw(st.sampled_from([1, 5, 6, 40, 1000]), label="entries_per_part")
     shift = data.draw(st.sampled_from([21, 22]), label="shift")
-    rows, _ = select(layout, keys, top_k, n_local, n_partials, entries, shift=shift)
+    rows, _ = select(layout, keys, top_k, n_local, entries, shift=shift)
     np.testing.assert_array_equal(rows[: counts[0]], positions[0, 0, : counts[0]])
     assert (rows[counts[0] :] == 0).all()  # what fills up is a row that exists
 
