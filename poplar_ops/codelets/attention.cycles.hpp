@@ -14,19 +14,12 @@ inline std::uint64_t partialMax(double n, double g, unsigned nPieces) {
       static_cast<double>((static_cast<std::uint64_t>(n / 4) + nPieces - 1) / nPieces);
   return shared(nPieces * g, ofPiece * pass(2, 2, computed) + 6);
 }
-// Two results or two heads at a time, where their number is even.
-inline std::uint64_t reduceMax(double nPartials, unsigned g) {
-  if (g == 1)
-    return shared((nPartials + 1) / 2, pass(1, 1, computed));
-  return g % 2 == 0 ? shared(nPartials, g / 2 * pass(1, 1, computed))
-                    : shared(nPartials, g * pass(1, 2, computed));
-}
 // A worker's run. One head takes two pairs a pass, four heads take two of their rows a pass, other
 // numbers a pair (or a number) of each row, with an address.
 inline double ofRuns(double nPartials) {
   return static_cast<double>((static_cast<unsigned>(share(nPartials)) + 1) / 2);
 }
-inline std::uint64_t reduceRuns(double nPartials, unsigned g) {
+inline std::uint64_t reduceMax(double nPartials, unsigned g) {
   const double twos = ofRuns(nPartials);
   return multi(g == 1   ? (twos + 1) / 2 * sidePass(2, 2, repeated) + 6
                : g == 4 ? twos * sidePass(4, 4, repeated) + 8

@@ -47,47 +47,8 @@ private:
 };
 
 // Largest of many partial results, one for each worker: whoever uses them takes the largest of six.
+// Every worker has a run of `each` results, an even number: loops that go by ones cost nothing.
 class ReduceMax : public poplar::MultiVertex {
-public:
-  FloatsIn maxima;   // [nPartials][groupSize]
-  FloatsOut maximum; // [6][groupSize]
-  unsigned nPartials, groupSize;
-
-  // Two at a time: of two heads, or, where there is one, two partial results.
-  bool compute(unsigned worker) {
-    if (groupSize == 1) {
-      const Pair of = pairs(worker * pairSize, nPartials, numWorkers() * pairSize, &maxima[0]);
-      const float last = maxima[nPartials - 1]; // in no pair if their number is odd
-      maximum[worker] = larger(largestOf(of), last);
-    } else if (groupSize % pairSize == 0) {
-      for (unsigned h = 0; h != groupSize; h += pairSize)
-        store(&maximum[worker * groupSize + h],
-              pairs(worker * groupSize, (nPartials - 1) * groupSize + pairSize,
-                    numWorkers() * groupSize, &maxima[h]));
-    } else {
-      for (unsigned h = 0; h != groupSize; ++h) {
-        float largest = lowest;
-        for (unsigned i = worker; i < nPartials; i += numWorkers())
-          largest = larger(maxima[i * groupSize + h], largest);
-        maximum[worker * groupSize + h] = largest;
-      }
-    }
-    return true;
-  }
-
-private:
-  // The largest of pairs that begin at first, first + step, ... and end before n.
-  static Pair pairs(unsigned first, unsigned n, unsigned step, const float *from) {
-    Pair largest = Pair{} + lowest;
-    for (unsigned i = first; i + pairSize <= n; i += step)
-      largest = larger(load<Pair>(from + i), largest);
-    return largest;
-  }
-};
-
-// The same where every worker has a run of `each` partial results, an even number: loops that go by
-// ones cost nothing.
-class ReduceRuns : public poplar::MultiVertex {
 public:
   FloatsIn maxima;   // [nPartials][groupSize]
   FloatsOut maximum; // [6][groupSize]

@@ -55,12 +55,6 @@ Fields positionSettings(const Waves &waves, unsigned part) {
       "chunk"_f = waves.chunk};
 }
 
-// Where a step's time is work on chip.
-static bool inRuns(const Context &context) {
-  return context.plan().hot.nPlaces != 0 ||
-         context.plan().attention.front().kernel->memory == Memory::sram;
-}
-
 // Partial maxima of a part's scores of one head: as many as take the fewest cycles until every part
 // has the largest of all.
 static unsigned nMaxPieces(const Context &context, const Waves &waves) {
@@ -72,8 +66,7 @@ static unsigned nMaxPieces(const Context &context, const Waves &waves) {
   }
   const auto cycles = [&](unsigned n) { // a word of a tile arrives in a cycle
     return cycles::partialMax(nOwn, g, n) + std::uint64_t(nHolding) * n * g +
-           (inRuns(context) ? cycles::reduceRuns(nHolding * n, g)
-                            : cycles::reduceMax(nHolding * n, g));
+           cycles::reduceMax(nHolding * n, g);
   };
   unsigned best = cycles::nWorkers;
   for (const unsigned n : {3u, 2u, 1u})
@@ -95,23 +88,21 @@ Scores createScores(const Context &context, const Waves &waves) {
   return scores;
 }
 
+// Of all {n, groupSize}, flat.
+static void addReduceMax(const Context &context, const ComputeSet &cs, unsigned slot, unsigned part,
+                         const Tensor &all, const Tensor &maximum) {
+  const unsigned g = context.groupSize(), n = static_cast<unsigned>(all.numElements()) / g;
+  context.addVertex(cs, "sparq::ReduceMax", slot, part, cycles::reduceMax(n, g), "maxima"_f = all,
+                    "maximum"_f = maximum, "nPartials"_f = n, "groupSize"_f = g,
+                    "each"_f = roundUp(ceilDiv(n, cycles::nWorkers), 2));
+}
+
 void reduceMax(const Context &context, const std::vector<Tensor> &maxima, const Tensor &maximum) {
-  const unsigned g = context.groupSize();
   const ComputeSet cs = context.execute(steps::reduceMax);
   for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
     const Tensor all = maxima[slot].flatten();
-    const unsigned nPartials = static_cast<unsigned>(all.numElements()) / g;
-    const unsigned each = roundUp(ceilDiv(nPartials, cycles::nWorkers), 2); // of a run
-    for (unsigned part = 0; part != context.parts(); ++part) {
-      const Fields fields{"maxima"_f = all, "maximum"_f = maximum[slot][part],
-                          "nPartials"_f = nPartials, "groupSize"_f = g};
-      if (inRuns(context))
-        context.addVertex(cs, "sparq::ReduceRuns", slot, part, cycles::reduceRuns(nPartials, g),
-                          fields, "each"_f = each);
-      else
-        context.addVertex(cs, "sparq::ReduceMax", slot, part, cycles::reduceMax(nPartials, g),
-                          fields);
-    }
+    for (unsigned part = 0; part != context.parts(); ++part)
+      addReduceMax(context, cs, slot, part, all, maximum[slot][part]);
   }
 }
 
@@ -127,10 +118,7 @@ static void reduceInGroups(const Context &context, std::vector<Tensor> &maxima) 
     const Tensor all = maxima[slot].flatten();
     for (unsigned part = 0, first = 0; first < n; ++part, first += each) {
       const unsigned end = std::min(first + each, n);
-      context.addVertex(cs, "sparq::ReduceMax", slot, part, cycles::reduceMax(end - first, g),
-                        "maxima"_f = all.slice(first * g, end * g),
-                        "maximum"_f = maximum[slot][part], "nPartials"_f = end - first,
-                        "groupSize"_f = g);
+      addReduceMax(context, cs, slot, part, all.slice(first * g, end * g), maximum[slot][part]);
     }
     maxima[slot] = maximum[slot].slice(0, ceilDiv(n, each));
   }

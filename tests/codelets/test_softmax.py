@@ -33,6 +33,14 @@ def scores_of(layout: Layout, spread: float = 20.0) -> np.ndarray:
     return (rng.standard_normal((GROUP, layout.filled)) * spread).astype(np.float32)
 
 
+def reduced(partial: np.ndarray) -> np.ndarray:
+    """By six workers."""
+    n, group = partial.shape
+    fields = dict(maxima=partial, maximum=floats(6, group))
+    out = run("ReduceMax", fields, nPartials=n, groupSize=group, each=-(-n // 12) * 2)  # an even number
+    return out["maximum"].max(axis=0)
+
+
 @pytest.mark.parametrize("n_pieces", [6, 3, 2, 1])
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda x: f"{x.n_parts}parts{x.filled}")
 def test_maximum_over_parts(layout: Layout, n_pieces: int) -> None:
@@ -50,29 +58,17 @@ def test_maximum_over_parts(layout: Layout, n_pieces: int) -> None:
         )
         partial.append(out["maxima"])
     partial = np.concatenate(partial)
-    out = run(
-        "ReduceMax", dict(maxima=partial, maximum=floats(6, GROUP)), nPartials=len(partial), groupSize=GROUP
-    )
-    assert_bits(out["maximum"].max(axis=0), scores.max(axis=1))
+    assert_bits(reduced(partial), scores.max(axis=1))
 
 
-@pytest.mark.parametrize("vertex", ["ReduceMax", "ReduceRuns"])
 @pytest.mark.parametrize("group", [1, 2, 3, 4, 6, 8])
 @pytest.mark.parametrize("n_partials", [1, 2, 5, 12, 13, 39, 144])
-def test_reduce_max(vertex: str, group: int, n_partials: int) -> None:
+def test_reduce_max(group: int, n_partials: int) -> None:
     """Wherever the largest number is, for every head."""
     rng = np.random.default_rng(n_partials)
-    runs = {"each": -(-n_partials // 12) * 2} if vertex == "ReduceRuns" else {}  # an even number
     for _ in range(20):
         partial = -rng.random((n_partials, group)).astype(np.float32)
-        out = run(
-            vertex,
-            dict(maxima=partial, maximum=floats(6, group)),
-            nPartials=n_partials,
-            groupSize=group,
-            **runs,
-        )
-        assert_bits(out["maximum"].max(axis=0), partial.max(axis=0))
+        assert_bits(reduced(partial), partial.max(axis=0))
 
 
 @pytest.mark.parametrize("spread_of_scores", [0.5, 20.0])  # many weights count, or a few

@@ -27,7 +27,7 @@ STEPS = {
         "block_sums": tile(2 * (8 * (8 + 2) + 10)),  # 2 * 320 / 64 blocks
         "fold_sums": tile(18 * 6 + 8),  # 72 blocks, a head to a worker
         "group_keys": tile(72 + 14 * (2 * 17 + 41)),
-        "sum_counts": tile(8 * 12 + 11),  # of eight parts
+        "sum_counts": tile(8 * 12 + 11),  # FIXME
         "key_histogram": tile(72 + (2 * 86 + 99) + 7 * (17 + 12 / 64 * 56)),
         "mark_keys": tile((2 * 86 + 99) + 8 * (17 + 12 / 64 * 28) + 36),  # a block to a worker
         "rank_keys": tile(15 + 5 * 7 + 20 + 2 * 19 + 16 * 13) + tile(2 * 19),  # nine sixteens; the largest
