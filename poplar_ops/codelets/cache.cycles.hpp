@@ -39,9 +39,6 @@ inline std::uint64_t activeToken() { return single(8); }
 inline std::uint64_t moveLayer(double nRows, double nCopies) {
   return multi(nRows * (share(nCopies) * (2 + computed) + 6));
 }
-inline std::uint64_t moveTail(double nRows, double nCopies, double nWords) {
-  return multi(nRows * ((share(nCopies) + share(nWords)) * (2 + computed) + 2 * 6));
-}
 
 // ---- lockstep.cpp
 // Load, compare, copy.

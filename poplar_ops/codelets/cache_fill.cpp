@@ -39,21 +39,22 @@ public:
   }
 };
 
-// The keys of a piece to key columns. tailLength is a multiple of 64: no two workers share a word.
+// Keys to key columns, of the first components. tailLength is a multiple of 64: no two workers share a
+// word.
 class FillColumns : public poplar::MultiVertex {
 public:
-  HalvesIn keys;     // [n][headDim]
-  HalvesOut columns; // [headDim][tailLength], the first n of each
-  unsigned n, headDim, tailLength;
+  HalvesIn keys;     // [n][rowSize]: of each row the first numbers
+  HalvesOut columns; // [nComponents][tailLength], the first n of each
+  unsigned n, rowSize, nComponents, tailLength;
 
   bool compute(unsigned worker) {
     const unsigned inFours = n & ~(quadSize - 1);
-    for (unsigned c = worker * quadSize; c < headDim; c += numWorkers() * quadSize) {
+    for (unsigned c = worker * quadSize; c < nComponents; c += numWorkers() * quadSize) {
       for (unsigned i = 0; i != inFours; i += quadSize)
-        transposeFour(&keys[i * headDim + c], headDim, &columns[c * tailLength + i], tailLength);
+        transposeFour(&keys[i * rowSize + c], rowSize, &columns[c * tailLength + i], tailLength);
       for (unsigned i = inFours; i != n; ++i)
         for (unsigned j = 0; j != quadSize; ++j)
-          columns[(c + j) * tailLength + i] = keys[i * headDim + c + j];
+          columns[(c + j) * tailLength + i] = keys[i * rowSize + c + j];
     }
     return true;
   }

@@ -63,37 +63,4 @@ template class LoadLayer<unsigned>;
 template class StoreLayer<half>;
 template class StoreLayer<unsigned>;
 
-// The tail where the key index has few bits: the open block and the records, in one vertex.
-class LoadTail : public poplar::MultiVertex {
-public:
-  poplar::Input<unsigned> layer;
-  HalvesIn storedTail; // [nRows][nLayers][width]
-  WordsIn storedIndex; // [nRows][nLayers][nWords]
-  HalvesOut tail;      // [nRows][width]
-  WordsOut tailIndex;  // [nRows][nWords]
-  unsigned nLayers, nRows, width, nWords;
-
-  bool compute(unsigned worker) {
-    loadRows(&tail[0], &storedTail[0], nRows, width, *layer, nLayers, worker, numWorkers());
-    loadRows(&tailIndex[0], &storedIndex[0], nRows, nWords, *layer, nLayers, worker, numWorkers());
-    return true;
-  }
-};
-
-class StoreTail : public poplar::MultiVertex {
-public:
-  poplar::Input<unsigned> layer;
-  HalvesInOut storedTail; // [nRows][nLayers][width]
-  WordsInOut storedIndex; // [nRows][nLayers][nWords]
-  HalvesIn tail;          // [nRows][width]
-  WordsIn tailIndex;      // [nRows][nWords]
-  unsigned nLayers, nRows, width, nWords;
-
-  bool compute(unsigned worker) {
-    storeRows(&storedTail[0], &tail[0], nRows, width, *layer, nLayers, worker, numWorkers());
-    storeRows(&storedIndex[0], &tailIndex[0], nRows, nWords, *layer, nLayers, worker, numWorkers());
-    return true;
-  }
-};
-
 } // namespace sparq

@@ -227,61 +227,29 @@ public:
   }
 };
 
-// Which block of every part comes next: counts from the number before 0.
+// Where the next block of every part begins: counts from the block before 0.
 class NextBlock : public poplar::Vertex {
 public:
-  poplar::InOut<unsigned> block;
+  poplar::InOut<unsigned> position;
 
   bool compute() {
-    *block += 1;
+    *position += blockSize;
     return true;
   }
 };
 
-// Rows of a block of a part; none behind the last row.
+// Rows of the block that has a position; none behind the last row.
 class BlockOffsets : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> layer;
-  poplar::Input<unsigned> block; // of the part
-  WordsOut rows;                 // [64]
+  poplar::Input<unsigned> position; // the row of position 0 is firstRow
+  WordsOut rows;                    // [64]
   unsigned firstRow, lastRow, layerRows;
 
   bool compute(unsigned worker) {
-    const unsigned base = *layer * layerRows, first = firstRow + *block * blockSize;
+    const unsigned base = *layer * layerRows, first = firstRow + (*position & ~(blockSize - 1));
     for (unsigned i = worker; i < blockSize; i += numWorkers())
       rows[i] = base + minimum(first + i, lastRow);
-    return true;
-  }
-};
-
-// Rows of the block that is being filled.
-class OpenBlockOffsets : public poplar::MultiVertex {
-public:
-  poplar::Input<unsigned> filled;
-  poplar::Input<unsigned> layer;
-  WordsOut rows; // [64]
-  unsigned firstRow, lastRow, layerRows;
-
-  bool compute(unsigned worker) {
-    const unsigned base = *layer * layerRows, first = firstRow + (*filled & ~(blockSize - 1));
-    for (unsigned i = worker; i < blockSize; i += numWorkers())
-      rows[i] = base + minimum(first + i, lastRow);
-    return true;
-  }
-};
-
-// The keys of a block's rows to columns. A worker has whole components, and so whole words.
-class RowColumns : public poplar::MultiVertex {
-public:
-  HalvesIn rows;     // [64][2][headDim]: keys, values
-  HalvesOut columns; // [nComponents][64]: the first ones
-  unsigned headDim, nComponents;
-
-  bool compute(unsigned worker) {
-    for (unsigned c = worker * quadSize; c < nComponents; c += numWorkers() * quadSize)
-      for (unsigned i = 0; i != blockSize; i += quadSize)
-        transposeFour(&rows[i * 2 * headDim + c], 2 * headDim, &columns[c * blockSize + i],
-                      blockSize);
     return true;
   }
 };
@@ -291,15 +259,16 @@ class IndexBlock : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
   poplar::Input<unsigned> layer;
-  poplar::Input<unsigned> block; // of the part
-  HalvesIn columns;              // [nComponents][64]
-  WordsInOut index;              // [nLayers][nComponents][columnWords]
+  poplar::Input<unsigned> position; // of the part: where the block begins
+  HalvesIn columns;                 // [nComponents][64]
+  WordsInOut index;                 // [nLayers][nComponents][columnWords]
   unsigned nComponents, indexBits, columnWords, firstBlock, nBlocks;
 
   bool compute(unsigned worker) {
-    if (*block >= nFullBlocks(*filled, firstBlock, nBlocks))
+    const unsigned block = *position / blockSize;
+    if (block >= nFullBlocks(*filled, firstBlock, nBlocks))
       return true;
-    unsigned *base = &index[*layer * nComponents * columnWords + *block * recordWords(indexBits)];
+    unsigned *base = &index[*layer * nComponents * columnWords + block * recordWords(indexBits)];
     for (unsigned c = worker; c < nComponents; c += numWorkers())
       quantiseBlock(&columns[c * blockSize], indexBits, base + c * columnWords);
     return true;

@@ -91,8 +91,6 @@ private:
 };
 
 void fillWithZeros(Graph &graph, const Tensor &tensor) {
-  if (!tensor.valid())
-    return;
   if (tensor.elementType() != HALF)
     graph.setInitialValue(tensor, 0);
   else
@@ -106,9 +104,7 @@ void initialiseCache(Graph &graph, const Cache &cache) {
   fillWithZeros(graph, one ? cache.filled : cache.storedFilled);
   for (const auto &store : cache.stores)
     for (const Layered &layered : store->layered())
-      for (const Tensor &t :
-           {one ? layered.state : layered.stored, one ? layered.words : layered.storedWords})
-        fillWithZeros(graph, t);
+      fillWithZeros(graph, one ? layered.state : layered.stored);
 }
 
 void fillCache(Graph &graph, const Cache &cache, const Tensor &key, const Tensor &value,

@@ -16,31 +16,21 @@ Tensor asWords(const Tensor &t) {
 void addMoves(const Steps &steps, const ComputeSet &cs, bool loads, const Layered &layered) {
   const Cache &cache = steps.cache;
   const Placement &p = steps.placement();
-  const bool withWords = layered.words.valid();
   const Tensor state = asWords(layered.state), stored = asWords(layered.stored);
   const bool words = state.elementType() != HALF;
-  const std::string type =
-      std::string(loads ? "sparq::Load" : "sparq::Store") + (withWords ? "Tail"
-                                                             : words   ? "Layer<unsigned int>"
-                                                                       : "Layer<half>");
+  const std::string type = std::string(loads ? "sparq::Load" : "sparq::Store") +
+                           (words ? "Layer<unsigned int>" : "Layer<half>");
   const unsigned width = static_cast<unsigned>(state.dim(2)),
-                 nWords = withWords ? static_cast<unsigned>(layered.words.dim(2)) : 0,
                  n = static_cast<unsigned>(state.dim(1)), each = layered.rowsPerPart;
   for (unsigned task = 0; task != p.nTasks; ++task)
     for (unsigned begin = 0, part = 0; begin < n; begin += each, ++part) {
       const unsigned end = std::min(begin + each, n), slot = task % p.slots;
-      const auto own = [&](const Tensor &t) { return t[task].slice(begin, end); };
-      const Fields both{"layer"_f = cache.layer[slot][part], "nLayers"_f = cache.layout().nLayers,
-                        "nRows"_f = end - begin, "width"_f = width};
-      if (withWords)
-        addVertex(steps.graph, cs, type.c_str(), p.tile(slot, part),
-                  cycles::moveTail(end - begin, width / 4, nWords), both,
-                  "storedTail"_f = own(stored), "storedIndex"_f = own(layered.storedWords),
-                  "tail"_f = own(state), "tailIndex"_f = own(layered.words), "nWords"_f = nWords);
-      else
-        addVertex(steps.graph, cs, type.c_str(), p.tile(slot, part),
-                  cycles::moveLayer(end - begin, words ? width : width / 4), both,
-                  "stored"_f = own(stored), "state"_f = own(state));
+      addVertex(steps.graph, cs, type.c_str(), p.tile(slot, part),
+                cycles::moveLayer(end - begin, words ? width : width / 4),
+                "layer"_f = cache.layer[slot][part], "nLayers"_f = cache.layout().nLayers,
+                "nRows"_f = end - begin, "width"_f = width,
+                "stored"_f = stored[task].slice(begin, end),
+                "state"_f = state[task].slice(begin, end));
     }
 }
 

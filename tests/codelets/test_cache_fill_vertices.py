@@ -29,11 +29,14 @@ def test_fill_offsets(n: int) -> None:
 
 
 @pytest.mark.parametrize("n", [1, 50, 64])
-def test_fill_columns_transposes(n: int) -> None:
-    keys = tensors("normal", (n, 16), np.random.default_rng(n))
-    out = run("FillColumns", dict(keys=keys, columns=halves(16, 64)), n=n, headDim=16, tailLength=64)
-    expected = halves(16, 64)
-    expected[:, :n] = keys.T
+@pytest.mark.parametrize(("row_size", "n_components"), [(16, 16), (8, 4), (56, 28), (256, 56), (48, 8)])
+def test_fill_columns_transposes(n: int, row_size: int, n_components: int) -> None:
+    """Of the first components of each row."""
+    keys = np.random.default_rng(n).integers(0, 2**16, (n, row_size)).astype(np.uint16).view(np.float16)
+    fields = dict(keys=keys, columns=halves(n_components, 64))
+    out = run("FillColumns", fields, n=n, rowSize=row_size, nComponents=n_components, tailLength=64)
+    expected = halves(n_components, 64)
+    expected[:, :n] = keys[:, :n_components].T
     assert_bits(out["columns"], expected)
 
 

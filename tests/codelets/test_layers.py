@@ -59,25 +59,6 @@ def test_store_layer(type_name: str, n_rows: int, n_layers: int, width: int) -> 
         assert_bits(out["stored"], expected)
 
 
-@pytest.mark.parametrize(("n_rows", "n_layers", "n_words"), [(4, 3, 9), (8, 2, 144), (1, 5, 17)])
-def test_tail_with_records(n_rows: int, n_layers: int, n_words: int) -> None:
-    sizes = dict(nLayers=n_layers, nRows=n_rows, width=64, nWords=n_words)
-    tails, records = numbers("half", n_rows, n_layers, 64), numbers("words", n_rows, n_layers, n_words)
-    for layer in range(n_layers):
-        fields = dict(layer=word(layer), storedTail=tails, storedIndex=records)
-        out = run(
-            "LoadTail", dict(fields, tail=halves(n_rows, 64), tailIndex=words(n_rows, n_words)), **sizes
-        )
-        assert_bits(out["tail"], tails[:, layer])
-        assert_bits(out["tailIndex"], records[:, layer])
-        tail, index = numbers("half", n_rows, 64), numbers("words", n_rows, n_words)
-        out = run("StoreTail", dict(fields, tail=tail, tailIndex=index), **sizes)
-        expected, expected_index = tails.copy(), records.copy()
-        expected[:, layer], expected_index[:, layer] = tail, index
-        assert_bits(out["storedTail"], expected)
-        assert_bits(out["storedIndex"], expected_index)
-
-
 @pytest.mark.parametrize("of_ipus", [[0], [1], [0, 0, 0, 0], [0, 0, 1, 0], [1, 0], [0, 1], [1, 1, 1]])
 def test_any_of_ipus(of_ipus: list[int]) -> None:
     fields = dict(ofIpus=np.array(of_ipus, bool), greatest=np.array(not any(of_ipus)))

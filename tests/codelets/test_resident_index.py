@@ -269,49 +269,24 @@ def test_store_records(bits: int, filled: int, full: int, block: int | None) -> 
     assert_bits(out["index"], expected)
 
 
-@pytest.mark.parametrize(("block", "after"), [(2**32 - 1, 0), (0, 1), (7, 8)])
-def test_next_block(block: int, after: int) -> None:
-    assert run("NextBlock", dict(block=word(block)))["block"] == after
+@pytest.mark.parametrize(("position", "after"), [(2**32 - 64, 0), (0, 64), (448, 512)])
+def test_next_block(position: int, after: int) -> None:
+    assert run("NextBlock", dict(position=word(position)))["position"] == after
 
 
-@pytest.mark.parametrize(("block", "first_row"), [(0, 500), (2, 500), (3, 500), (9, 500)])
-def test_block_offsets(block: int, first_row: int) -> None:
-    """Rows of the part's block in the layer; those behind the last row are the last one."""
+@pytest.mark.parametrize("position", [0, 1, 63, 64, 128, 192, 200, 256, 576])
+def test_block_offsets(position: int) -> None:
+    """Rows of the block in the layer; those behind the last row are the last one."""
     last = 500 + 3 * 64 + 9
     out = run(
         "BlockOffsets",
-        dict(layer=word(LAYER), block=word(block), rows=words(64)),
-        firstRow=first_row,
+        dict(layer=word(LAYER), position=word(position), rows=words(64)),
+        firstRow=500,
         lastRow=last,
         layerRows=10_000,
     )
-    expected = [10_000 * LAYER + min(first_row + block * 64 + i, last) for i in range(64)]
+    expected = [10_000 * LAYER + min(500 + position // 64 * 64 + i, last) for i in range(64)]
     assert out["rows"].tolist() == expected
-
-
-@pytest.mark.parametrize("filled", [0, 1, 63, 64, 65, 200, 256])
-def test_open_block_offsets(filled: int) -> None:
-    """Rows of the block that is being filled."""
-    out = run(
-        "OpenBlockOffsets",
-        dict(filled=word(filled), layer=word(LAYER), rows=words(64)),
-        firstRow=500,
-        lastRow=500 + 220,
-        layerRows=10_000,
-    )
-    expected = [10_000 * LAYER + min(500 + filled // 64 * 64 + i, 500 + 220) for i in range(64)]
-    assert out["rows"].tolist() == expected
-
-
-@pytest.mark.parametrize(
-    ("head_dim", "n"), [(4, 4), (8, 8), (24, 24), (28, 28), (128, 128), (128, 56), (24, 8)]
-)
-def test_row_columns(head_dim: int, n: int) -> None:
-    """Of the first n components."""
-    rng = np.random.default_rng(head_dim)
-    rows = rng.integers(0, 2**16, (64, 2, head_dim)).astype(np.uint16).view(np.float16)
-    out = run("RowColumns", dict(rows=rows, columns=halves(n, 64)), headDim=head_dim, nComponents=n)
-    assert_bits(out["columns"], rows[:, 0, :n].T.copy())
 
 
 @pytest.mark.parametrize("bits", BITS)
@@ -337,7 +312,7 @@ def test_index_block(bits: int, block: int, filled: int, is_full: bool) -> None:
         expected[LAYER, :, block * record : (block + 1) * record] = records(columns, bits)
     out = run(
         "IndexBlock",
-        dict(filled=word(filled), layer=word(LAYER), block=word(block), columns=columns, index=index),
+        dict(filled=word(filled), layer=word(LAYER), position=word(64 * block), columns=columns, index=index),
         nComponents=HEAD_DIM,
         indexBits=bits,
         columnWords=N_BLOCKS * record,

@@ -21,16 +21,14 @@ public:
     tail_ = addLayered(graph, cache, HALF, d, n, layout.tailWidth(), "tail");
     if (!layout.quantised())
       return;
-    const Layered records = addLayered(graph, cache, columnType(layout), d, n,
-                                       layout.columnElements(layout.chunk), "tail_index");
-    tail_.words = records.state;
-    tail_.storedWords = records.stored;
+    records_ = addLayered(graph, cache, columnType(layout), d, n,
+                          layout.columnElements(layout.chunk), "tail_index");
   }
 
   // {nTasks, indexDim, tailWidth} HALF: columns of the unfilled chunk. With an index of few bits,
   // of its unfilled block, and {nTasks, indexDim, ...} UNSIGNED_INT: records of its full blocks.
   const Tensor &tail() const { return tail_.state; }
-  const Tensor &records() const { return tail_.words; }
+  const Tensor &records() const { return records_.state; }
 
   // From one component's columns to those of the next, in rows or words.
   virtual unsigned columnStep() const = 0;
@@ -44,7 +42,9 @@ public:
   virtual void score(const Context &context, const SparqSettings &settings, const Waves &waves,
                      const QueryComponents &q, const Scores &scores) const = 0;
 
-  std::vector<Layered> layered() const override { return {tail_}; }
+  std::vector<Layered> layered() const override {
+    return records().valid() ? std::vector<Layered>{tail_, records_} : std::vector<Layered>{tail_};
+  }
   void addAppend(const Append &step, const ComputeSet &cs, unsigned task) const override {
     const CacheLayout &layout = step.cache.layout();
     const Placement &p = step.cache.plan.placement;
@@ -89,7 +89,7 @@ protected:
   }
 
 private:
-  Layered tail_;
+  Layered tail_, records_;
 };
 
 class IndexKind : public StoreKind {

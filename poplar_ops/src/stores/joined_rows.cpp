@@ -76,9 +76,10 @@ void JoinedRows::addCut(Graph &graph, const ComputeSet &cs, unsigned tile, const
 
 void JoinedRows::addColumns(Graph &graph, const ComputeSet &cs, unsigned tile, const Tensor &rows,
                             const Tensor &columns, const CacheLayout &layout) const {
-  addVertex(graph, cs, "sparq::RowColumns", tile, cycles::fillColumns(layout.indexDim, block),
-            "rows"_f = rows, "columns"_f = columns, "headDim"_f = layout.headDim,
-            "nComponents"_f = layout.indexDim);
+  addVertex(graph, cs, "sparq::FillColumns", tile, cycles::fillColumns(layout.indexDim, block),
+            "keys"_f = rows, "columns"_f = columns, "n"_f = block,
+            "rowSize"_f = static_cast<unsigned>(layout.rowElements),
+            "nComponents"_f = layout.indexDim, "tailLength"_f = block);
 }
 
 void HostJoinedRows::write(Engine &engine, HostTokens &tokens) {

@@ -137,8 +137,8 @@ void KeyColumns::fill(FillStep &step) const {
       const unsigned own = std::min(layout.tailLength, n - at);
       addVertex(step.graph, transpose, "sparq::FillColumns", p.tile(slot, layout.tailFirst + piece),
                 cycles::fillColumns(d, own), "keys"_f = step.keys[i].slice(at, at + own),
-                "columns"_f = columns[slot][piece], "n"_f = own, "headDim"_f = d,
-                "tailLength"_f = layout.tailLength);
+                "columns"_f = columns[slot][piece], "n"_f = own, "rowSize"_f = d,
+                "nComponents"_f = d, "tailLength"_f = layout.tailLength);
     }
     for (unsigned slice = 0; slice != layout.nTailSlices(); ++slice)
       addTail(step, i, TailSlice(layout, slice), p.tile(slot, slice), mine, chunks.back());

@@ -6,7 +6,6 @@
 #include "sparq/cache.hpp"
 #include "sparq/step_names.hpp"
 #include <algorithm>
-#include <limits>
 
 namespace sparq {
 
@@ -80,7 +79,7 @@ public:
     firstTask = p.firstTask(round);
   }
 
-  // Adds block `number` of each part, a counter, to the index.
+  // Adds the block of each part at position `number` to the index.
   Sequence indexBlocks(const Tensor &number) const {
     Sequence program({}, {dc, "index_block"});
     const unsigned d = plan.layout.indexDim, length = ResidentRecords::partPositions(plan),
@@ -91,7 +90,7 @@ public:
       for (unsigned part = 0; part != nParts; ++part)
         addVertex(graph, offsets, "sparq::BlockOffsets", p.tile(slot, part),
                   cycles::blockOffsets(block), "layer"_f = cache.layer[slot][part],
-                  "block"_f = number, "rows"_f = staging.offsets[slot][part],
+                  "position"_f = number, "rows"_f = staging.offsets[slot][part],
                   rowSettings(slot, part * length));
     staging.read(program);
     const ComputeSet index = cache.lockstep->execute(graph, program, {dc, "index_block"});
@@ -100,7 +99,7 @@ public:
         const unsigned task = firstTask + slot;
         addVertex(graph, index, "sparq::IndexBlock", p.tile(slot, part), cycles::fillIndex(d, 1),
                   "filled"_f = cache.filled[task], "layer"_f = cache.layer[slot][part],
-                  "block"_f = number, "columns"_f = staging.columns[slot][part],
+                  "position"_f = number, "columns"_f = staging.columns[slot][part],
                   "index"_f = store.index()[task][part], "nComponents"_f = d,
                   "indexBits"_f = plan.layout.indexBits,
                   "columnWords"_f = static_cast<unsigned>(store.index().dim(4)),
@@ -116,8 +115,8 @@ public:
     const unsigned part = p.parts - 1;
     const Staging &staging = ofSlots;
     for (unsigned slot = 0; slot != nSlots; ++slot)
-      addVertex(graph, offsets, "sparq::OpenBlockOffsets", p.tile(slot, part),
-                cycles::blockOffsets(block), "filled"_f = cache.filled[firstTask + slot],
+      addVertex(graph, offsets, "sparq::BlockOffsets", p.tile(slot, part),
+                cycles::blockOffsets(block), "position"_f = cache.filled[firstTask + slot],
                 "layer"_f = cache.layer[slot][part], "rows"_f = staging.offsets[slot][0],
                 rowSettings(slot, 0));
     staging.read(program);
@@ -238,12 +237,11 @@ void ResidentRecords::addRebuild(const Steps &steps) const {
   const Plan &plan = cache.plan;
   const unsigned nBlocks = partPositions(plan) / block;
   const Tensor number = addOnTile(graph, 0, UNSIGNED_INT, {}, {dc, "block"}),
-               before = graph.addConstant(UNSIGNED_INT, {}, std::numeric_limits<unsigned>::max(),
-                                          {dc, "before_first_block"});
+               before = graph.addConstant(UNSIGNED_INT, {}, 0u - block, {dc, "before_first_block"});
   graph.setTileMapping(before, 0);
   Sequence body({}, {dc, "blocks"});
   const ComputeSet next = steps.within(body).execute("next_block");
-  addVertex(graph, next, "sparq::NextBlock", 0, cycles::nextBlock(), "block"_f = number);
+  addVertex(graph, next, "sparq::NextBlock", 0, cycles::nextBlock(), "position"_f = number);
   BlockReader reader(graph, cache, *this, dc);
   for (unsigned round = 0; round != plan.placement.nRounds; ++round) {
     reader.setRound(round);

@@ -71,8 +71,6 @@ struct Layered {
   Tensor state;         // {nTasks, rows, width}
   Tensor stored;        // {nTasks, rows, nLayers * width}
   unsigned rowsPerPart; // of a task, on each part of its slot
-  // As these, of words: where one vertex moves both.
-  Tensor words, storedWords;
 };
 Layered addLayered(Graph &graph, const Cache &cache, const Type &type, std::size_t nRows,
                    unsigned rowsPerPart, std::size_t width, const char *name);
