@@ -61,8 +61,8 @@ ComputeSet emptySet(ProbeGraph &to) {
   setWords(to, counters, 0);
   const ComputeSet cs = to.graph.addComputeSet("empty");
   for (unsigned tile = 0; tile != to.nTiles(); ++tile)
-    addVertex(to.graph, cs, "sparq::NextBlock", tile, {{"block", counters[tile][0]}}, {},
-              cycles::nextBlock());
+    addVertex(to.graph, cs, "sparq::NextBlock", tile, cycles::nextBlock(),
+              "position"_f = counters[tile][0]);
   return cs;
 }
 
@@ -104,9 +104,8 @@ void loops(ProbeGraph &to) {
   const Tensor before = to.graph.addConstant(UNSIGNED_INT, {}, ~0u, {"before"});
   to.graph.setTileMapping(before, tile);
   const ComputeSet cs = to.graph.addComputeSet("next");
-  addVertex(to.graph, cs, "sparq::NextWave", tile,
-            {{"longest", longest}, {"wave", wave}, {"more", more}}, {{"stride", 1u}},
-            cycles::nextWave());
+  addVertex(to.graph, cs, "sparq::NextWave", tile, cycles::nextWave(), "longest"_f = longest,
+            "wave"_f = wave, "more"_f = more, "stride"_f = 1u);
   to.body.add(Copy(before, wave, false, {"start"}));
   to.body.add(
       RepeatWhileTrue(Sequence({Execute(cs, {"next"})}), more, Sequence(), {"repeat_while_true"}));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "combine.hpp"
+#include "gathered_attention.hpp"
 #include "codelets/attention.cycles.hpp"
 #include "stores/rows.hpp"
 

@@ -5,7 +5,6 @@
 #include "planning.hpp"
 #include "sparq/step_names.hpp"
 #include "stores/rows.hpp"
-#include "weighted_values.hpp"
 
 namespace sparq {
 
@@ -33,6 +32,21 @@ void readRows(const Context &context, const Tensor &rows, const Tensor &keys,
 }
 
 } // namespace
+
+void addWeightedValues(const Context &context, const ComputeSet &cs, unsigned slot, unsigned part,
+                       const WaveIndex &wave, const WeightedSum &sum, const Tensor &values,
+                       const Tensor &weights, const Tensor &partials) {
+  const unsigned g = context.groupSize();
+  const unsigned nRows = static_cast<unsigned>(values.dim(0)),
+                 width = static_cast<unsigned>(values.dim(1));
+  context.addVertex(cs, "sparq::WeightedValues", slot, part,
+                    cycles::weightedValues(static_cast<double>(partials.dim(0)), nRows, width, g),
+                    "filled"_f = context.filled(slot, part), "wave"_f = wave.on(slot, part),
+                    "values"_f = values, "weights"_f = weights, "partials"_f = partials,
+                    "begin"_f = sum.begin, "stride"_f = sum.stride, "limit"_f = sum.limit,
+                    "headStride"_f = sum.headStride, "weightStride"_f = sum.weightStride,
+                    "groupSize"_f = g, "nRows"_f = nRows, "width"_f = width);
+}
 
 Gathered gatheredAttention(const Context &context, const Waves &waves, const QueryComponents &q,
                            const Selected &selected) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Attention over a list of rows in streaming memory (docs/exactness.md E6.4).
+// Selection of positions, attention over a list of rows in streaming memory (docs/exactness.md E6.3
+// and E6.4), and what all attention ends with.
 #pragma once
 
 #include "query_components.hpp"
@@ -32,5 +33,23 @@ struct Gathered {
 };
 Gathered gatheredAttention(const Context &context, const Waves &waves, const QueryComponents &q,
                            const Selected &selected);
+
+// Adds the vertices of one compute set that sum values by weight, block by block: values {nRows,
+// headDim or a slice}, weights flat, partials {blocks, groupSize, width}.
+struct WeightedSum {
+  unsigned begin, stride, limit;     // which entries the rows are: see the codelet
+  unsigned headStride, weightStride; // where their weights are
+};
+void addWeightedValues(const Context &context, const ComputeSet &cs, unsigned slot, unsigned part,
+                       const WaveIndex &wave, const WeightedSum &sum, const Tensor &values,
+                       const Tensor &weights, const Tensor &partials);
+
+// The output {slots, groupSize, headDim} HALF: of SparQ; without approximate weights, over the list
+// alone; of dense attention.
+void combine(const Context &context, bool meanValue, const Gathered &gathered, const Scores &scores,
+             const Tensor &output);
+void combineList(const Context &context, const Gathered &gathered, const Tensor &output);
+void combineDense(const Context &context, const Tensor &accumulator, const Scores &scores,
+                  const Tensor &output);
 
 } // namespace sparq

@@ -59,18 +59,4 @@ void addVertex(Graph &graph, const ComputeSet &cs, const char *type, unsigned ti
   graph.setPerfEstimate(vertex, cycles);
 }
 
-// The same from lists of pairs.
-using Edge = std::pair<const char *, Tensor>;
-using Setting = std::pair<const char *, std::variant<unsigned, float, bool>>;
-inline void addVertex(Graph &graph, const ComputeSet &cs, const char *type, unsigned tile,
-                      const std::vector<Edge> &edges, const std::vector<Setting> &settings,
-                      std::uint64_t cycles) {
-  Fields fields;
-  for (const auto &[name, tensor] : edges)
-    fields.push_back({name, tensor});
-  for (const auto &[name, value] : settings)
-    std::visit([&, of = name](auto number) { fields.push_back({of, number}); }, value);
-  addVertex(graph, cs, type, tile, cycles, fields);
-}
-
 } // namespace sparq

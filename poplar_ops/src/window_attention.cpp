@@ -4,7 +4,6 @@
 // Every KV head selects for itself, at the same time and the same positions: a list made once would
 // have to be sent to all of them.
 #include "codelets/attention.cycles.hpp"
-#include "combine.hpp"
 #include "list_weights.hpp"
 #include "planning.hpp"
 #include "stores/history.hpp"

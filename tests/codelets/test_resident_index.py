@@ -21,7 +21,7 @@ from index_records import (
     without_sign_of_zero,
 )
 from strategies import KINDS
-from vertex import assert_bits, floats, halves, run, word, words
+from vertex import assert_bits, floats, run, word, words
 
 LAYER, N_LAYERS = 1, 3
 N_BLOCKS, FIRST_BLOCK = 3, 2  # of a part: positions 128 to 319
