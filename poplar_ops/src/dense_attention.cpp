@@ -68,14 +68,13 @@ void addDenseScores(const Context &context, const Waves &waves, const WaveIndex 
   const ComputeSet cs = context.execute("dense_scores");
   for (unsigned slot = 0; slot != context.nSlots(); ++slot)
     for (unsigned part = 0; part != context.parts() && waves.room(part) != 0; ++part)
-      context.addVertex(cs, "sparq::DenseScores", slot, part,
-                        cycles::denseScores(waves.room(part), g, d),
-                        "filled"_f = context.filled(slot, part), "wave"_f = wave.on(slot, part),
-                        "keys"_f = keys.of(waves, slot, part), "query"_f = query[slot][part],
-                        "scores"_f = scores.weights[slot][part], "groupSize"_f = g,
-                        "headDim"_f = d, "partPositions"_f = waves.partPositions(),
-                        "part"_f = part, "stride"_f = waves.stride, "length"_f = waves.length,
-                        "nWaves"_f = waves.nWaves, "scale"_f = attentionScale(d));
+      context.addVertex(
+          cs, "sparq::DenseScores", slot, part, cycles::denseScores(waves.room(part), g, d),
+          "filled"_f = context.filled(slot, part), "wave"_f = wave.on(slot, part),
+          "keys"_f = keys.of(waves, slot, part), "query"_f = query[slot][part],
+          "scores"_f = scores.weights[slot][part], "groupSize"_f = g, "headDim"_f = d,
+          "partPositions"_f = waves.partPositions(), "part"_f = part, "stride"_f = waves.stride,
+          "length"_f = waves.length, "nWaves"_f = waves.nWaves, "scale"_f = attentionScale(d));
 }
 
 // {slots, groupSize, headDim} FLOAT, components spread over the parts as in Placement.

@@ -2,7 +2,6 @@
 #include "sparq/host_cache.hpp"
 #include "sparq/cache.hpp"
 #include "stores/history.hpp"
-#include "stores/host_store.hpp"
 #include "stores/store.hpp"
 #include <algorithm>
 
@@ -261,23 +260,16 @@ void HostCache::read(Engine &engine, unsigned layer, std::uint16_t *key, std::ui
   stores_.front()->read(engine, layer, ranges);
 }
 
-const HostHotRows *HostCache::hotRows() const {
-  for (const auto &store : stores_)
-    if (const auto *const hot = dynamic_cast<const HostHotRows *>(store.get()))
-      return hot;
-  return nullptr;
-}
-
 std::optional<std::vector<std::uint32_t>> HostCache::misses(Engine &engine) const {
-  const HostHotRows *const hot = hotRows();
-  return hot == nullptr ? std::nullopt : std::make_optional(hot->misses(engine));
+  for (const auto &store : stores_)
+    if (const auto found = store->misses(engine))
+      return found;
+  return std::nullopt;
 }
 
 bool HostCache::forgetHot(Engine &engine) const {
-  const HostHotRows *const hot = hotRows();
-  if (hot != nullptr)
-    hot->forget(engine);
-  return hot != nullptr;
+  return std::any_of(stores_.begin(), stores_.end(),
+                     [&](const auto &store) { return store->forgetHot(engine); });
 }
 
 } // namespace sparq

@@ -59,8 +59,7 @@ private:
   std::vector<std::vector<std::uint32_t>> newest_;
 };
 
-class HostStore; // src/stores/host_store.hpp
-class HostHotRows;
+class HostStore; // src/stores/store.hpp
 
 // Arrays are C-contiguous fp16 bit patterns. Where a call throws Error the cache is as it was.
 class HostCache {
@@ -112,7 +111,6 @@ private:
   void load(poplar::Engine &engine, unsigned layer) const;
   void store(poplar::Engine &engine) const;
   void writeLengths(poplar::Engine &engine, unsigned layer) const;
-  const HostHotRows *hotRows() const; // nullptr where there are none
 
   Shape shape_;
   HostTensor layerNumber_, filled_;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hot_buffer.hpp"
 #include "codelets/hot_rows.cycles.hpp"
-#include "host_store.hpp"
 #include "sparq/cache.hpp"
 
 namespace sparq {
@@ -84,13 +83,16 @@ public:
 
 const KindOf<HotBuffer, HotBufferKind> hotBufferKind;
 
-class HostHotBuffer final : public HostProgram, public HostHotRows {
+class HostHotBuffer final : public HostProgram {
 public:
   HostHotBuffer(const Sequence &forget, const HostTensor &misses)
       : HostProgram(forget), misses_(misses) {}
   void wasReset(Engine &engine) override { run(engine); }
-  void forget(Engine &engine) const override { run(engine); }
-  std::vector<std::uint32_t> misses(Engine &engine) const override {
+  bool forgetHot(Engine &engine) const override {
+    run(engine);
+    return true;
+  }
+  std::optional<std::vector<std::uint32_t>> misses(Engine &engine) const override {
     std::vector<std::uint32_t> counts(misses_.size());
     misses_.read(engine, counts.data());
     return counts;

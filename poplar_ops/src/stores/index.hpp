@@ -5,7 +5,6 @@
 #pragma once
 
 #include "codelets/cache.cycles.hpp"
-#include "host_store.hpp"
 #include "query_components.hpp"
 #include "softmax.hpp"
 #include "store.hpp"

@@ -5,7 +5,6 @@
 
 #include "codelets/cache.cycles.hpp"
 #include "gathered_attention.hpp"
-#include "host_store.hpp"
 #include "store.hpp"
 
 namespace sparq {

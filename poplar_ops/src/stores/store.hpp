@@ -7,11 +7,12 @@
 #pragma once
 
 #include "context.hpp"
-#include "host_store.hpp"
 #include "planning.hpp"
+#include "sparq/host_tensor.hpp"
 #include <map>
 #include <memory>
 #include <optional>
+#include <poplar/Engine.hpp>
 
 namespace sparq {
 
@@ -120,6 +121,85 @@ struct FillStep : Steps {
   void addOffsets(unsigned slot, const Tensor &rows, std::size_t first, unsigned stride,
                   unsigned layerRows) const;
 };
+
+// ---- the host's side of a store
+
+class HostStore;
+
+// Tokens that a layer gets behind those it has.
+struct HostTokens {
+  const Shape &shape;
+  const HostStore &rows; // the store that has them all
+  unsigned layer, nTokens;
+  const std::vector<std::uint32_t> &held, &counts; // of each batch element; counts at most nTokens
+  // {nTasks, nTokens, headDim}: as rows hold them, once rows have them.
+  const std::uint16_t *keys, *values;
+  std::vector<std::uint16_t> rounded; // what `values` points to, where rows round
+
+  unsigned heldBy(unsigned task) const { return held[task / shape.nKvHeads]; }
+  unsigned countOf(unsigned task) const { return counts[task / shape.nKvHeads]; }
+  std::size_t at(unsigned task, unsigned token) const {
+    return (std::size_t(task) * nTokens + token) * shape.headDim;
+  }
+};
+
+// Positions [begin, end) of a task, and where they go: {end - begin, headDim}, or nullptr.
+struct HostRange {
+  unsigned task, begin, end;
+  std::uint16_t *key, *value;
+};
+
+// "The layer" is the one that was selected last (HostCache::selectLayer).
+class HostStore {
+public:
+  virtual ~HostStore() = default;
+
+  // What the engine has to have among its programs, the first of them as number `first`.
+  virtual std::vector<Program> programs() const { return {}; }
+  virtual void setFirstProgram(unsigned) {}
+
+  // While the layer is loaded: appends tokens; becomes as it was when made.
+  virtual void write(Engine &, HostTokens &) {}
+  virtual void reset(Engine &) {}
+  // Afterwards, when the layer is stored.
+  virtual void written(Engine &) {}
+  virtual void wasReset(Engine &) {}
+
+  // Of rows alone.
+  virtual void read(Engine &, unsigned, const std::vector<HostRange> &) const {}
+  // Of hot rows alone: the rows of each task that the last attention call fetched; whether it has
+  // any, all of which it forgets.
+  virtual std::optional<std::vector<std::uint32_t>> misses(Engine &) const { return {}; }
+  virtual bool forgetHot(Engine &) const { return false; }
+};
+
+// A store whose rows are in streaming memory: these are its first programs.
+class HostRemoteStore : public HostStore {
+public:
+  explicit HostRemoteStore(RemoteRows rows) : remote(std::move(rows)) {}
+  std::vector<Program> programs() const override { return remote.programs(); }
+  void setFirstProgram(unsigned first) override { remote.setFirstProgram(first); }
+
+protected:
+  RemoteRows remote;
+};
+
+// A store of which the host runs one program.
+class HostProgram : public HostStore {
+public:
+  explicit HostProgram(Sequence program) : program_(std::move(program)) {}
+  std::vector<Program> programs() const override { return {program_}; }
+  void setFirstProgram(unsigned first) override { number_ = first; }
+
+protected:
+  void run(Engine &engine) const { engine.run(number_); }
+
+private:
+  Sequence program_;
+  unsigned number_ = 0;
+};
+
+// ---- a store
 
 class Store {
 public:

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "arith/half_bits.hpp"
 #include "codelets/cache.cycles.hpp"
-#include "host_store.hpp"
 #include "rows.hpp"
 
 namespace sparq {
