@@ -132,12 +132,11 @@ private:
   HostTensor columns_, records_;
 };
 
-// Chunks of fp16 in streaming memory.
-class KeyColumns : public Index {
+// Chunks in streaming memory: of fp16, or of records.
+class KeyColumns final : public Index {
 public:
   static constexpr const char *what = "key columns in streaming memory";
   KeyColumns(Graph &graph, const Cache &cache, bool hostWrites);
-  const RemoteBuffer &buffer() const { return buffer_; }
 
   unsigned columnStep() const override { return nChunks_; }
   std::uint64_t streamingBytes(const Target &target) const override;
@@ -145,7 +144,7 @@ public:
              const QueryComponents &q, const Scores &scores) const override; // approx_scores.cpp
   void appended(const Append &step, const Tensor &full) const override;
   unsigned fillStep(const CacheLayout &layout) const override { return layout.chunk; }
-  void fill(FillStep &step) const final;
+  void fill(FillStep &step) const override;
   std::unique_ptr<HostStore> host(Graph &graph, const Cache &cache) const override;
 
   // Numbers to add to a row, layer by layer.
@@ -153,61 +152,16 @@ public:
     return static_cast<unsigned>(cache.layout().layerColumns(cache.plan.placement.slots));
   }
 
-protected:
-  // What a full chunk leaves in the tail {nTasks, headDim, row}, to streaming memory.
-  Sequence flush(const Append &step, const Tensor &chunks, const Tensor &full) const;
-  RemoteRows hostRows(Graph &graph, const Cache &cache) const;
-
-  // Of a prefill step: working tensors {slots, nTailParts, headDim * size}, on the parts that score
-  // the tail; and one slot's as {headDim, chunk}.
-  static Tensor fillPieces(FillStep &step, const Type &type, std::size_t size, const char *name);
-  static Tensor fillColumns(FillStep &step) {
-    return fillPieces(step, HALF, step.layout().tailLength, "fill_columns");
-  }
-  static Tensor byComponent(const FillStep &step, const Tensor &pieces);
-  // Makes of its columns what streaming memory gets; that, of a slot with these columns.
-  virtual void addRecords(FillStep &) const {}
-  virtual Tensor chunk(FillStep &, unsigned, const Tensor &columns) const { return columns; }
-  // Keeps components of columns and chunk as the tail of task i, where the element ends in this
-  // chunk.
-  virtual void addTail(const FillStep &step, unsigned i, const TailSlice &own, unsigned tile,
-                       const Tensor &columns, const Tensor &chunk) const;
-
 private:
+  // What a full chunk leaves in the tail, to streaming memory.
+  Sequence flush(const Append &step, const Tensor &full) const;
+  // Keeps what is of a slot's chunk {headDim, ...} as the tail of task i, where the element ends in
+  // it.
+  void fillTail(const FillStep &step, unsigned i, const Tensor &columns,
+                const Tensor &records) const;
+
   RemoteBuffer buffer_;
   unsigned nChunks_;
-};
-
-// Of an index in streaming memory.
-class KeyColumnsKind : public IndexKind {
-public:
-  void layOut(const Request &request, CacheLayout &layout) const final;
-};
-
-// The host's side: the chunks that tokens complete go to streaming memory, the rest of them to the
-// tail.
-class HostKeyColumns : public HostRemoteStore {
-public:
-  HostKeyColumns(RemoteRows rows, const HostTail &tail, const CacheLayout &layout,
-                 unsigned layerRows);
-  void write(Engine &engine, HostTokens &tokens) override;
-  void reset(Engine &engine) override { tail_.write(engine, tail_.empty()); }
-
-protected:
-  // The first n positions of a chunk are in `columns`.
-  virtual void gathered(unsigned) {}
-  virtual const void *row(unsigned component) const {
-    return &columns[std::size_t(component) * layout.chunk];
-  }
-  // Keeps n positions of component `at` % headDim of a task.
-  virtual void keep(std::size_t at, unsigned n, HostTail::Values &tail) const;
-
-  const CacheLayout layout;
-  std::vector<std::uint16_t> columns; // {headDim, chunk}
-
-private:
-  HostTail tail_;
-  unsigned layerRows_;
 };
 
 } // namespace sparq

@@ -61,7 +61,7 @@ public:
 };
 
 extern const StoreKind &splitRows, &residentRows, &joinedRows, &codedRows;
-extern const StoreKind &keyColumns, &keyRecords, &residentRecords;
+extern const StoreKind &keyColumns, &residentRecords;
 extern const StoreKind &valueSum, &hotBuffer, &recentShares;
 
 // The kinds that these programs need. Throws Error where they do not share a cache.

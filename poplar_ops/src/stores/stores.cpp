@@ -44,7 +44,7 @@ std::vector<const StoreKind *> makeStores(const Shape &shape, const Programs &pr
                 : shape.rowBits == 8   ? &codedRows
                                        : &joinedRows);
   if (any([](const Attention &a) { return a.kernel->keyColumns; })) {
-    all.push_back(tiered ? &residentRecords : shape.indexBits == 16 ? &keyColumns : &keyRecords);
+    all.push_back(tiered ? &residentRecords : &keyColumns);
     all.push_back(&valueSum);
   }
   if (tiered)
