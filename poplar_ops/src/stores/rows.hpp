@@ -118,25 +118,27 @@ public:
   std::unique_ptr<HostStore> host(Graph &graph, const Cache &cache) const override;
 };
 
-// The key and the value of a position in one row, for programs that read both or neither.
-class JoinedRows : public RemoteRowStore {
+// The key and the value of a position in one row, in fp16 or 8 bits (docs/exactness.md E10), for
+// programs that read both or neither.
+class JoinedRows final : public RemoteRowStore {
 public:
   static constexpr const char *what = "rows of keys with values in streaming memory";
-  using RemoteRowStore::RemoteRowStore;
+  JoinedRows(Graph &graph, const Cache &cache, bool hostWrites)
+      : RemoteRowStore(graph, cache, hostWrites), coded_(cache.plan.shape.rowBits == 8) {}
 
-  void append(Append &step) const final;
-  void fill(FillStep &step) const final;
+  void append(Append &step) const override;
+  void fill(FillStep &step) const override;
   std::unique_ptr<HostStore> host(Graph &graph, const Cache &cache) const override;
 
   // Adds the vertices that cut n rows into `pieces`, by pairs of lanes and by `width` components of
   // the value; and that turn the keys of a block of rows into columns, of the components that are
   // indexed.
-  virtual void addCut(Graph &graph, const ComputeSet &cs, unsigned tile, const Tensor &rows,
-                      const Tensor &pieces, unsigned n, unsigned headDim, unsigned width) const;
-  virtual void addColumns(Graph &graph, const ComputeSet &cs, unsigned tile, const Tensor &rows,
-                          const Tensor &columns, const CacheLayout &layout) const;
+  void addCut(Graph &graph, const ComputeSet &cs, unsigned tile, const Tensor &rows,
+              const Tensor &pieces, unsigned n, unsigned headDim, unsigned width) const;
+  void addColumns(Graph &graph, const ComputeSet &cs, unsigned tile, const Tensor &rows,
+                  const Tensor &columns, const CacheLayout &layout) const;
 
-protected:
+private:
   // Which tile works on component `component` of the row at a place; components of a value follow
   // those of its key.
   using TileOfRow = std::function<unsigned(unsigned place, unsigned component)>;
@@ -148,28 +150,10 @@ protected:
   };
   // Rows {n, row} HALF of keys, values {n, headDim}, which become what these rows hold. `variables`
   // as FillStep has them.
-  virtual Tensor code(const Steps &steps, const Places &places,
-                      std::map<std::string, Tensor> &variables, Tensor &keys, Tensor &values) const;
-};
+  Tensor code(const Steps &steps, const Places &places, std::map<std::string, Tensor> &variables,
+              Tensor &keys, Tensor &values) const;
 
-// The host's side of joined rows.
-class HostJoinedRows : public HostRemoteStore {
-public:
-  HostJoinedRows(RemoteRows rows, const CacheLayout &layout)
-      : HostRemoteStore(std::move(rows)), layout_(layout) {}
-  void write(Engine &engine, HostTokens &tokens) override;
-  void read(Engine &engine, unsigned layer, const std::vector<HostRange> &ranges) const override;
-
-protected:
-  unsigned headDim() const { return layout_.headDim; }
-
-private:
-  virtual void code(const std::uint16_t *key, const std::uint16_t *value, std::uint16_t *row) const;
-  virtual void decode(const std::uint16_t *row, std::uint16_t *key, std::uint16_t *value) const;
-  // Values as rows hold them.
-  virtual void round(HostTokens &) const {}
-
-  CacheLayout layout_;
+  const bool coded_;
 };
 
 // The running sum of all values of a task, from which their mean is made.

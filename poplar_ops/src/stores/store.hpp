@@ -60,7 +60,7 @@ public:
   }
 };
 
-extern const StoreKind &splitRows, &residentRows, &joinedRows, &codedRows;
+extern const StoreKind &splitRows, &residentRows, &joinedRows;
 extern const StoreKind &keyColumns, &residentRecords;
 extern const StoreKind &valueSum, &hotBuffer, &recentShares;
 

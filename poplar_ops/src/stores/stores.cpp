@@ -39,10 +39,7 @@ std::vector<const StoreKind *> makeStores(const Shape &shape, const Programs &pr
   checkOfTiers("plan", shape, memory);
   const bool tiered = memory == Memory::tiered;
   std::vector<const StoreKind *> all;
-  all.push_back(memory == Memory::sram ? &residentRows
-                : !tiered              ? &splitRows
-                : shape.rowBits == 8   ? &codedRows
-                                       : &joinedRows);
+  all.push_back(memory == Memory::sram ? &residentRows : tiered ? &joinedRows : &splitRows);
   if (any([](const Attention &a) { return a.kernel->keyColumns; })) {
     all.push_back(tiered ? &residentRecords : &keyColumns);
     all.push_back(&valueSum);
