@@ -24,9 +24,6 @@ constexpr std::size_t parallelWork = std::size_t(1) << 19;
 
 CacheSpec checked(const CacheSpec &spec) {
   check("KVCache", spec);
-  if (spec.indexComponents != 0)
-    fail("KVCache: index_components must be 0 on device 'cpu', got " +
-         std::to_string(spec.indexComponents));
   return spec;
 }
 

@@ -77,9 +77,6 @@ void append(Graph &graph, const Cache &cache, const Tensor &key, const Tensor &v
   const Shape &shape = cache.plan.shape;
   const Placement &p = cache.plan.placement;
   const unsigned nTasks = shape.nTasks(), d = shape.headDim;
-  checkTensor("append", "key", key, HALF, {shape.batch, shape.nKvHeads, d});
-  checkTensor("append", "value", value, HALF, {shape.batch, shape.nKvHeads, d});
-  checkTensor("append", "active", active, UNSIGNED_INT, {shape.batch});
   checkGrows("append", cache);
   Append step{{graph, cache, program, dc},
               activePerTask(graph, cache, active, program, dc),

@@ -109,15 +109,6 @@ void initialiseCache(Graph &graph, const Cache &cache) {
 
 void fillCache(Graph &graph, const Cache &cache, const Tensor &key, const Tensor &value,
                const Tensor &lengths, Sequence &program, const DebugContext &dc) {
-  const Shape &shape = cache.plan.shape;
-  const std::size_t n = key.rank() == 4 ? key.dim(2) : 0;
-  const std::vector<std::size_t> expected{shape.batch, shape.nKvHeads, n, shape.headDim};
-  checkTensor("fill", "key", key, HALF, expected);
-  checkTensor("fill", "value", value, HALF, expected);
-  checkTensor("fill", "lengths", lengths, INT, {shape.batch});
-  if (n == 0 || n > shape.capacity)
-    throw Error("fill: n_tokens must be in [1, capacity=" + std::to_string(shape.capacity) +
-                "], got " + std::to_string(n));
   checkGrows("fill", cache);
   Fill(graph, cache, key, value, lengths, dc).add(program);
 }
@@ -126,7 +117,6 @@ Tensor activeTokens(Graph &graph, const Cache &cache, const Tensor &requested, S
                     const DebugContext &dc) {
   const Shape &shape = cache.plan.shape;
   const Placement &p = cache.plan.placement;
-  checkTensor("append", "active", requested, INT, {shape.batch});
   const Tensor active = graph.addVariable(UNSIGNED_INT, {shape.batch}, {dc, "active"});
   const ComputeSet cs = cache.lockstep->execute(graph, program, {dc, "active"});
   for (unsigned b = 0; b != shape.batch; ++b) {

@@ -101,22 +101,6 @@ Tensor createOutput(Graph &graph, const Cache &cache, const DebugContext &dc) {
   return output.reshape({nTasks, n, g, piece}).dimShuffle({0, 2, 1, 3}).reshape({nTasks, g, d});
 }
 
-void checkTensor(const std::string &op, const char *argument, const Tensor &tensor,
-                 const Type &type, const std::vector<std::size_t> &shape) {
-  const auto text = [](const std::vector<std::size_t> &dims) {
-    std::string s = "(";
-    for (std::size_t i = 0; i != dims.size(); ++i)
-      s += (i ? ", " : "") + std::to_string(dims[i]);
-    return s + (dims.size() == 1 ? ",)" : ")");
-  };
-  if (tensor.elementType() != type)
-    throw Error(op + ": " + argument + " must have type " + std::string(type.toString()) +
-                ", got " + std::string(tensor.elementType().toString()));
-  if (tensor.shape() != shape)
-    throw Error(op + ": " + argument + " must have shape " + text(shape) + ", got " +
-                text(tensor.shape()));
-}
-
 // {6} UNSIGNED_INT on tile 0: positions of the round's longest row in full chunks, found once, by
 // the first loop of the round.
 static Tensor longestRow(const Context &context, const Waves &waves) {

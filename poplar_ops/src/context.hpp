@@ -144,10 +144,6 @@ struct TailSlice {
 // {nTasks, groupSize, headDim} HALF, components spread over the parts.
 Tensor createOutput(Graph &graph, const Cache &cache, const DebugContext &dc);
 
-// Throws Error unless the tensor has this type and shape.
-void checkTensor(const std::string &op, const char *argument, const Tensor &tensor,
-                 const Type &type, const std::vector<std::size_t> &shape);
-
 // Adds to `program` a loop over waves around `body`; `wave` (scalar UNSIGNED_INT) counts them. It
 // stops behind the longest batch element of the round.
 void addWaveLoop(const Context &context, const Waves &waves, const WaveIndex &wave,

@@ -87,8 +87,6 @@ void HostHistory::check(const std::vector<Steps> &steps) const {
     throw Error(std::string("set_history: ") + what + std::to_string(most) + ", got " +
                 std::to_string(got));
   };
-  if (steps.size() != batch_)
-    refuse("steps must be of each of batch=", batch_, steps.size());
   for (const Steps &of : steps) {
     if (of.size() > nRecent_)
       refuse("steps must be at most n_recent=", nRecent_, of.size());
@@ -99,7 +97,6 @@ void HostHistory::check(const std::vector<Steps> &steps) const {
 }
 
 void HostHistory::write(Engine &engine, unsigned layer, const std::vector<Steps> &steps) {
-  check(steps);
   std::vector<std::uint32_t> rows(writeRows_.size(), 0), sums(writeSums_.size(), 0),
       newest(writeStep_.size());
   for (unsigned b = 0; b != batch_; ++b) {
@@ -209,9 +206,6 @@ void HostCache::writeLengths(Engine &engine, unsigned layer) const {
 
 void HostCache::checkRoom(unsigned layer, unsigned nTokens,
                           const std::vector<std::uint32_t> &counts, unsigned firstElement) const {
-  if (counts.size() != shape_.batch)
-    throw Error("append: lengths must have shape (batch=" + std::to_string(shape_.batch) +
-                ",), got (" + std::to_string(counts.size()) + ",)");
   for (unsigned b = 0; b != shape_.batch; ++b) {
     const unsigned held = lengths_[layer][b], n = counts[b];
     if (n > nTokens)
@@ -233,7 +227,6 @@ void HostCache::advance(unsigned layer, const std::vector<std::uint32_t> &counts
 void HostCache::write(Engine &engine, unsigned layer, const std::uint16_t *key,
                       const std::uint16_t *value, unsigned nTokens,
                       const std::vector<std::uint32_t> &counts) {
-  checkRoom(layer, nTokens, counts);
   load(engine, layer);
   HostTokens tokens{shape_, *stores_.front(), layer, nTokens, lengths_[layer], counts, key, value,
                     {}};

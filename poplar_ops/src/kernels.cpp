@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sparq/kernels.hpp"
-#include "context.hpp"
 
 namespace sparq {
 
@@ -31,13 +30,7 @@ const Kernel &kernelNamed(const std::string &op, const std::string &name) {
 poplar::Tensor attend(poplar::Graph &graph, const Cache &cache, std::size_t index,
                       const poplar::Tensor &query, poplar::program::Sequence &program,
                       const poplar::DebugContext &dc) {
-  const Plan &plan = cache.plan;
-  if (index >= plan.attention.size())
-    throw Error("attention: index must be in [0, " + std::to_string(plan.attention.size()) +
-                "), the programs that the cache was planned for, got " + std::to_string(index));
-  const PlannedAttention &attention = plan.attention[index];
-  checkTensor(attention.kernel->op, "query", query, poplar::HALF,
-              {plan.shape.batch, plan.shape.nHeads, plan.shape.headDim});
+  const PlannedAttention &attention = cache.plan.attention.at(index);
   return attention.kernel->build(graph, cache, attention, query, program, dc);
 }
 

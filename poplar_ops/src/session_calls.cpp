@@ -102,7 +102,6 @@ void Session::tookStep(const Entry &entry, std::size_t index, unsigned layer) {
 void Session::attention(std::size_t index, const std::uint16_t *query, std::uint16_t *output,
                         unsigned layer) {
   const Entry &entry = entryOf("attention", layer);
-  checkIndex(index);
   select(entry, layer);
   entry.ports->query.host.write(*engine_, query);
   engine_->run(entry.firstProgram + static_cast<unsigned>(1 + index));
@@ -111,7 +110,6 @@ void Session::attention(std::size_t index, const std::uint16_t *query, std::uint
 }
 
 void Session::attendAll(std::size_t index, const std::uint16_t *query, std::uint16_t *output) {
-  checkIndex(index);
   if (firstStack_ == 0)
     throw Error("attention: the session must have been made with stacked=True, got False");
   entries_.front().ports->query.host.write(*engine_, query);
@@ -119,12 +117,6 @@ void Session::attendAll(std::size_t index, const std::uint16_t *query, std::uint
   entries_.back().ports->outputs[index].host.read(*engine_, output);
   for (unsigned layer = 0; layer != nLayers_; ++layer)
     tookStep(entryOf("attention", layer), index, layer);
-}
-
-void Session::checkIndex(std::size_t index) const {
-  if (index >= nAttention())
-    throw Error("attention: index must be in [0, " + std::to_string(nAttention()) + "), got " +
-                std::to_string(index));
 }
 
 std::vector<HostHistory::Steps> Session::history(unsigned layer) {

@@ -63,8 +63,6 @@ def test_a_cache_has_the_kernels_that_it_asked_for() -> None:
 def test_options_refused_by_the_module(options: dict, message: str) -> None:
     with refusal("KVCache: " + message):
         _cpu.KVCache(CacheSpec(1, 1, 8, 8), **options)
-    with refusal("KVCache: index_components must be 0 on device 'cpu', got 8"):
-        _cpu.KVCache(CacheSpec(1, 1, 8, 8, index_components=8))
 
 
 def test_no_memory() -> None:

@@ -49,7 +49,7 @@ struct ApproxScores {
 // a number is.
 struct KeyCells {
   unsigned char *start;
-  unsigned bits, nComponents; // 8, 4 or 2; of a key those that are indexed, the first ones
+  unsigned bits, nComponents; // 8, 4 or 2; of a key
   std::size_t blocks;         // of 64 positions that there is room for
 };
 

@@ -38,7 +38,7 @@ public:
   std::vector<Steps> read(poplar::Engine &engine, unsigned layer) const;
   // Throws Error unless there are at most nRecent steps, each of at most capacity positions.
   void check(const std::vector<Steps> &steps) const;
-  // Throws Error as check() does.
+  // As check() asks.
   void write(poplar::Engine &engine, unsigned layer, const std::vector<Steps> &steps);
   // Whether any step is remembered.
   bool any(unsigned layer) const;

@@ -58,7 +58,6 @@ const Kernel &kernelNamed(const std::string &op, const std::string &name);
 // the attention that the cache was planned for.
 //   query {batch, nHeads, headDim} HALF -> {batch, nHeads, headDim} HALF. Every length must be at
 //   least 1.
-// Throws Error where there is no such entry, or the query has another type or shape.
 poplar::Tensor attend(poplar::Graph &graph, const Cache &cache, std::size_t index,
                       const poplar::Tensor &query, poplar::program::Sequence &program,
                       const poplar::DebugContext &dc = {});

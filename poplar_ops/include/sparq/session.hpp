@@ -181,7 +181,6 @@ private:
   void compile(poplar::Graph &graph, const std::vector<poplar::program::Program> &all);
 
   void checkBatch(const char *op, std::size_t n) const;
-  void checkIndex(std::size_t index) const;
   Error noTiers(const char *op) const;
   // The entry that has a layer. Throws Error where there is no such layer.
   const Entry &entryOf(const char *op, unsigned layer) const;
