@@ -38,6 +38,13 @@ inline std::uint64_t foldSums(double nBlocks, double g) {
   return shared(g, nBlocks / 4 * pass(4, 2, repeated) + 8);
 }
 
+// ---- dense_scores.cpp
+inline std::uint64_t denseScores(double n, double g, double d) {
+  return shared(n, g * (d / 8 * dotEight() + treeSum + 2 + reloaded)); // scale, store
+}
+// Add, compare, branch, store.
+inline std::uint64_t rowOffsets(double n) { return shared(n, 4 + reloaded); }
+
 // ---- gathered_attention.cpp
 // A score is scaled, compared and stored, and its row tested.
 inline std::uint64_t rowScores(double n, double g, double d) {

@@ -45,11 +45,12 @@ Tensor addZeroPerPart(Graph &graph, const Placement &placement, const DebugConte
 }
 
 Tensor addSliced(Graph &graph, const Placement &placement, const Type &type, unsigned nOuter,
-                 std::size_t extent, std::size_t piece, std::size_t inner, const DebugContext &dc) {
+                 std::size_t extent, std::size_t piece, std::size_t inner, const DebugContext &dc,
+                 unsigned firstPart) {
   const Tensor tensor = graph.addVariable(type, {nOuter, extent, inner}, dc);
   Graph::TileToTensorMapping mapping(graph.getTarget().getNumTiles());
   for (unsigned outer = 0; outer != nOuter; ++outer)
-    for (std::size_t begin = 0, part = 0; begin < extent; begin += piece, ++part) {
+    for (std::size_t begin = 0, part = firstPart; begin < extent; begin += piece, ++part) {
       const std::size_t end = std::min(begin + piece, extent), base = outer * extent;
       const unsigned tile =
           placement.tile(outer % placement.slots, static_cast<unsigned>(part % placement.parts));
@@ -77,9 +78,10 @@ WaveIndex Context::waveIndex(unsigned nWaves) const {
 }
 
 Tensor Context::sliced(const Type &type, std::size_t extent, std::size_t piece, std::size_t inner,
-                       const char *name) const {
+                       const char *name, unsigned firstPart) const {
   return once(name, [&] {
-    return addSliced(graph, placement(), type, placement().slots, extent, piece, inner, {dc, name});
+    return addSliced(graph, placement(), type, placement().slots, extent, piece, inner, {dc, name},
+                     firstPart);
   });
 }
 

@@ -116,16 +116,17 @@ struct Context {
   }
   // {slots, extent, inner}, see addSliced.
   Tensor sliced(const Type &type, std::size_t extent, std::size_t piece, std::size_t inner,
-                const char *name) const;
+                const char *name, unsigned firstPart = 0) const;
 };
 
 // A constant 0 {slots, parts} UNSIGNED_INT, one on each part's tile.
 Tensor addZeroPerPart(Graph &graph, const Placement &placement, const DebugContext &dc);
 
 // A variable {nOuter, extent, inner} whose dimension `extent` is cut into pieces of `piece`, piece
-// i of outer element o on tile(o % slots, i). Pieces beyond the parts wrap.
+// i of outer element o on tile(o % slots, firstPart + i). Pieces beyond the parts wrap.
 Tensor addSliced(Graph &graph, const Placement &placement, const Type &type, unsigned nOuter,
-                 std::size_t extent, std::size_t piece, std::size_t inner, const DebugContext &dc);
+                 std::size_t extent, std::size_t piece, std::size_t inner, const DebugContext &dc,
+                 unsigned firstPart = 0);
 
 // The type of key columns.
 const Type &columnType(const CacheLayout &layout);

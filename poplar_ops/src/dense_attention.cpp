@@ -4,7 +4,6 @@
 // then all values. K is read once, V is read once.
 #include "arith/scale.hpp"
 #include "codelets/attention.cycles.hpp"
-#include "codelets/dense_scores.cycles.hpp"
 #include "gathered_attention.hpp"
 #include "sparq/step_names.hpp"
 #include "stores/rows.hpp"

@@ -46,11 +46,7 @@ public:
   }
   // {slots, topK} UNSIGNED_INT, pieces on the parts from firstPart on.
   Tensor perEntry(const char *name, unsigned firstPart) const {
-    return context.once(name, [&] {
-      const Tensor t = graph.addVariable(UNSIGNED_INT, {p.slots, topK}, {context.dc, name});
-      mapEntries(t, firstPart);
-      return t;
-    });
+    return context.sliced(UNSIGNED_INT, topK, pieceLength, 1, name, firstPart).squeeze({2});
   }
   // {slots, shape...} UNSIGNED_INT on that part.
   Tensor atHome(const std::vector<std::size_t> &shape, const char *name) const {
@@ -75,23 +71,15 @@ public:
                           "nEntries"_f = end - first);
       });
   }
-  // {slots, topK}: zeros.
-  Tensor noPlaces(unsigned firstPart) const {
-    const std::string name = "no_places_" + std::to_string(firstPart);
-    return context.once(name, [&] {
-      const Tensor zero = graph.addConstant(UNSIGNED_INT, {p.slots, topK}, 0u, {context.dc, name});
-      mapEntries(zero, firstPart);
-      return zero;
-    });
+  // {slots, topK}: zeros, where a tensor of entries is.
+  Tensor noPlaces(const Tensor &beside) const {
+    const Tensor zero =
+        graph.addConstant(UNSIGNED_INT, {p.slots, topK}, 0u, {context.dc, "no_places"});
+    graph.setTileMapping(zero, graph.getTileMapping(beside));
+    return zero;
   }
 
 private:
-  void mapEntries(const Tensor &t, unsigned firstPart) const {
-    for (unsigned slot = 0; slot != p.slots; ++slot)
-      forEachPiece([&](unsigned i, unsigned first, unsigned end) {
-        graph.setTileMapping(t[slot].slice(first, end), p.tile(slot, firstPart + i));
-      });
-  }
   // Calls use(i, first, end) for piece i of a list, the entries [first, end).
   template <class Use> void forEachPiece(const Use &use) const {
     for (unsigned first = 0, i = 0; first < topK; first += pieceLength, ++i)
@@ -525,7 +513,7 @@ Found findHot(const HotLayout &l) {
                       "nFound"_f = nFound[slot], "nHits"_f = all.nHits[slot],
                       "nOwners"_f = hot.nOwners);
   }
-  l.addMerge(merge, found, l.noPlaces(l.hitsFirst), all.hits, l.hitsFirst);
+  l.addMerge(merge, found, l.noPlaces(all.hits), all.hits, l.hitsFirst);
   return all;
 }
 
@@ -581,7 +569,7 @@ Dealt dealPlaces(const HotLayout &l, const Found &found, const Misses &misses, M
   const ComputeSet merge = context.execute("merge_dealt");
   waves.addFirst(merge);
   l.addMerge(merge, found.byEntry, found.hits, dealt.places, l.hitsFirst);
-  l.addMerge(merge, found.byMiss, l.noPlaces(l.missesFirst), dealt.missPlaces, l.missesFirst);
+  l.addMerge(merge, found.byMiss, l.noPlaces(dealt.missPlaces), dealt.missPlaces, l.missesFirst);
   return dealt;
 }
 

@@ -181,15 +181,7 @@ private:
   unsigned controlTile() const { return graph.getTarget().getNumTiles() - 1; }
   // {slots, topK} UNSIGNED_INT, entries of the list spread over the parts from firstEntryPart on.
   Tensor perEntry(const char *name) const {
-    return context.once(name, [&] {
-      const Placement &p = context.placement();
-      const Tensor t = graph.addVariable(UNSIGNED_INT, {p.slots, topK}, {context.dc, name});
-      for (unsigned slot = 0; slot != p.slots; ++slot)
-        for (unsigned first = 0, part = firstEntryPart; first < topK; first += rowsPerPart, ++part)
-          graph.setTileMapping(t[slot].slice(first, std::min(first + rowsPerPart, topK)),
-                               p.tile(slot, part));
-      return t;
-    });
+    return context.sliced(UNSIGNED_INT, topK, rowsPerPart, 1, name, firstEntryPart).squeeze({2});
   }
   // Of words of the parts {parts, partPositions / 32}: all, ascending by position.
   Tensor ordered(const Tensor &perPart) const {
