@@ -72,11 +72,12 @@ public:
       });
   }
   // {slots, topK}: zeros, where a tensor of entries is.
-  Tensor noPlaces(const Tensor &beside) const {
-    const Tensor zero =
-        graph.addConstant(UNSIGNED_INT, {p.slots, topK}, 0u, {context.dc, "no_places"});
-    graph.setTileMapping(zero, graph.getTileMapping(beside));
-    return zero;
+  Tensor noPlaces(const Tensor &beside, const char *name) const {
+    return context.once(name, [&] {
+      const Tensor zero = graph.addConstant(UNSIGNED_INT, {p.slots, topK}, 0u, {context.dc, name});
+      graph.setTileMapping(zero, graph.getTileMapping(beside));
+      return zero;
+    });
   }
 
 private:
@@ -513,7 +514,7 @@ Found findHot(const HotLayout &l) {
                       "nFound"_f = nFound[slot], "nHits"_f = all.nHits[slot],
                       "nOwners"_f = hot.nOwners);
   }
-  l.addMerge(merge, found, l.noPlaces(all.hits), all.hits, l.hitsFirst);
+  l.addMerge(merge, found, l.noPlaces(all.hits, "no_hits"), all.hits, l.hitsFirst);
   return all;
 }
 
@@ -569,7 +570,8 @@ Dealt dealPlaces(const HotLayout &l, const Found &found, const Misses &misses, M
   const ComputeSet merge = context.execute("merge_dealt");
   waves.addFirst(merge);
   l.addMerge(merge, found.byEntry, found.hits, dealt.places, l.hitsFirst);
-  l.addMerge(merge, found.byMiss, l.noPlaces(dealt.missPlaces), dealt.missPlaces, l.missesFirst);
+  l.addMerge(merge, found.byMiss, l.noPlaces(dealt.missPlaces, "no_places"), dealt.missPlaces,
+             l.missesFirst);
   return dealt;
 }
 
