@@ -92,7 +92,6 @@ inline std::uint64_t combine(double nBlocks, double width, double g) {
 inline std::uint64_t combineList(double nBlocks, double width, double g) {
   return shared(g * width / 8, 5 + nBlocks * foldBlock() + finish);
 }
-inline std::uint64_t combineDense(double width, double g) { return shared(g * width / 8, finish); }
 
 // ---- window_history.cpp
 // For each head two loads, an address, divide, multiply, round, convert to an integer, subtract,

@@ -58,7 +58,7 @@ public:
   }
 };
 
-// Attention over the listed positions alone (contract E11): y = y3.
+// Attention over the listed positions alone (contract E11), or over all: y = y3.
 class CombineList : public poplar::MultiVertex {
 public:
   FloatsIn partials; // [nBlocks][groupSize][width], blocks of the list
@@ -71,23 +71,6 @@ public:
       const unsigned at = item.head * width + item.first;
       const Lanes sum = foldPartials(&partials[at], nBlocks, groupSize * width);
       storeNarrow(&output[at], flush(sum) / sums[item.head]);
-    }
-    return true;
-  }
-};
-
-// Dense attention: y = flush(acc) / Z.
-class CombineDense : public poplar::MultiVertex {
-public:
-  FloatsIn accumulator; // [groupSize][width]
-  FloatsIn sums;        // [groupSize]
-  HalvesOut output;     // [groupSize][width]
-  unsigned groupSize, width;
-
-  bool compute(unsigned worker) {
-    for (Eight item(worker, width); item.head < groupSize; item.next(width)) {
-      const unsigned at = item.head * width + item.first;
-      storeNarrow(&output[at], flush(loadLanes(&accumulator[at])) / sums[item.head]);
     }
     return true;
   }

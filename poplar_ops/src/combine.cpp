@@ -38,31 +38,32 @@ void combine(const Context &context, bool meanValue, const Gathered &gathered, c
   });
 }
 
+// Sums of weights where a slice of a slot has them.
+using SumsOf = std::function<Tensor(unsigned slot, unsigned slice)>;
+static void combineSums(const Context &context, const Tensor &partials, const SumsOf &sums,
+                        const Tensor &output) {
+  const unsigned g = context.groupSize(), nBlocks = static_cast<unsigned>(partials.dim(1));
+  onSlices(context, [&](const ComputeSet &cs, unsigned slot, unsigned slice, unsigned first,
+                        unsigned end) {
+    context.addVertex(cs, "sparq::CombineList", slot, slice,
+                      cycles::combineList(nBlocks, end - first, g),
+                      "partials"_f = partials[slot].slice(first, end, 2),
+                      "sums"_f = sums(slot, slice), "output"_f = output[slot].slice(first, end, 1),
+                      "nBlocks"_f = nBlocks, "groupSize"_f = g, "width"_f = end - first);
+  });
+}
+
 void combineList(const Context &context, const Gathered &gathered, const Tensor &output) {
-  const unsigned g = context.groupSize();
-  const unsigned nBlocks = static_cast<unsigned>(gathered.partials.dim(1));
-  onSlices(context,
-           [&](const ComputeSet &cs, unsigned slot, unsigned slice, unsigned first, unsigned end) {
-             context.addVertex(cs, "sparq::CombineList", slot, slice,
-                               cycles::combineList(nBlocks, end - first, g),
-                               "partials"_f = gathered.partials[slot].slice(first, end, 2),
-                               "sums"_f = gathered.sums[slot],
-                               "output"_f = output[slot].slice(first, end, 1),
-                               "nBlocks"_f = nBlocks, "groupSize"_f = g, "width"_f = end - first);
-           });
+  combineSums(
+      context, gathered.partials, [&](unsigned slot, unsigned) { return gathered.sums[slot]; },
+      output);
 }
 
 void combineDense(const Context &context, const Tensor &accumulator, const Scores &scores,
                   const Tensor &output) {
-  const unsigned g = context.groupSize();
-  onSlices(context, [&](const ComputeSet &cs, unsigned slot, unsigned slice, unsigned first,
-                        unsigned end) {
-    context.addVertex(cs, "sparq::CombineDense", slot, slice, cycles::combineDense(end - first, g),
-                      "accumulator"_f = accumulator[slot].slice(first, end, 1),
-                      "sums"_f = scores.sums[slot][slice],
-                      "output"_f = output[slot].slice(first, end, 1), "groupSize"_f = g,
-                      "width"_f = end - first);
-  });
+  combineSums(
+      context, accumulator.expand({1}),
+      [&](unsigned slot, unsigned slice) { return scores.sums[slot][slice]; }, output);
 }
 
 } // namespace sparq

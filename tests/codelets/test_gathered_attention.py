@@ -178,21 +178,10 @@ def test_combine(seed: int, mean_value: bool, exponent: int) -> None:
         mean = (value_sum / np.float32(filled))[None, None]
         expected = exact.combine(attended[None], alpha[None], mean)[0]
     assert_bits(out["output"], numerics.to_half(expected))
-    dense = run(
-        "CombineDense",
-        dict(accumulator=accumulator, sums=sums, output=halves(GROUP, width)),
-        groupSize=GROUP,
-        width=width,
-    )
-    assert_bits(dense["output"], numerics.to_half(attended))
-    listed = run(
-        "CombineList",
-        dict(partials=partials, sums=sums, output=halves(GROUP, width)),
-        nBlocks=3,
-        groupSize=GROUP,
-        width=width,
-    )
-    assert_bits(listed["output"], numerics.to_half(attended))
+    for blocks in (partials, accumulator[None]):
+        fields = dict(partials=blocks, sums=sums, output=halves(GROUP, width))
+        listed = run("CombineList", fields, nBlocks=len(blocks), groupSize=GROUP, width=width)
+        assert_bits(listed["output"], numerics.to_half(attended))
 
 
 THRESHOLD = np.float32(2.0**-48)
@@ -202,7 +191,7 @@ EDGES = [(THRESHOLD, True), (BELOW, False), (np.nextafter(THRESHOLD, np.float32(
 
 
 @pytest.mark.parametrize(("number", "stays"), [*EDGES, *((-x, stays) for x, stays in EDGES)])
-@pytest.mark.parametrize("vertex", ["Combine", "CombineList", "CombineDense"])
+@pytest.mark.parametrize("vertex", ["Combine", "CombineList"])
 def test_accumulators_at_the_flush_threshold(vertex: str, number: np.float32, stays: bool) -> None:
     """Divided by 2**-48, so that what stays shows in fp16."""
     accumulator = np.full((1, 8), number)
@@ -212,10 +201,8 @@ def test_accumulators_at_the_flush_threshold(vertex: str, number: np.float32, st
         fields.update(filled=word(1), partials=accumulator[None], approxSums=ones, totals=ones)
         fields.update(valueSum=np.zeros(8, np.float32))
         out = run("Combine", fields, nBlocks=1, groupSize=1, width=8, meanValue=False)
-    elif vertex == "CombineList":
-        out = run(vertex, dict(fields, partials=accumulator[None]), nBlocks=1, groupSize=1, width=8)
     else:
-        out = run(vertex, dict(fields, accumulator=accumulator), groupSize=1, width=8)
+        out = run(vertex, dict(fields, partials=accumulator[None]), nBlocks=1, groupSize=1, width=8)
     assert_bits(out["output"], np.full((1, 8), np.sign(number) if stays else 0, np.float16))
 
 
@@ -243,12 +230,13 @@ def test_alpha_at_the_flush_threshold(share: np.float32, stays: bool) -> None:
 
 def test_output_saturates() -> None:
     out = run(
-        "CombineDense",
+        "CombineList",
         dict(
-            accumulator=np.array([[65504, 65519, 65520, 1e30, -1e30, 2.0**-24, -(2.0**-26), 0]], np.float32),
+            partials=np.array([[65504, 65519, 65520, 1e30, -1e30, 2.0**-24, -(2.0**-26), 0]], np.float32),
             sums=np.ones(1, np.float32),
             output=halves(1, 8),
         ),
+        nBlocks=1,
         groupSize=1,
         width=8,
     )["output"][0]

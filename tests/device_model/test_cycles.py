@@ -40,7 +40,7 @@ STEPS = {
         "dense_scores": tile(43 * 2 * (8 * (20 + 3 + 8) + 12)),
         "weighted_values": tile(11 * (64 * (31 / 2 + 4) + 16)),  # 4 blocks, 2 heads, 8 eights of components
         "fold_blocks": tile(64 * (8 + 2) + 17),
-        "combine": tile(55),
+        "combine": tile(5 + 9 + 2 + 55),
     },
 }
 

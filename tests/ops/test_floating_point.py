@@ -74,10 +74,10 @@ def exceptions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 def test_exceptions_are_on() -> None:
     fields = dict(
-        accumulator=np.ones(8, np.float32), sums=np.zeros(1, np.float32), output=np.zeros(8, np.float16)
+        partials=np.ones(8, np.float32), sums=np.zeros(1, np.float32), output=np.zeros(8, np.float16)
     )
-    with pytest.raises(RuntimeError, match=r"division by zero .* in vertex sparq::CombineDense"):
-        vertex.run("CombineDense", fields, groupSize=1, width=8)
+    with pytest.raises(RuntimeError, match=r"division by zero .* in vertex sparq::CombineList"):
+        vertex.run("CombineList", fields, nBlocks=1, groupSize=1, width=8)
 
 
 @pytest.mark.parametrize("name", CACHES)

@@ -38,7 +38,9 @@ def test_division_and_narrowing_on_an_ipu() -> None:
     sums = np.array([1.0], np.float32)
     for divisor in (1.0, 3.0):
         sums[0] = divisor
-        fields = dict(accumulator=accumulator, sums=sums, output=np.zeros(4096, np.float16))
-        output = vertex.run_on(DEVICE, "CombineDense", fields, dict(groupSize=1, width=4096))["output"]
+        fields = dict(partials=accumulator, sums=sums, output=np.zeros(4096, np.float16))
+        output = vertex.run_on(DEVICE, "CombineList", fields, dict(nBlocks=1, groupSize=1, width=4096))[
+            "output"
+        ]
         expected = numerics.to_half(numerics.flush(accumulator) / sums)
         np.testing.assert_array_equal(output.view(np.uint16), expected.view(np.uint16))
