@@ -145,6 +145,21 @@ struct TailSlice {
 // {nTasks, groupSize, headDim} HALF, components spread over the parts.
 Tensor createOutput(Graph &graph, const Cache &cache, const DebugContext &dc);
 
+// Calls add(context, output) for each round, the output being that of its slots; the output of all
+// {batch, nHeads, headDim}.
+template <class Add>
+Tensor addRounds(Graph &graph, const Cache &cache, Sequence &program, const DebugContext &dc,
+                 const Add &add) {
+  const Shape &shape = cache.plan.shape;
+  const Placement &p = cache.plan.placement;
+  std::map<std::string, Tensor> variables;
+  const Tensor output = createOutput(graph, cache, {dc, "output"});
+  for (unsigned round = 0; round != p.nRounds; ++round)
+    add(Context{graph, cache, round, program, dc, variables},
+        output.slice(p.firstTask(round), p.firstTask(round) + p.nActive(round), 0));
+  return output.reshape({shape.batch, shape.nHeads, shape.headDim});
+}
+
 // Adds to `program` a loop over waves around `body`; `wave` (scalar UNSIGNED_INT) counts them. It
 // stops behind the longest batch element of the round.
 void addWaveLoop(const Context &context, const Waves &waves, const WaveIndex &wave,

@@ -145,16 +145,9 @@ void denseRound(const Context &context, const Waves &waves, const Tensor &query,
 
 Tensor build(Graph &graph, const Cache &cache, const PlannedAttention &attention,
              const Tensor &query, Sequence &program, const DebugContext &dc) {
-  const Shape &shape = cache.plan.shape;
-  const Placement &p = cache.plan.placement;
-  std::map<std::string, Tensor> variables;
-  const Tensor output = createOutput(graph, cache, {dc, "output"});
-  for (unsigned round = 0; round != p.nRounds; ++round) {
-    const Context context{graph, cache, round, program, dc, variables};
-    const std::size_t first = p.firstTask(round);
-    denseRound(context, attention.waves, query, output.slice(first, first + p.nActive(round), 0));
-  }
-  return output.reshape({shape.batch, shape.nHeads, shape.headDim});
+  return addRounds(graph, cache, program, dc, [&](const Context &context, const Tensor &output) {
+    denseRound(context, attention.waves, query, output);
+  });
 }
 
 Waves streamingWaves(const Plan &plan, const Attention &, unsigned) {

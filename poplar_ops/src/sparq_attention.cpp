@@ -16,17 +16,11 @@ constexpr unsigned targetWaves = 4;
 
 Tensor build(Graph &graph, const Cache &cache, const PlannedAttention &attention,
              const Tensor &query, Sequence &program, const DebugContext &dc) {
-  const Shape &shape = cache.plan.shape;
-  const Placement &p = cache.plan.placement;
   const SparqSettings &settings = attention.settings;
   const Waves &waves = attention.waves;
   const Index &index = storeOf<Index>(cache);
   const ListRows &rows = storeOf<ListRows>(cache);
-  std::map<std::string, Tensor> variables;
-  const Tensor output = createOutput(graph, cache, {dc, "output"});
-  for (unsigned round = 0; round != p.nRounds; ++round) {
-    const Context context{graph, cache, round, program, dc, variables};
-    const std::size_t first = p.firstTask(round);
+  return addRounds(graph, cache, program, dc, [&](const Context &context, const Tensor &output) {
     // E6.1: where the query is largest.
     const QueryComponents q = createQueryComponents(context, settings);
     index.loadQuery(context, waves, query, q);
@@ -40,10 +34,8 @@ Tensor build(Graph &graph, const Cache &cache, const PlannedAttention &attention
     const Selected selected = selectPositions(context, settings, waves, scores, rows);
     // E6.4 and E6.5: exact attention over these, and the mean value for the rest.
     const Gathered gathered = rows.attend(context, waves, q, selected);
-    combine(context, settings.meanValue, gathered, scores,
-            output.slice(first, first + p.nActive(round), 0));
-  }
-  return output.reshape({shape.batch, shape.nHeads, shape.headDim});
+    combine(context, settings.meanValue, gathered, scores, output);
+  });
 }
 
 Waves streamingWaves(const Plan &plan, const Attention &attention, unsigned nTiles) {

@@ -177,44 +177,41 @@ Strided stridedPositions(const Context &context, const WindowSettings &settings,
 
 Tensor build(Graph &graph, const Cache &cache, const PlannedAttention &attention,
              const Tensor &query, Sequence &program, const DebugContext &dc) {
-  const Shape &shape = cache.plan.shape;
-  const Placement &p = cache.plan.placement;
   const WindowSettings &settings = attention.window;
   const Waves &waves = attention.waves;
   const bool remembers = settings.remembers(),
-             wide = settings.nRecent * shape.nHeads >= mostNarrowSteps;
+             wide = settings.nRecent * cache.plan.shape.nHeads >= mostNarrowSteps;
   const ListRows &rows = storeOf<ListRows>(cache);
-  std::map<std::string, Tensor> variables, ofList;
-  const Tensor output = createOutput(graph, cache, {dc, "output"});
+  std::map<std::string, Tensor> ofList;
   std::unique_ptr<HistoryStep> history;
   if (remembers)
     history = std::make_unique<HistoryStep>(graph, cache, settings.topK, program, dc);
-  for (unsigned round = 0; round != p.nRounds; ++round) {
-    const Context context{graph, cache, round, program, dc, variables};
-    const std::size_t first = p.firstTask(round);
+  const auto add = [&](const Context &context, const Tensor &output) {
     QueryComponents q;
     q.query = createQuery(context);
     loadQuery(context, query, q.query);
     // What attends to the list takes the number of its entries for the length.
-    const Context list{graph, cache, round, program, dc, ofList};
+    const Context list{graph, cache, context.round, program, dc, ofList};
     Selected selected;
     if (remembers) {
       selected = selectByKeys(context, settings, waves, history->keys(context, waves), wide, rows);
-      ofList.emplace("filled",
-                     variables.at("filled")); // of more positions, the list has all of its entries
+      ofList.emplace(
+          "filled",
+          context.variables.at("filled")); // of more positions, the list has all of its entries
     } else {
       const Strided strided = stridedPositions(context, settings, rows);
       selected = strided.selected;
       ofList.emplace("filled", strided.count);
     }
     const Gathered gathered = rows.attend(list, waves, q, selected);
-    combineList(list, gathered, output.slice(first, first + p.nActive(round), 0));
+    combineList(list, gathered, output);
     if (remembers)
       history->take(list, selected, gathered);
-  }
+  };
+  const Tensor output = addRounds(graph, cache, program, dc, add);
   if (remembers)
     history->addStep();
-  return output.reshape({shape.batch, shape.nHeads, shape.headDim});
+  return output;
 }
 
 // All positions at once, of which each part selects among its own.
