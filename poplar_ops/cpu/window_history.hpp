@@ -71,11 +71,6 @@ public:
         forget(bank, of[i]);
     held[bank] = kept;
   }
-  void reset() {
-    for (std::size_t bank = 0; bank < held.size(); ++bank)
-      while (held[bank] != 0)
-        forget(bank, steps[bank][--held[bank]]);
-  }
   void copy(std::size_t from, std::size_t to) {
     steps[to] = steps[from];
     held[to] = held[from];

@@ -21,24 +21,13 @@ HostHistory::HostHistory(Graph &graph, const Cache &cache) {
   const unsigned nLayers = cache.layout().nLayers;
   lengths_.assign(nLayers, std::vector<std::deque<std::uint32_t>>(batch_));
   newest_.assign(nLayers, std::vector<std::uint32_t>(batch_, 0));
-  const RecentShares::OfLayer layer = storeOf<RecentShares>(cache).ofLayer(graph, cache);
-  if (nLayers != 1) {
-    loadLayer(cache, load_, {cache.name});
-    load_.add(layer.load);
-    loadLayer(cache, store_, {cache.name});
-    store_.add(layer.store);
-  }
+  const auto &shares = storeOf<RecentShares>(cache);
   const auto handle = [&](const char *what) { return cache.name + "/" + what; };
-  readRows_ = HostTensor::readable(graph, layer.rows, handle("history_rows"));
-  writeRows_ = HostTensor::writable(graph, layer.rows, handle("history_rows"));
-  writeSums_ = HostTensor::writable(graph, layer.sums, handle("history_sums"));
-  writeStep_ = HostTensor::writable(graph, layer.step, handle("history_step"));
-}
-
-std::vector<program::Program> HostHistory::programs() const {
-  if (lengths_.size() <= 1)
-    return {};
-  return {load_, store_};
+  readRows_ = HostTensor::readable(graph, shares.rows, handle("history_rows"));
+  writeRows_ = HostTensor::writable(graph, shares.rows, handle("history_rows"));
+  readSums_ = HostTensor::readable(graph, shares.sums, handle("history_sums"));
+  writeSums_ = HostTensor::writable(graph, shares.sums, handle("history_sums"));
+  writeStep_ = HostTensor::writable(graph, shares.step, handle("history_step"));
 }
 
 void HostHistory::advance(unsigned layer, const std::vector<std::uint32_t> &lengths) {
@@ -63,19 +52,16 @@ std::vector<HostHistory::Steps> HostHistory::read(Engine &engine, unsigned layer
   std::vector<Steps> all(batch_);
   if (!any(layer))
     return all;
-  if (lengths_.size() > 1)
-    engine.run(firstProgram_);
   std::vector<std::uint32_t> rows(readRows_.size());
   readRows_.read(engine, rows.data());
   for (unsigned b = 0; b != batch_; ++b) {
-    const std::uint32_t *const ofElement = rows.data() + b * (rows.size() / batch_);
     const std::deque<std::uint32_t> &lengths = lengths_[layer][b];
     for (std::size_t i = 0; i != lengths.size(); ++i) {
       const std::size_t back = lengths.size() - 1 - i,
                         row = (newest_[layer][b] + nRecent_ - back) % nRecent_;
       std::vector<std::uint32_t> shares(lengths[i]);
       for (std::size_t p = 0; p != shares.size(); ++p)
-        shares[p] = ofElement[at(row, p)];
+        shares[p] = rows[at(layer, b, row, p)];
       all[b].push_back(std::move(shares));
     }
   }
@@ -97,28 +83,35 @@ void HostHistory::check(const std::vector<Steps> &steps) const {
 }
 
 void HostHistory::write(Engine &engine, unsigned layer, const std::vector<Steps> &steps) {
-  std::vector<std::uint32_t> rows(writeRows_.size(), 0), sums(writeSums_.size(), 0),
+  std::vector<std::uint32_t> rows(readRows_.size()), sums(readSums_.size()),
       newest(writeStep_.size());
+  readRows_.read(engine, rows.data());
+  readSums_.read(engine, sums.data());
+  const std::size_t ofPiece = std::size_t(nRecent_) * length_;
   for (unsigned b = 0; b != batch_; ++b) {
-    std::uint32_t *const ofElement = rows.data() + b * (rows.size() / batch_),
-                         *const sum = sums.data() + b * (sums.size() / batch_);
+    for (unsigned i = 0; i != nPieces_; ++i) {
+      const std::size_t own = piece(layer, b, std::size_t(i) * length_);
+      std::fill_n(rows.begin() + own * ofPiece, ofPiece, 0);
+      std::fill_n(sums.begin() + own * length_, length_, 0);
+    }
     std::deque<std::uint32_t> lengths;
     for (const std::vector<std::uint32_t> &shares : steps[b]) {
       for (std::size_t p = 0; p != shares.size(); ++p) {
-        ofElement[at(lengths.size(), p)] = shares[p];
-        sum[p] += shares[p];
+        rows[at(layer, b, lengths.size(), p)] = shares[p];
+        sums[piece(layer, b, p) * length_ + p % length_] += shares[p];
       }
       lengths.push_back(static_cast<std::uint32_t>(shares.size()));
     }
     newest_[layer][b] = static_cast<std::uint32_t>((lengths.size() + nRecent_ - 1) % nRecent_);
-    std::fill_n(newest.begin() + b * nPieces_, nPieces_, newest_[layer][b]);
     lengths_[layer][b] = std::move(lengths);
   }
+  for (unsigned l = 0; l != lengths_.size(); ++l)
+    for (unsigned b = 0; b != batch_; ++b)
+      for (unsigned i = 0; i != nPieces_; ++i)
+        newest[piece(l, b, std::size_t(i) * length_)] = newest_[l][b];
   writeRows_.write(engine, rows.data());
   writeSums_.write(engine, sums.data());
   writeStep_.write(engine, newest.data());
-  if (lengths_.size() > 1)
-    engine.run(firstProgram_ + 1);
 }
 
 HostCache::HostCache(Graph &graph, const Cache &cache)
@@ -147,8 +140,6 @@ std::vector<program::Program> HostCache::programs() const {
       all.push_back(program);
   if (lengths_.size() != 1)
     all.insert(all.end(), {load_, store_});
-  for (const program::Program &program : history_.programs())
-    all.push_back(program);
   return all;
 }
 
@@ -158,7 +149,6 @@ void HostCache::setFirstProgram(unsigned first) {
     first += static_cast<unsigned>(store->programs().size());
   }
   firstLayerProgram_ = first;
-  history_.setFirstProgram(first + (lengths_.size() != 1 ? 2 : 0));
 }
 
 void HostCache::selectLayer(Engine &engine, unsigned layer) const {

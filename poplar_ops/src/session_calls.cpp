@@ -122,7 +122,6 @@ void Session::attendAll(std::size_t index, const std::uint16_t *query, std::uint
 std::vector<HostHistory::Steps> Session::history(unsigned layer) {
   const Entry &entry = entryOf("history", layer);
   std::vector<HostHistory::Steps> all(shape_.batch);
-  select(entry, layer);
   for (const Shard *const shard : entry.shards) {
     std::vector<HostHistory::Steps> own = shard->host->history().read(*engine_, shard->own(layer));
     std::move(own.begin(), own.end(), all.begin() + shard->share.firstBatch);
@@ -137,7 +136,6 @@ void Session::setHistory(const std::vector<HostHistory::Steps> &steps, unsigned 
                 ", got " + std::to_string(steps.size()));
   for (const Shard *const shard : entry.shards) // before any is altered
     shard->host->history().check(shard->share.ofBatch(steps));
-  select(entry, layer);
   for (Shard *const shard : entry.shards)
     shard->host->history().write(*engine_, shard->own(layer), shard->share.ofBatch(steps));
 }

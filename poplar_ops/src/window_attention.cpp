@@ -50,7 +50,7 @@ public:
     }
     const Tensor loaded = addPieces(graph, plan, {pieces.length}, "recent_sums");
     const ComputeSet cs = cache.lockstep->execute(graph, program, {dc, "recent_sums"});
-    addPieceMoves(graph, cs, cache, true, history.sums, loaded);
+    addPieceLoads(graph, cs, cache, history.sums, loaded);
     sums = loaded.reshape({batch, held});
   }
   // The sums by position, on the parts of each slot: {slots, parts, partPositions}.

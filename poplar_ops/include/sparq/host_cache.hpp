@@ -18,7 +18,6 @@ namespace sparq {
 // How a host reads and writes the history of window attention that a loaded engine holds
 // (docs/exactness.md E11).
 
-// Calls but `advance` are for the layer that was selected last (HostCache::selectLayer).
 class HostHistory {
 public:
   // Steps of one batch element, the oldest first: the shares of each, by position.
@@ -27,10 +26,6 @@ public:
   HostHistory() = default;
   // Adds what the host needs to the graph. The engine of that graph is given to every call.
   HostHistory(poplar::Graph &graph, const Cache &cache);
-
-  // What the engine has to have among its programs, the first of them as number `first`.
-  std::vector<poplar::program::Program> programs() const;
-  void setFirstProgram(unsigned first) { firstProgram_ = first; }
 
   // The device has taken a step of every batch element, at these lengths.
   void advance(unsigned layer, const std::vector<std::uint32_t> &lengths);
@@ -44,15 +39,17 @@ public:
   bool any(unsigned layer) const;
 
 private:
-  // Number i of a step by position p, in the array that has a batch element's rows.
-  std::size_t at(std::size_t row, std::size_t position) const {
-    return (position / length_ * nRecent_ + row) * length_ + position % length_;
+  // The piece of a batch element that has a position, in one layer, among the pieces of all layers.
+  std::size_t piece(unsigned layer, unsigned b, std::size_t position) const {
+    return (b * nPieces_ + position / length_) * lengths_.size() + layer;
+  }
+  // A row's share of a position.
+  std::size_t at(unsigned layer, unsigned b, std::size_t row, std::size_t position) const {
+    return (piece(layer, b, position) * nRecent_ + row) * length_ + position % length_;
   }
 
   unsigned nRecent_ = 0, length_ = 1, nPieces_ = 0, batch_ = 0, capacity_ = 0;
-  HostTensor readRows_, writeRows_, writeSums_, writeStep_;
-  poplar::program::Sequence load_, store_; // with several layers
-  unsigned firstProgram_ = 0;
+  HostTensor readRows_, writeRows_, readSums_, writeSums_, writeStep_; // of all layers
   // For each layer and batch element: the lengths at its steps, the oldest first; and the row of
   // the newest.
   std::vector<std::vector<std::deque<std::uint32_t>>> lengths_;

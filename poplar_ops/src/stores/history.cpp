@@ -62,16 +62,14 @@ Tensor layerOn(const Cache &cache, unsigned tile) {
   return cache.layer[tile / parts][tile % parts];
 }
 
-void addPieceMoves(Graph &graph, const ComputeSet &cs, const Cache &cache, bool loads,
-                   const Tensor &stored, const Tensor &state) {
-  const char *const type =
-      loads ? "sparq::LoadLayer<unsigned int>" : "sparq::StoreLayer<unsigned int>";
+void addPieceLoads(Graph &graph, const ComputeSet &cs, const Cache &cache, const Tensor &stored,
+                   const Tensor &state) {
   const History &history = cache.plan.history;
   for (unsigned b = 0; b != cache.plan.shape.batch; ++b)
     for (unsigned piece = 0; piece != history.nPieces; ++piece) {
       const unsigned tile = history.tile(b, piece);
       const auto width = static_cast<unsigned>(state[b][piece].numElements());
-      addVertex(graph, cs, type, tile, cycles::moveLayer(1, width),
+      addVertex(graph, cs, "sparq::LoadLayer<unsigned int>", tile, cycles::moveLayer(1, width),
                 "layer"_f = layerOn(cache, tile), "stored"_f = stored[b][piece].flatten(),
                 "state"_f = state[b][piece].flatten(), "nLayers"_f = cache.layout().nLayers,
                 "nRows"_f = 1u, "width"_f = width);
@@ -87,30 +85,6 @@ RecentShares::RecentShares(Graph &graph, const Cache &cache, bool) {
   step = addPieces(graph, cache.plan, {nLayers}, cache.name + "/history_step");
   for (const Tensor &t : {rows, sums, step})
     graph.setInitialValue(t, ArrayRef<unsigned>(std::vector<unsigned>(t.numElements(), 0)));
-}
-
-RecentShares::OfLayer RecentShares::ofLayer(Graph &graph, const Cache &cache) const {
-  const History &history = cache.plan.history;
-  if (cache.layout().nLayers == 1)
-    return {rows.squeeze({2}), sums.squeeze({2}), step.squeeze({2}), {}, {}};
-  const auto add = [&](const std::vector<std::size_t> &shape, const char *what) {
-    return addPieces(graph, cache.plan, shape, cache.name + what);
-  };
-  const OfLayer layer{
-      add({std::size_t(history.nRecent) * history.length}, "/history_rows_of_layer"),
-      add({history.length}, "/history_sums_of_layer"),
-      add({}, "/history_step_of_layer"),
-      {},
-      {}};
-  const auto moves = [&](bool loads) {
-    const DebugContext dc{cache.name + (loads ? "/load_history" : "/store_history")};
-    const ComputeSet cs = cache.lockstep->addComputeSet(graph, dc);
-    addPieceMoves(graph, cs, cache, loads, rows, layer.rows);
-    addPieceMoves(graph, cs, cache, loads, sums, layer.sums);
-    addPieceMoves(graph, cs, cache, loads, step, layer.step);
-    return Sequence({Execute(cs, dc)}, dc);
-  };
-  return {layer.rows, layer.sums, layer.step, moves(true), moves(false)};
 }
 
 } // namespace sparq
