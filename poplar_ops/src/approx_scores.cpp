@@ -17,55 +17,49 @@ struct ScoredTail {
   Tensor index;   // UNSIGNED_INT: with an index of few bits, the piece's records
 };
 
-// Of one round. The first two are for the positions of a wave, from columns {slots, parts, rank,
-// words}; the others for the tail.
+// From an index of few bits: coefficients, then scores, of the positions of a wave and of the tail.
 class IndexScores {
 public:
   IndexScores(const Context &contextIn, const SparqSettings &settings, const Waves &wavesIn,
               const QueryComponents &qIn, const Scores &scoresIn)
       : context(contextIn), layout(contextIn.layout()), waves(wavesIn), q(qIn), scores(scoresIn),
         g(contextIn.groupSize()), r(settings.rank), bits(layout.indexBits),
-        limit(static_cast<float>(coefficientLimit(bits, r))),
-        ofWave(createCoefficients(waves.length, "")),
-        ofTail(createCoefficients(waves.tailLength, "tail_")) {}
+        limit(static_cast<float>(coefficientLimit(bits, r))) {}
 
-  void addCoefficients(const ComputeSet &cs, const Tensor &columns) const {
+  // columns: {slots, parts, rank, words}
+  void addWave(const ComputeSet &coefficient, const ComputeSet &score, const WaveIndex &wave,
+               const Tensor &columns) const {
+    const Coefficients of = createCoefficients(waves.length, "");
     for (unsigned slot = 0; slot != context.nSlots(); ++slot)
-      for (unsigned part = 0; part != context.parts() && waves.room(part) != 0; ++part)
-        coefficientVertex(cs, "sparq::BlockCoefficients", slot, part, ofWave, waves.length,
-                          waves.room(part), "columns"_f = columns[slot][part],
-                          "nBlocks"_f = waves.room(part) / blockSize);
-  }
-  void addScores(const ComputeSet &cs, const WaveIndex &wave, const Tensor &columns) const {
-    for (unsigned slot = 0; slot != context.nSlots(); ++slot)
-      for (unsigned part = 0; part != context.parts() && waves.room(part) != 0; ++part)
-        scoreVertex(cs, "sparq::IndexScores", slot, part, ofWave, waves.length, waves.room(part),
-                    "wave"_f = wave.on(slot, part), "columns"_f = columns[slot][part],
-                    "nBlocks"_f = waves.room(part) / blockSize, "length"_f = waves.length);
-  }
-  void addTailCoefficients(const ComputeSet &cs, const ScoredTail &tail) const {
-    for (unsigned slot = 0; slot != context.nSlots(); ++slot)
-      for (unsigned i = 0; i != layout.nTailParts(); ++i) {
-        const unsigned part = layout.tailFirst + i;
-        coefficientVertex(cs, "sparq::TailCoefficients", slot, part, ofTail, waves.tailLength,
-                          waves.tailLength, "filled"_f = context.filled(slot, part),
-                          "tailIndex"_f = tail.index[slot][i],
-                          "components"_f = q.components[slot][part], "piece"_f = i,
-                          "tailLength"_f = waves.tailLength, "chunk"_f = layout.chunk);
+      for (unsigned part = 0; part != context.parts() && waves.room(part) != 0; ++part) {
+        const unsigned room = waves.room(part);
+        const Fields both{"columns"_f = columns[slot][part], "nBlocks"_f = room / blockSize};
+        coefficientVertex(coefficient, "sparq::BlockCoefficients", slot, part, of, waves.length,
+                          room, both);
+        scoreVertex(score, "sparq::IndexScores", slot, part, of, waves.length, room, both,
+                    "wave"_f = wave.on(slot, part), "length"_f = waves.length);
       }
   }
   // A full piece has no open block; one that is not full has a block less to decode, which costs
   // about as much as the open block in its place.
-  void addTailScores(const ComputeSet &cs, const ScoredTail &tail) const {
+  void addTail(const ComputeSet &coefficient, const ComputeSet &score,
+               const ScoredTail &tail) const {
+    const unsigned length = waves.tailLength;
+    const Coefficients of = createCoefficients(length, "tail_");
     for (unsigned slot = 0; slot != context.nSlots(); ++slot)
       for (unsigned i = 0; i != layout.nTailParts(); ++i) {
         const unsigned part = layout.tailFirst + i;
-        scoreVertex(cs, "sparq::TailIndexScores", slot, part, ofTail, waves.tailLength,
-                    waves.tailLength, "filled"_f = context.filled(slot, part),
-                    "tailIndex"_f = tail.index[slot][i], "tail"_f = tail.columns[slot][i],
-                    "components"_f = q.components[slot][part],
-                    "selectedQuery"_f = q.selectedQuery[slot][part], "piece"_f = i,
-                    "tailLength"_f = waves.tailLength, "chunk"_f = layout.chunk,
+        const Fields both{"filled"_f = context.filled(slot, part),
+                          "tailIndex"_f = tail.index[slot][i],
+                          "components"_f = q.components[slot][part],
+                          "piece"_f = i,
+                          "tailLength"_f = length,
+                          "chunk"_f = layout.chunk};
+        coefficientVertex(coefficient, "sparq::TailCoefficients", slot, part, of, length, length,
+                          both);
+        scoreVertex(score, "sparq::TailIndexScores", slot, part, of, length, length, both,
+                    "tail"_f = tail.columns[slot][i],
+                    "selectedQuery"_f = q.selectedQuery[slot][part],
                     "tailBegin"_f = waves.nWaves * waves.length);
       }
   }
@@ -119,7 +113,6 @@ private:
   const Scores &scores;
   const unsigned g, r, bits;
   const float limit;
-  const Coefficients ofWave, ofTail;
 };
 
 // Pairs of tensors of one type, for one copy.
@@ -220,53 +213,28 @@ private:
   Tensor landing, offsets;
 };
 
-// The tail, by position, on the parts that score it.
-class TailColumns {
-public:
-  TailColumns(const Index &storeIn, const Context &contextIn)
-      : store(storeIn), context(contextIn), layout(contextIn.layout()) {
-    const std::size_t d = context.headDim();
-    tail_.columns = context.begin(createPieces(HALF, {d, layout.scoredWidth()}, "scored_tail"));
-    if (layout.quantised())
-      tail_.index = context.begin(createPieces(
-          columnType(layout), {d, layout.columnElements(layout.tailLength)}, "scored_tail_index"));
-  }
+ScoredTail createTail(const Context &context) {
+  const CacheLayout &layout = context.layout();
+  const auto create = [&](const Type &type, std::size_t width, const char *name) {
+    return context.begin(context.onParts(type, layout.nTailParts(), {context.headDim(), width},
+                                         name, [&](unsigned i) { return layout.tailFirst + i; }));
+  };
+  return {create(HALF, layout.scoredWidth(), "scored_tail"),
+          layout.quantised() ? create(columnType(layout), layout.columnElements(layout.tailLength),
+                                      "scored_tail_index")
+                             : Tensor()};
+}
 
-  // From where it is kept: `byPiece` is what is cut up, fp16 columns of the chunk, or records.
-  void gather(Moves &byPiece) const {
-    const bool quantised = layout.quantised();
-    const Tensor &kept = quantised ? store.records() : store.tail();
-    const Tensor &pieces = quantised ? tail_.index : tail_.columns;
-    const std::size_t size = pieces.dim(3), row = kept.dim(2);
-    for (unsigned slot = 0; slot != context.nSlots(); ++slot)
-      for (std::size_t i = 0, begin = 0; i != layout.nTailParts(); ++i, begin += size) {
-        const std::size_t end = std::min(begin + size, row);
-        byPiece.add(kept[context.task(slot)].slice(begin, end, 1),
-                    pieces[slot][i].slice(0, end - begin, 1));
-      }
-  }
-  // The block that is being filled, to every piece.
-  void gatherOpenBlock(Moves &moves) const {
-    for (unsigned slot = 0; slot != context.nSlots(); ++slot)
-      for (unsigned i = 0; i != layout.nTailParts(); ++i)
-        moves.add(store.tail()[context.task(slot)], tail_.columns[slot][i]);
-  }
-
-  const ScoredTail &tail() const { return tail_; }
-
-private:
-  // A tensor {slots, nTailParts, shape...} with each piece on the part that scores it.
-  Tensor createPieces(const Type &type, const std::vector<std::size_t> &shape,
-                      const char *name) const {
-    return context.onParts(type, layout.nTailParts(), shape, name,
-                           [&](unsigned i) { return layout.tailFirst + i; });
-  }
-
-  const Index &store;
-  const Context &context;
-  const CacheLayout &layout;
-  ScoredTail tail_;
-};
+// From where the tail is kept, fp16 columns of the chunk or records, to the pieces that are scored.
+void gather(const Context &context, const Tensor &kept, const Tensor &pieces, Moves &byPiece) {
+  const std::size_t size = pieces.dim(3), row = kept.dim(2);
+  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+    for (std::size_t i = 0, begin = 0; i != pieces.dim(1); ++i, begin += size) {
+      const std::size_t end = std::min(begin + size, row);
+      byPiece.add(kept[context.task(slot)].slice(begin, end, 1),
+                  pieces[slot][i].slice(0, end - begin, 1));
+    }
+}
 
 // Whether the tail is scored beside the only wave: one wave, and other parts have the tail.
 bool tailBeside(const CacheLayout &layout, const Waves &waves) {
@@ -282,7 +250,7 @@ void KeyColumns::score(const Context &context, const SparqSettings &settings, co
   const bool quantised = layout.quantised(), beside = tailBeside(layout, waves);
   const ColumnRows rows(context, waves, wave, q);
   const Tensor columns = context.begin(rows.createColumns()); // a part may have room for more
-  const TailColumns tail(*this, context);
+  const ScoredTail scoredTail = createTail(context);
   Sequence body({}, {context.dc, "wave"});
   const Context inner = context.within(body);
   rows.addOffsets(inner.execute(steps::columnOffsets));
@@ -290,14 +258,17 @@ void KeyColumns::score(const Context &context, const SparqSettings &settings, co
   // Behind the waves, but for the steps of the tail that run beside the only one.
   Sequence behind({}, {context.dc, "tail"});
   const Context last = context.within(beside ? body : behind);
-  Moves spread, gather, openBlock;
+  Moves spread, later, openBlock;
   rows.spread(spread, columns);
-  tail.gather(beside ? spread : gather);
+  gather(context, quantised ? records() : tail(), quantised ? scoredTail.index : scoredTail.columns,
+         beside ? spread : later);
   spread.copy(inner, {context.dc, steps::spreadColumns});
   if (!beside)
-    gather.copy(context.within(behind), {context.dc, "gather_tail"});
+    later.copy(context.within(behind), {context.dc, "gather_tail"});
   if (quantised) {
-    tail.gatherOpenBlock(openBlock);
+    for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+      for (unsigned i = 0; i != layout.nTailParts(); ++i)
+        openBlock.add(tail()[context.task(slot)], scoredTail.columns[slot][i]);
     openBlock.copy(last, {context.dc, "gather_open_block"});
   }
   const auto forTail = [&](const ComputeSet &ofWave, const char *name) {
@@ -305,12 +276,11 @@ void KeyColumns::score(const Context &context, const SparqSettings &settings, co
   };
   if (quantised) {
     const IndexScores index(context, settings, waves, q, scores);
-    const ComputeSet coefficients = inner.execute(steps::blockCoefficients);
-    index.addCoefficients(coefficients, columns);
-    index.addTailCoefficients(forTail(coefficients, steps::tailCoefficients), tail.tail());
-    const ComputeSet score = inner.execute(steps::approxScores);
-    index.addScores(score, wave, columns);
-    index.addTailScores(forTail(score, steps::tailScores), tail.tail());
+    const ComputeSet coefficients = inner.execute(steps::blockCoefficients),
+                     ofTail = forTail(coefficients, steps::tailCoefficients),
+                     score = inner.execute(steps::approxScores);
+    index.addWave(coefficients, score, wave, columns);
+    index.addTail(ofTail, forTail(score, steps::tailScores), scoredTail);
   } else {
     const unsigned g = context.groupSize(), r = settings.rank;
     const ComputeSet score = inner.execute(steps::approxScores),
@@ -332,7 +302,7 @@ void KeyColumns::score(const Context &context, const SparqSettings &settings, co
         if (part >= layout.tailFirst && piece < layout.nTailParts())
           context.addVertex(
               ofTail, "sparq::TailScores", slot, part, cycles::tailScores(waves.tailLength, g, r),
-              both, "tail"_f = tail.tail().columns[slot][piece],
+              both, "tail"_f = scoredTail.columns[slot][piece],
               "components"_f = q.components[slot][part], "tailLength"_f = waves.tailLength,
               "tailBegin"_f = waves.nWaves * waves.length);
       }
