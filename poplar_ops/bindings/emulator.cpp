@@ -64,20 +64,19 @@ py::dict toDict(const emulator::ModelledTime &t) {
 }
 
 py::dict toDict(const emulator::StepCount &s) {
-  return py::dict(
-      "name"_a = s.name, "kind"_a = emulator::toString(s.kind), "executions"_a = s.executions,
-      "tile_cycles"_a = s.tileCycles, "vertices"_a = s.vertices,
-      "vertices_without_estimate"_a = s.verticesWithoutEstimate, "exchanges"_a = s.exchanges,
-      "exchange_bytes_in"_a = s.before.bytesIn + s.after.bytesIn,
-      "busy_exchange_bytes_before"_a = s.before.busyBytes,
-      "busy_exchange_pieces_before"_a = s.before.busyPieces,
-      "busy_exchange_bytes_after"_a = s.after.busyBytes,
-      "busy_exchange_pieces_after"_a = s.after.busyPieces,
-      "local_elements"_a = s.localCopy.elements, "local_bytes"_a = s.localCopy.bytes,
-      "syncs"_a = s.syncs, "buffer"_a = s.buffer, "rows"_a = s.rows, "bytes"_a = s.bytes,
-      "packets"_a = s.packets, "beside"_a = s.beside, "ipus"_a = s.ipus,
-      "link_bytes"_a = s.links.bytes, "max_link_bytes"_a = s.links.maxBytes,
-      "link_exchanges"_a = s.links.exchanges, "link_hops"_a = s.links.syncHops);
+  return py::dict("name"_a = s.name, "kind"_a = emulator::toString(s.kind),
+                  "executions"_a = s.executions, "tile_cycles"_a = s.tileCycles,
+                  "vertices"_a = s.vertices,
+                  "vertices_without_estimate"_a = s.verticesWithoutEstimate,
+                  "exchanges"_a = s.exchanges, "busy_exchange_bytes_before"_a = s.before.busyBytes,
+                  "busy_exchange_pieces_before"_a = s.before.busyPieces,
+                  "busy_exchange_bytes_after"_a = s.after.busyBytes,
+                  "busy_exchange_pieces_after"_a = s.after.busyPieces,
+                  "local_elements"_a = s.localCopy.elements, "local_bytes"_a = s.localCopy.bytes,
+                  "syncs"_a = s.syncs, "buffer"_a = s.buffer, "rows"_a = s.rows,
+                  "bytes"_a = s.bytes, "packets"_a = s.packets, "beside"_a = s.beside,
+                  "ipus"_a = s.ipus, "link_bytes"_a = s.links.bytes,
+                  "max_link_bytes"_a = s.links.maxBytes, "link_hops"_a = s.links.syncHops);
 }
 
 NamedValues lastRunOf(const poplar::Engine &engine, const DeviceModel &model) {
@@ -104,19 +103,17 @@ NamedValues memoryOf(const poplar::Engine &engine) {
   py::list alwaysLive;
   for (const emulator::MemoryUse &use : m.alwaysLive)
     alwaysLive.append(py::make_tuple(use.name, use.bytes));
-  return py::dict("tile"_a = m.tile, "bytes"_a = m.bytes, "limit"_a = m.limit,
-                  "variables"_a = m.variables, "vertex_state"_a = m.vertexState,
-                  "temporaries"_a = m.temporaries, "code_and_stacks"_a = m.codeAndStacks,
-                  "vertex_code"_a = m.vertexCode, "stacks"_a = m.stacks,
-                  "control_code"_a = m.controlCode, "exchange_code"_a = m.exchangeCode,
-                  "host_exchange_code"_a = m.hostExchangeCode, "largest"_a = largest,
-                  "bytes_per_tile"_a = m.bytesPerTile, "code_per_tile"_a = m.codePerTile,
-                  "vertices"_a = m.vertices, "always_live"_a = alwaysLive);
+  return py::dict(
+      "tile"_a = m.tile, "bytes"_a = m.bytes, "limit"_a = m.limit, "variables"_a = m.variables,
+      "vertex_state"_a = m.vertexState, "temporaries"_a = m.temporaries,
+      "vertex_code"_a = m.vertexCode, "stacks"_a = m.stacks, "control_code"_a = m.controlCode,
+      "exchange_code"_a = m.exchangeCode, "host_exchange_code"_a = m.hostExchangeCode,
+      "largest"_a = largest, "bytes_per_tile"_a = m.bytesPerTile, "code_per_tile"_a = m.codePerTile,
+      "vertices"_a = m.vertices, "always_live"_a = alwaysLive);
 }
 
 py::dict toDict(const Waves &w) {
-  return py::dict("positions_per_wave"_a = w.stride, "positions_per_part"_a = w.length,
-                  "n_waves"_a = w.nWaves);
+  return py::dict("positions_per_wave"_a = w.stride, "n_waves"_a = w.nWaves);
 }
 
 // Tile mapping and waves of the plan, in the words of sparq/plan.hpp.
@@ -125,7 +122,7 @@ py::dict toDict(const Plan &plan, const Waves &waves) {
   py::dict result("n_tasks"_a = p.nTasks, "slots"_a = p.slots, "rounds"_a = p.nRounds,
                   "parts"_a = p.parts, "tiles_used"_a = p.slots * p.parts,
                   "capacity"_a = plan.layout.capacity, "chunk"_a = plan.layout.chunk,
-                  "positions_per_row"_a = plan.layout.positionsPerRow, "waves"_a = toDict(waves));
+                  "waves"_a = toDict(waves));
   if (plan.hot.nPlaces != 0)
     result["hot_rows"] = plan.hot.nPlaces;
   return result;
