@@ -47,16 +47,10 @@ std::uint64_t Cache::streamingBytes(const Target &target) const {
   return bytes;
 }
 
-std::string Cache::refusal() const {
-  for (const auto &store : stores)
-    if (const std::string refused = store->refusal(*this); !refused.empty())
-      return refused;
-  return {};
-}
-
 void checkGrows(const char *op, const Cache &cache) {
-  if (const std::string refused = cache.refusal(); !refused.empty())
-    throw Error(std::string(op) + ": cache must hold one position a row, got " + refused);
+  if (!cache.grows())
+    throw Error(std::string(op) + ": cache must hold one position a row, got " +
+                std::to_string(cache.layout().positionsPerRow));
 }
 
 // {nTasks} from {batch}: every KV head of an element is active with it. Copied, so that each slot

@@ -119,7 +119,7 @@ void Shard::addPrograms(const Programs &programs, bool shared,
   };
   site.addQuery(ports);
   append = Sequence({}, {"append"});
-  if (programs.append && cache.refusal().empty()) {
+  if (programs.append && cache.grows()) {
     site.addAppend(ports);
     append = made("append", true, [&](Sequence &body) {
       sparq::append(graph, cache, ports.key.tensor, ports.value.tensor, ports.active.tensor, body,

@@ -37,8 +37,8 @@ struct Cache {
   unsigned layerRows() const { return static_cast<unsigned>(plan.layout.layerRows()); }
   // What it takes of the IPU's streaming memory.
   std::uint64_t streamingBytes(const poplar::Target &target) const;
-  // Why no program can append to it; empty if one can.
-  std::string refusal() const;
+  // Whether programs can append to it.
+  bool grows() const { return layout().positionsPerRow == 1; }
 };
 
 // Adds this library's codelets to the graph, once. Their .gp file is where this library was

@@ -82,9 +82,7 @@ class SplitRows final : public RemoteRowStore, public ListRows {
 public:
   static constexpr const char *what = "rows of keys and of values in streaming memory";
   using RemoteRowStore::RemoteRowStore;
-  static void layOut(const Request &request, CacheLayout &layout);
 
-  std::string refusal(const Cache &cache) const override;
   void append(Append &step) const override;
   void fill(FillStep &step) const override;
   std::unique_ptr<HostStore> host(Graph &graph, const Cache &cache) const override;

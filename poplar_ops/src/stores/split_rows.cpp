@@ -90,7 +90,16 @@ private:
 class SplitRowsKind : public StoreKind {
 public:
   void layOut(const Request &request, CacheLayout &layout) const override {
-    SplitRows::layOut(request, layout);
+    const auto &attention = request.programs.attention;
+    const bool selects = std::any_of(attention.begin(), attention.end(), [](const Attention &a) {
+      return a.kernel->takes != Takes::nothing;
+    });
+    layout.rowsPerPosition = 2;
+    layout.positionsPerRow =
+        request.programs.append || selects ? 1 : std::max(1u, packet / (layout.headDim * 2));
+    while (block % layout.positionsPerRow != 0)
+      --layout.positionsPerRow;
+    layout.rowElements = std::size_t(layout.positionsPerRow) * layout.headDim;
   }
 };
 
@@ -99,24 +108,6 @@ const KindOf<SplitRows, SplitRowsKind> splitRowsKind;
 } // namespace
 
 const StoreKind &splitRows = splitRowsKind;
-
-void SplitRows::layOut(const Request &request, CacheLayout &layout) {
-  const auto &attention = request.programs.attention;
-  const bool selects = std::any_of(attention.begin(), attention.end(), [](const Attention &a) {
-    return a.kernel->takes != Takes::nothing;
-  });
-  layout.rowsPerPosition = 2;
-  layout.positionsPerRow =
-      request.programs.append || selects ? 1 : std::max(1u, packet / (layout.headDim * 2));
-  while (block % layout.positionsPerRow != 0)
-    --layout.positionsPerRow;
-  layout.rowElements = std::size_t(layout.positionsPerRow) * layout.headDim;
-}
-
-std::string SplitRows::refusal(const Cache &cache) const {
-  const unsigned perRow = cache.layout().positionsPerRow;
-  return perRow == 1 ? std::string() : std::to_string(perRow);
-}
 
 void SplitRows::append(Append &step) const {
   const Tensor rows = addAppendOffsets(step);

@@ -207,8 +207,6 @@ public:
 
   // Of the IPU's streaming memory.
   virtual std::uint64_t streamingBytes(const Target &) const { return 0; }
-  // Why no program can append to it; empty if one can.
-  virtual std::string refusal(const Cache &) const { return {}; }
   virtual std::vector<Layered> layered() const { return {}; }
   // Whether layered data may come from streaming memory. Lengths are then moved separately, because
   // control flow depends on them and must not depend on streaming memory.
