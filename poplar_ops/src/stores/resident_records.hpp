@@ -27,7 +27,6 @@ public:
   void score(const Context &context, const SparqSettings &settings, const Waves &waves,
              const QueryComponents &q, const Scores &scores) const override;
 
-  bool lengthsApart() const override { return true; }
   void appended(const Append &step, const Tensor &full) const override;
   void filled(const Steps &steps, const Tensor &replaced) const override;
   std::unique_ptr<HostStore> host(Graph &graph, const Cache &cache) const override;

@@ -208,9 +208,6 @@ public:
   // Of the IPU's streaming memory.
   virtual std::uint64_t streamingBytes(const Target &) const { return 0; }
   virtual std::vector<Layered> layered() const { return {}; }
-  // Whether layered data may come from streaming memory. Lengths are then moved separately, because
-  // control flow depends on them and must not depend on streaming memory.
-  virtual bool lengthsApart() const { return false; }
 
   // ---- one position: rows go first, then vertices of all stores in one compute set, task by task
   virtual void append(Append &) const {}
