@@ -7,25 +7,19 @@
 #include <iterator>
 #include <limits>
 #include <set>
+#include <type_traits>
 
 namespace sparq_popart {
 namespace {
 
-struct Option {
-  const char *name;
-  bool optional = true;
-  std::uint32_t most = std::numeric_limits<std::uint32_t>::max(); // of a number
-};
-
-// Calls f(option, field) for each of them. A new field of CacheSpec or TierOptions gets its line
-// here.
+// Calls f(name, field) for each of them. A new field of CacheSpec or TierOptions gets its line here.
 template <class Options, class F> void forEachOption(Options &&all, const F &f) {
-  f(Option{"capacity", false}, all.spec.capacity);
-  f(Option{"index_bits"}, all.spec.indexBits);
-  f(Option{"row_bits"}, all.spec.rowBits);
-  f(Option{"index_components"}, all.spec.indexComponents);
-  f(Option{"memory"}, all.memory);
-  f(Option{"hot_rows", true, sparq::TierOptions::maxRows}, all.tiers.hotRows);
+  f("capacity", all.spec.capacity);
+  f("index_bits", all.spec.indexBits);
+  f("row_bits", all.spec.rowBits);
+  f("index_components", all.spec.indexComponents);
+  f("memory", all.memory);
+  f("hot_rows", all.tiers.hotRows);
 }
 
 std::string text(unsigned value) { return std::to_string(value); }
@@ -39,32 +33,6 @@ sparq::Memory memoryNamed(const std::string &op, const std::string &name) {
       return memory;
   throw sparq::Error(op + ": memory must be 'streaming' or 'tiered', got '" + name + "'");
 }
-
-// Reads an attribute into the field of its option.
-class Reader {
-public:
-  explicit Reader(const popart::OpCreatorInfo &info)
-      : op_(info.opid.type), given_(info.attributes) {}
-
-  void operator()(const Option &option, unsigned &field) const {
-    const std::int64_t number = option.optional ? given_.getAttribute<Int>(option.name, field)
-                                                : given_.getAttribute<Int>(option.name);
-    field = sparq::toUnsigned(op_.c_str(), option.name, number, option.most);
-  }
-  void operator()(const Option &option, sparq::Memory &field) const {
-    field = memoryNamed(op_, name(option, sparq::nameOf(field)));
-  }
-
-private:
-  using Int = popart::Attributes::Int;
-
-  std::string name(const Option &option, const std::string &otherwise) const {
-    return given_.getAttribute<popart::Attributes::String>(option.name, otherwise);
-  }
-
-  const std::string &op_;
-  const popart::Attributes &given_;
-};
 
 // FNV-1a of the codelets that the program will be built from.
 std::string codeletsHash() {
@@ -104,7 +72,21 @@ bool comesAfter(popart::Op *from, const popart::Op *to) {
 } // namespace
 
 CacheOptions::CacheOptions(const popart::OpCreatorInfo &info) {
-  forEachOption(*this, Reader(info));
+  using Int = popart::Attributes::Int;
+  const std::string &op = info.opid.type;
+  const popart::Attributes &given = info.attributes;
+  forEachOption(*this, [&](const std::string &name, auto &field) {
+    if constexpr (std::is_same_v<decltype(field), sparq::Memory &>) {
+      field = memoryNamed(
+          op, given.getAttribute<popart::Attributes::String>(name, sparq::nameOf(field)));
+    } else {
+      const std::int64_t number =
+          name == "capacity" ? given.getAttribute<Int>(name) : given.getAttribute<Int>(name, field);
+      field = sparq::toUnsigned(op.c_str(), name.c_str(), number,
+                                name == "hot_rows" ? sparq::TierOptions::maxRows
+                                                   : std::numeric_limits<std::uint32_t>::max());
+    }
+  });
 }
 
 void CacheOptions::check(const char *op, const sparq::CacheSpec &shape) const {
@@ -121,9 +103,8 @@ void CacheOptions::check(const char *op, const sparq::CacheSpec &shape) const {
 
 std::vector<std::pair<std::string, std::string>> CacheOptions::shown() const {
   std::vector<std::pair<std::string, std::string>> all;
-  forEachOption(*this, [&](const Option &option, const auto &value) {
-    all.emplace_back(option.name, text(value));
-  });
+  forEachOption(*this,
+                [&](const char *name, const auto &value) { all.emplace_back(name, text(value)); });
   return all;
 }
 

@@ -8,24 +8,24 @@
 namespace sparq_popart {
 namespace {
 
-// Values by device and name. Lowerings own them: an entry expires with its device, even if another
-// device then has the same address.
-template <class T> class Registry {
+// Groups by device and first name. Lowerings own them: an entry expires with its device, even if
+// another device then has the same address.
+class Registry {
 public:
   template <class Make>
-  std::shared_ptr<T> get(const void *device, const std::string &name, const Make &make) {
+  std::shared_ptr<CacheGroup> get(const void *device, const std::string &name, const Make &make) {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (auto entry = all_.begin(); entry != all_.end();)
       entry = entry->second.expired() ? all_.erase(entry) : std::next(entry);
-    std::weak_ptr<T> &entry = all_[{device, name}];
-    std::shared_ptr<T> found = entry.lock();
+    std::weak_ptr<CacheGroup> &entry = all_[{device, name}];
+    std::shared_ptr<CacheGroup> found = entry.lock();
     if (found == nullptr)
       entry = found = make();
     return found;
   }
 
 private:
-  std::map<std::pair<const void *, std::string>, std::weak_ptr<T>> all_;
+  std::map<std::pair<const void *, std::string>, std::weak_ptr<CacheGroup>> all_;
   std::mutex mutex_;
 };
 
@@ -132,15 +132,14 @@ std::vector<poplar::Tensor> CacheGroup::add(poplar::Graph &graph, const std::str
   return outputs;
 }
 
-std::shared_ptr<LayerCache> LayerCache::find(const popart::popx::Devicex *device,
-                                             const std::string &name) {
-  static Registry<LayerCache> all;
-  return all.get(device, name, [] { return std::make_shared<LayerCache>(); });
+CacheOpx::CacheOpx(popart::Op *op, popart::popx::Devicex *device)
+    : popart::popx::Opx(op, device), device_(device) {
+  sparq::addCodelets(graph());
 }
 
-CacheGroup &LayerCache::get(const popart::popx::Devicex *device, const popart::popx::Opx &opx) {
-  static Registry<CacheGroup> all;
-  const CacheOp &op = opx.getOp<CacheOp>();
+CacheGroup &CacheOpx::group() const {
+  static Registry all;
+  const CacheOp &op = getOp<CacheOp>();
   const std::int64_t first = virtualGraph(*op.ofCache().front()), mine = virtualGraph(op);
   if (mine != first)
     throw sparq::Error(op.opid.type + ": virtual graph must be " + std::to_string(first) +
@@ -148,16 +147,10 @@ CacheGroup &LayerCache::get(const popart::popx::Devicex *device, const popart::p
                        std::to_string(mine));
   if (group_ == nullptr) {
     const std::vector<std::string> names = alike(op);
-    group_ = all.get(device, names.front(),
-                     [&] { return std::make_shared<CacheGroup>(opx.graph(), op, names); });
+    group_ = all.get(device_, names.front(),
+                     [&] { return std::make_shared<CacheGroup>(graph(), op, names); });
   }
   return *group_;
-}
-
-CacheOpx::CacheOpx(popart::Op *op, popart::popx::Devicex *device)
-    : popart::popx::Opx(op, device), device_(device),
-      layer_(LayerCache::find(device, getOp<CacheOp>().cacheName())) {
-  sparq::addCodelets(graph());
 }
 
 void CacheOpx::grow(poplar::program::Sequence &program) const {

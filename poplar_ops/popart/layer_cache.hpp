@@ -49,23 +49,7 @@ private:
   std::map<std::string, Shared> shared_;
 };
 
-// The cache of one name.
-class LayerCache {
-public:
-  // The cache of this name on this device. The first Opx that asks creates it and the last one
-  // destroys it, so the next model starts from nothing.
-  static std::shared_ptr<LayerCache> find(const popart::popx::Devicex *device,
-                                          const std::string &name);
-
-  // Its group, allocated when it is first asked for. Throws sparq::Error where the operators of
-  // this name are not all on one IPU.
-  CacheGroup &get(const popart::popx::Devicex *device, const popart::popx::Opx &opx);
-
-private:
-  std::shared_ptr<CacheGroup> group_;
-};
-
-// An operator's lowering: finds its cache, and adds the codelets before any vertex is.
+// An operator's lowering: adds the codelets before any vertex is.
 class CacheOpx : public popart::popx::Opx {
 public:
   CacheOpx(popart::Op *op, popart::popx::Devicex *device);
@@ -76,11 +60,14 @@ public:
 
 protected:
   virtual void growPrograms(poplar::program::Sequence &program) const = 0;
-  CacheGroup &group() const { return layer_->get(device_, *this); }
+  // Its caches, allocated when they are first asked for. The last operator that has asked destroys
+  // them, so the next model starts from nothing. Throws sparq::Error where the operators of its
+  // cache are not all on one IPU.
+  CacheGroup &group() const;
 
 private:
   const popart::popx::Devicex *device_;
-  std::shared_ptr<LayerCache> layer_;
+  mutable std::shared_ptr<CacheGroup> group_;
 };
 
 } // namespace sparq_popart
