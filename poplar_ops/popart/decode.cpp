@@ -29,9 +29,32 @@ const std::vector<TensorRule> rules{
 
 class DecodeOp : public CacheOp {
 public:
-  explicit DecodeOp(const popart::OpCreatorInfo &info)
-      : CacheOp(info),
-        nKvHeads_(info.attributes.getAttribute<popart::Attributes::Int>("n_kv_heads")) {}
+  explicit DecodeOp(const popart::OpCreatorInfo &info) : CacheOp(info) {
+    const auto attribute = [&](const char *name) {
+      return info.attributes.getAttribute<popart::Attributes::Int>(name);
+    };
+    const char *const op = opid.type.c_str();
+    nKvHeads_ = attribute("n_kv_heads");
+    const bool tiered = options().memory == sparq::Memory::tiered;
+    if (info.opid == denseDecode) {
+      if (tiered)
+        throw sparq::Error(opid.type + ": memory must be 'streaming', got 'tiered'");
+      attention_.kernel = &sparq::denseStreaming;
+      return;
+    }
+    attention_.kernel = tiered ? &sparq::sparqTiered : &sparq::sparqStreaming;
+    sparq::SparqSettings &settings = attention_.settings;
+    settings.rank = sparq::toUnsigned(op, "rank", attribute("rank"));
+    settings.topK = sparq::toUnsigned(op, "top_k", attribute("top_k"));
+    settings.nLocal = sparq::toUnsigned(op, "n_local", attribute("n_local"));
+    const std::int64_t meanValue = attribute("mean_value");
+    if (meanValue != 0 && meanValue != 1)
+      throw sparq::Error(opid.type + ": mean_value must be 0 or 1, got " +
+                         std::to_string(meanValue));
+    settings.meanValue = meanValue == 1;
+  }
+
+  std::unique_ptr<popart::Op> clone() const override { return std::make_unique<DecodeOp>(*this); }
 
   void setup() override {
     const Sizes sizes = checkInputs(*this, rules, 1);
@@ -39,14 +62,13 @@ public:
       throw sparq::Error(
           opid.type + ": n_kv_heads must be that of key=" + std::to_string(sizes.at("n_kv_heads")) +
           ", got " + std::to_string(nKvHeads_));
-    const sparq::Attention wanted = attention();
-    if (wanted.kernel->takes == sparq::Takes::sparq) {
+    if (isSparq()) {
       sparq::CacheSpec spec = options().spec;
       spec.headDim = sparq::toUnsigned(opid.type.c_str(), "head_dim", sizes.at("head_dim"));
-      sparq::check(opid.type.c_str(), wanted.settings, spec);
+      sparq::check(opid.type.c_str(), attention_.settings, spec);
     }
-    if (wanted.kernel->memory == sparq::Memory::tiered)
-      sparq::checkTiers(opid.type.c_str(), options().spec, options().tiers, wanted.topK());
+    if (attention_.kernel->memory == sparq::Memory::tiered)
+      sparq::checkTiers(opid.type.c_str(), options().spec, options().tiers, attention_.topK());
     join(sizes);
     outInfo(outputIndex) = inInfo(queryIndex);
     if (output->hasIndex(lengthsIndex))
@@ -56,70 +78,29 @@ public:
   void appendOutlineAttributes(popart::OpSerialiserBase &os) const override {
     CacheOp::appendOutlineAttributes(os);
     os.appendAttribute("n_kv_heads", nKvHeads_);
+    if (!isSparq())
+      return;
+    const sparq::SparqSettings &settings = attention_.settings;
+    os.appendAttribute("rank", settings.rank);
+    os.appendAttribute("top_k", settings.topK);
+    os.appendAttribute("n_local", settings.nLocal);
+    os.appendAttribute("mean_value", settings.meanValue);
   }
 
   // The program that this operator runs.
-  virtual sparq::Attention attention() const = 0;
+  const sparq::Attention &attention() const { return attention_; }
 
   void require(sparq::Programs &programs) const override {
-    const sparq::Attention mine = attention();
     std::vector<sparq::Attention> &all = programs.attention;
-    if (std::find(all.begin(), all.end(), mine) == all.end())
-      all.push_back(mine);
+    if (std::find(all.begin(), all.end(), attention_) == all.end())
+      all.push_back(attention_);
   }
 
 private:
+  bool isSparq() const { return attention_.kernel->takes == sparq::Takes::sparq; }
+
   std::int64_t nKvHeads_;
-};
-
-class DenseDecodeOp : public DecodeOp {
-public:
-  explicit DenseDecodeOp(const popart::OpCreatorInfo &info) : DecodeOp(info) {
-    if (options().memory != sparq::Memory::streaming)
-      throw sparq::Error(opid.type + ": memory must be 'streaming', got '" +
-                         sparq::nameOf(options().memory) + "'");
-  }
-
-  std::unique_ptr<popart::Op> clone() const override {
-    return std::make_unique<DenseDecodeOp>(*this);
-  }
-  sparq::Attention attention() const override { return {&sparq::denseStreaming, {}}; }
-};
-
-class SparqDecodeOp : public DecodeOp {
-public:
-  explicit SparqDecodeOp(const popart::OpCreatorInfo &info) : DecodeOp(info) {
-    const auto attribute = [&](const char *name) {
-      return info.attributes.getAttribute<popart::Attributes::Int>(name);
-    };
-    const char *const op = opid.type.c_str();
-    settings_.rank = sparq::toUnsigned(op, "rank", attribute("rank"));
-    settings_.topK = sparq::toUnsigned(op, "top_k", attribute("top_k"));
-    settings_.nLocal = sparq::toUnsigned(op, "n_local", attribute("n_local"));
-    const std::int64_t meanValue = attribute("mean_value");
-    if (meanValue != 0 && meanValue != 1)
-      throw sparq::Error(opid.type + ": mean_value must be 0 or 1, got " +
-                         std::to_string(meanValue));
-    settings_.meanValue = meanValue == 1;
-  }
-
-  std::unique_ptr<popart::Op> clone() const override {
-    return std::make_unique<SparqDecodeOp>(*this);
-  }
-  sparq::Attention attention() const override {
-    const bool tiered = options().memory == sparq::Memory::tiered;
-    return {tiered ? &sparq::sparqTiered : &sparq::sparqStreaming, settings_};
-  }
-  void appendOutlineAttributes(popart::OpSerialiserBase &os) const override {
-    DecodeOp::appendOutlineAttributes(os);
-    os.appendAttribute("rank", settings_.rank);
-    os.appendAttribute("top_k", settings_.topK);
-    os.appendAttribute("n_local", settings_.nLocal);
-    os.appendAttribute("mean_value", settings_.meanValue);
-  }
-
-private:
-  sparq::SparqSettings settings_;
+  sparq::Attention attention_;
 };
 
 class DecodeOpx : public CacheOpx {
@@ -162,9 +143,9 @@ const popart::OpDefinition::Inputs inputs{
     {"query", half}, {"key", half}, {"value", half}, {"active", integer}, {"held", integer}};
 const popart::OpDefinition::Outputs outputs{{"output", half}, {"lengths_out", integer}};
 
-const auto denseCreator = creator<DenseDecodeOp>(
+const auto denseCreator = creator<DecodeOp>(
     denseDecode, popart::OpDefinition(inputs, outputs, cacheAttributes({"n_kv_heads"})));
-const auto sparqCreator = creator<SparqDecodeOp>(
+const auto sparqCreator = creator<DecodeOp>(
     sparqDecode, popart::OpDefinition(
                      inputs, outputs,
                      cacheAttributes({"n_kv_heads", "rank", "top_k", "n_local", "mean_value"})));
