@@ -58,7 +58,6 @@ inline std::uint64_t columnOffsets(double nOwn, double rank) {
   return multi(nOwn * (share(rank) * (3 + reloaded) + 6));
 }
 
-// ---- key_index.cpp
 // For each component widen, multiply, magnitude, maximum, add, beside an address, two loads and a
 // store; then load, multiply, round, convert to an integer, subtract, store. Two divisions and the
 // rest happen once.
