@@ -63,15 +63,7 @@ void Session::reset(unsigned layer) {
 }
 
 void Session::assumeLengths(const std::vector<std::uint32_t> &lengths, unsigned layer) {
-  const Entry &entry = entryOf("plan", layer);
-  if (lengths.size() != shape_.batch)
-    throw Error("plan: lengths must have one entry for each of batch=" +
-                std::to_string(shape_.batch) + " elements, got " + std::to_string(lengths.size()));
-  for (const std::uint32_t length : lengths)
-    if (length < 1 || length > shape_.capacity)
-      throw Error("plan: lengths must be in [1, capacity=" + std::to_string(shape_.capacity) +
-                  "], got " + std::to_string(length));
-  for (Shard *const shard : entry.shards)
+  for (Shard *const shard : entryOf("plan", layer).shards)
     shard->host->setLengths(*engine_, shard->own(layer), shard->share.ofBatch(lengths));
 }
 

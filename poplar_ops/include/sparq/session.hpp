@@ -118,8 +118,7 @@ public:
              const std::vector<std::uint32_t> &counts, unsigned layer = 0);
   void read(std::uint16_t *key, std::uint16_t *value, unsigned nTokens, unsigned layer = 0);
   void reset(unsigned layer = 0);
-  // For planning: sets lengths and writes nothing. Throws Error unless there is one length in [1,
-  // capacity] for each batch element.
+  // For planning: sets lengths, one in [1, capacity] for each batch element, and writes nothing.
   void assumeLengths(const std::vector<std::uint32_t> &lengths, unsigned layer = 0);
 
   // Arrays are C-contiguous fp16 bit patterns. Where a call throws Error the cache is as it was.
