@@ -173,9 +173,6 @@ void observe(KVCache &cache, const py::array &query, const WindowSettings &setti
 
 // The shares of the steps that a batch element's history remembers, the oldest first.
 std::vector<py::array> historyOf(const KVCache &cache, std::size_t element) {
-  if (element >= cache.batch)
-    throw Error("history: element must be in [0, batch=" + std::to_string(cache.batch) + "), got " +
-                std::to_string(element));
   std::vector<py::array> steps;
   for (const std::vector<std::uint32_t> &shares : cache.historyOf(element))
     steps.push_back(

@@ -446,8 +446,6 @@ unsigned KVCache::nRecent() const {
 }
 
 void KVCache::beginHistory(unsigned recent) {
-  if (recent == 0)
-    fail("begin_history: n_recent must be positive, got 0");
   std::unique_lock<std::shared_mutex> lock(shared->access);
   shared->history = std::make_unique<WindowHistory>(shared->bank.size(), capacity, recent);
 }
@@ -455,12 +453,9 @@ void KVCache::beginHistory(unsigned recent) {
 void KVCache::addStep(std::size_t b, const std::uint32_t *shares, std::size_t length) {
   std::unique_lock<std::shared_mutex> lock(shared->access);
   auto &history = shared->history;
-  if (!history)
-    fail("add_step: a history must have begun, got none");
-  if (b >= batch || length > capacity)
-    fail("add_step: a step must be of one of " + std::to_string(batch) +
-         " elements and at most capacity=" + std::to_string(capacity) + " positions, got element " +
-         std::to_string(b) + ", " + std::to_string(length) + " positions");
+  if (length > capacity)
+    fail("add_step: a step must have at most capacity=" + std::to_string(capacity) +
+         " positions, got " + std::to_string(length));
   history->begin(bankOf(b), length);
   for (std::size_t p = 0; p < length; ++p)
     history->give(bankOf(b), static_cast<std::uint32_t>(p), shares[p]);

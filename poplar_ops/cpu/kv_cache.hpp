@@ -80,7 +80,8 @@ public:
   unsigned nRecent() const;
   // A history of so many steps, in place of what there was. It remembers none yet.
   void beginHistory(unsigned recent);
-  // Adds a step to a batch element's history: shares of `length` positions, at most the capacity.
+  // Adds a step to a batch element's history, which has begun: shares of `length` positions. Throws
+  // Error for more than the capacity.
   void addStep(std::size_t b, const std::uint32_t *shares, std::size_t length);
 
   // (batch,) positions held.
