@@ -35,6 +35,24 @@ public:
   }
 };
 
+// Lane sum of |q| of each head, heads shared out over the workers (contract E4, `all`).
+class MagnitudeSums : public poplar::MultiVertex {
+public:
+  HalvesIn query; // [groupSize][headDim]
+  FloatsOut sums; // [groupSize]
+  unsigned groupSize, headDim;
+
+  bool compute(unsigned worker) {
+    for (unsigned h = worker; h < groupSize; h += numWorkers()) {
+      Lanes sum{};
+      for (unsigned c = 0; c != headDim; c += nLanes)
+        sum += withoutSign(loadLanes(&query[h * headDim + c]));
+      sums[h] = treeSum(sum);
+    }
+    return true;
+  }
+};
+
 // The mask of each of this tile's components: selected is one that is among the `rank` largest, so
 // that fewer than `rank` components come before it.
 class ComponentRanks : public poplar::MultiVertex {
@@ -124,6 +142,7 @@ class HeadTemperatures : public poplar::MultiVertex {
 public:
   HalvesIn query;               // [groupSize][headDim]
   WordsIn selected;             // [nComponents], 0 or magnitudeMask
+  FloatsIn magnitudeSums;       // [groupSize], of all components
   FloatsOut inverseTemperature; // [groupSize]
   // nComponents: those that the index has, the first ones.
   unsigned groupSize, headDim, nComponents;
@@ -131,15 +150,13 @@ public:
 
   bool compute(unsigned worker) {
     for (unsigned h = worker; h < groupSize; h += numWorkers()) {
-      Lanes all{}, kept{};
-      for (unsigned c = 0; c != headDim; c += nLanes)
-        all += withoutSign(loadLanes(&query[h * headDim + c]));
+      Lanes kept{};
       for (unsigned c = 0; c != nComponents; c += nLanes) {
         Lanes mask;
         __builtin_memcpy(&mask, aligned<sizeof(mask)>(&selected[c]), sizeof(mask));
         kept += keepBits(loadLanes(&query[h * headDim + c]), mask);
       }
-      inverseTemperature[h] = sparq::inverseTemperature(treeSum(all), treeSum(kept),
+      inverseTemperature[h] = sparq::inverseTemperature(magnitudeSums[h], treeSum(kept),
                                                         static_cast<float>(headDim), scale);
     }
     return true;

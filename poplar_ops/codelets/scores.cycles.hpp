@@ -11,6 +11,9 @@ namespace sparq::cycles {
 // Eight components of a head: widen, mask and add each pair; two loads of the query, four of masks.
 // Eight lanes fill all registers, so three of the four pairs are stored and loaded.
 inline double magnitudeEight() { return sidePass(4 * 3, 2 + 4, repeated) + spilled(4 + 3); }
+inline std::uint64_t magnitudeSums(double d, double g) {
+  return shared(g, d / 8 * magnitudeEight() + treeSum);
+}
 // Compares each with all: two loads for four of them, and compare, mask, add for each of two pairs.
 // Its own four one by one, then the sum and the rank.
 inline std::uint64_t componentRanks(double n, double d) {
@@ -34,9 +37,9 @@ inline std::uint64_t listComponents(unsigned d, unsigned g, double rank) {
   }
   return multi(multiplyHigh + 4 + busiest);
 }
-// Of all components, and of those that are selected; 40 for the inverse temperature.
-inline std::uint64_t headTemperatures(double d, double n, double g) {
-  return shared(g, (d + n) / 8 * magnitudeEight() + 2 * treeSum + 40);
+// 40 for the inverse temperature.
+inline std::uint64_t headTemperatures(double d, double g) {
+  return shared(g, d / 8 * magnitudeEight() + treeSum + 40);
 }
 
 // ---- approx_scores.cpp

@@ -45,6 +45,7 @@ QueryComponents createQueryComponents(const Context &context, const SparqSetting
   q.magnitudes = context.sliced(FLOAT, n, perPiece, 1, "magnitudes").squeeze({2});
   q.selected =
       context.sliced(UNSIGNED_INT, n, ranksPerPart(context, n), 1, "selected").squeeze({2});
+  q.magnitudeSums = context.perPart(FLOAT, {g}, "magnitude_sums");
   q.components = context.perPart(UNSIGNED_INT, {r}, "components");
   q.columns = context.perPart(UNSIGNED_INT, {r}, "component_columns");
   q.selectedQuery = context.perPart(FLOAT, {g * r}, "selected_query");
@@ -55,8 +56,14 @@ QueryComponents createQueryComponents(const Context &context, const SparqSetting
 // Masks of the `rank` components where the magnitudes are largest.
 static void rankComponents(const Context &context, const SparqSettings &settings,
                            const QueryComponents &q) {
+  const unsigned d = context.headDim(), g = context.groupSize();
   const ComputeSet cs = context.execute("component_ranks");
-  const unsigned n = context.layout().indexDim, perPart = ranksPerPart(context, n);
+  const unsigned last = context.parts() - 1, n = context.layout().indexDim,
+                 perPart = ranksPerPart(context, n);
+  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+    context.addVertex(cs, "sparq::MagnitudeSums", slot, last, cycles::magnitudeSums(d, g),
+                      "query"_f = q.query[slot][last], "sums"_f = q.magnitudeSums[slot][last],
+                      "groupSize"_f = g, "headDim"_f = d);
   for (unsigned slot = 0; slot != context.nSlots(); ++slot)
     for (unsigned first = 0, part = 0; first < n; first += perPart, ++part) {
       const unsigned own = std::min(perPart, n - first); // only these rank components
@@ -100,8 +107,9 @@ void addTemperatures(const Context &context, const ComputeSet &cs, const QueryCo
   const unsigned d = context.headDim(), n = context.layout().indexDim, g = context.groupSize(),
                  last = context.parts() - 1;
   for (unsigned slot = 0; slot != context.nSlots(); ++slot)
-    context.addVertex(cs, "sparq::HeadTemperatures", slot, last, cycles::headTemperatures(d, n, g),
+    context.addVertex(cs, "sparq::HeadTemperatures", slot, last, cycles::headTemperatures(n, g),
                       "query"_f = q.query[slot][last], "selected"_f = q.selected[slot],
+                      "magnitudeSums"_f = q.magnitudeSums[slot][last],
                       "inverseTemperature"_f = q.inverseTemperature[slot], "groupSize"_f = g,
                       "headDim"_f = d, "nComponents"_f = n, "scale"_f = attentionScale(d));
 }

@@ -17,6 +17,7 @@ struct QueryComponents {
   Tensor query;              // {slots, parts, groupSize * headDim} HALF
   Tensor magnitudes;         // {slots, indexDim} FLOAT, spread over the parts
   Tensor selected;           // {slots, indexDim} UNSIGNED_INT, spread over the parts
+  Tensor magnitudeSums;      // {slots, parts, groupSize} FLOAT, the last part's in use
   Tensor components;         // {slots, parts, rank} UNSIGNED_INT
   Tensor columns;            // {slots, parts, rank} UNSIGNED_INT: where their columns begin
   Tensor selectedQuery;      // {slots, parts, groupSize * rank} FLOAT

@@ -75,6 +75,10 @@ def test_components_and_temperature(
     )
     np.testing.assert_array_equal(np.flatnonzero(selected), expected[0, 0])
     assert set(selected.tolist()) <= {0, MASK}
+    sums = run("MagnitudeSums", dict(query=query, sums=floats(group)), groupSize=group, headDim=head_dim)[
+        "sums"
+    ]
+    assert_bits(sums, numerics.lane_sum(np.abs(query[0]).astype(np.float32)))
     out = listed(query[0], selected, rank)
     assert out["filled"] == LENGTH
     np.testing.assert_array_equal(out["components"], expected[0, 0])
@@ -85,6 +89,7 @@ def test_components_and_temperature(
         dict(
             query=query[0],
             selected=selected,
+            magnitudeSums=sums,
             inverseTemperature=floats(group),
         ),
         groupSize=group,
@@ -103,7 +108,7 @@ def test_zero_query_has_the_plain_scale() -> None:
     fields = dict(query=np.zeros((2, 64), np.float16), selected=np.full(64, MASK))
     out = run(
         "HeadTemperatures",
-        dict(fields, inverseTemperature=floats(2)),
+        dict(fields, magnitudeSums=np.zeros(2, np.float32), inverseTemperature=floats(2)),
         groupSize=2,
         headDim=64,
         nComponents=64,
