@@ -27,9 +27,10 @@ STEPS = {
         "block_sums": tile(2 * (8 * (8 + 2) + 10)),  # 2 * 320 / 64 blocks
         "fold_sums": tile(18 * 6 + 8),  # 72 blocks, a head to a worker
         "group_keys": tile(72 + 14 * (2 * 17 + 41)),
-        "sum_counts": tile(8 * 12 + 11),  # FIXME
-        "key_histogram": tile(72 + (2 * 86 + 99) + 7 * (17 + 12 / 64 * 56)),
-        "mark_keys": tile((2 * 86 + 99) + 8 * (17 + 12 / 64 * 28) + 36),  # a block to a worker
+        "sum_rows": tile(4 * (2 * 12 + 8)),  # four pairs of digits of twelve parts
+        "sum_counts": tile(2 * 12 + 11),  # of two groups
+        "key_histogram": tile(72 + (86 + 99) + 7 * (17 + 12 / 64 * 56)),
+        "mark_keys": tile((86 + 99) + 8 * (17 + 12 / 64 * 28) + 36),  # a block to a worker
         "rank_keys": tile(15 + 5 * 7 + 20 + 2 * 19 + 16 * 13) + tile(2 * 19),  # nine sixteens; the largest
         "take_keys": tile(42 + 20),
     },
