@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// SparQ: approximate scores from `rank` components of the keys (contract E3, E6.2), in fp16 or from a
-// key index of 8, 4 or 2 bits that is streamed (contract E9), and of the tail; and which rows of key
-// columns a wave reads. In fp16
+// SparQ: approximate scores from `rank` components of the keys (contract E3, E6.2), in fp16 or from
+// a key index of 8, 4 or 2 bits that is streamed (contract E9), and of the tail; and which rows of
+// key columns a wave reads. In fp16
 //   s[h, p] = (sum over j of q[h, i1[j]] * K[p, i1[j]], ascending from +0) * inv_tau[h]
 #include "index_scores.hpp"
 

@@ -39,8 +39,8 @@ public:
   }
 };
 
-// Keys to key columns, of the first components. tailLength is a multiple of 64: no two workers share a
-// word.
+// Keys to key columns, of the first components. tailLength is a multiple of 64: no two workers
+// share a word.
 class FillColumns : public poplar::MultiVertex {
 public:
   HalvesIn keys;     // [n][rowSize]: of each row the first numbers

@@ -58,8 +58,9 @@ struct Selection {
     shift -= digitBits;
   }
 
-  // Settle the digit that the totals of the last pass decide, [nDigits]. From the top, first a quarter of the digits at a time, then a quarter of these, then one.
-  // Returns how many keys the bin has.
+  // Settle the digit that the totals of the last pass decide, [nDigits]. From the top, first a
+  // quarter of the digits at a time, then a quarter of these, then one. Returns how many keys the
+  // bin has.
   unsigned settle(const float *totals) {
     float wanted = static_cast<float>(remaining);
     unsigned end = nDigits;

@@ -13,8 +13,8 @@ namespace sparq {
 // magnitude, or 0 where it is not selected.
 static constexpr unsigned magnitudeMask = 0x7fffffffu;
 
-// a[c] of some components. NaN and infinity, which are nobody's inputs, count as the largest number:
-// numbers can be ranked, and `rank` of them are selected whatever comes in.
+// a[c] of some components. NaN and infinity, which are nobody's inputs, count as the largest
+// number: numbers can be ranked, and `rank` of them are selected whatever comes in.
 class PieceMagnitude : public poplar::MultiVertex {
 public:
   HalvesIn query;       // [groupSize][headDim]

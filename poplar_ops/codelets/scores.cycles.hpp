@@ -24,8 +24,8 @@ inline std::uint64_t componentRanks(double n, double d) {
 inline std::uint64_t pieceMagnitude(double n, double g) {
   return shared(n / 4, g * (sidePass(2 * 3, 2, repeated) + 1) + 2 + 2 + 4 + reloaded);
 }
-// A worker counts the masks before its range, or those behind it: two loads and additions a pass. It
-// lists its range: load, branch; for each selected component, spread evenly, its number and its
+// A worker counts the masks before its range, or those behind it: two loads and additions a pass.
+// It lists its range: load, branch; for each selected component, spread evenly, its number and its
 // column (3) with four addresses; for each head load, widen, store and two addresses.
 inline std::uint64_t listComponents(unsigned d, unsigned g, double rank) {
   double busiest = 0;

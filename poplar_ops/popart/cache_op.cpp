@@ -12,7 +12,8 @@
 namespace sparq_popart {
 namespace {
 
-// Calls f(name, field) for each of them. A new field of CacheSpec or TierOptions gets its line here.
+// Calls f(name, field) for each of them. A new field of CacheSpec or TierOptions gets its line
+// here.
 template <class Options, class F> void forEachOption(Options &&all, const F &f) {
   f("capacity", all.spec.capacity);
   f("index_bits", all.spec.indexBits);

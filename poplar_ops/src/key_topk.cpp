@@ -10,8 +10,8 @@ namespace sparq {
 
 namespace {
 
-// The counts of a digit come from every part that holds positions. They are added up twice: first by
-// all workers of a tile, for a group of parts and one or more items (two digits); then over the
+// The counts of a digit come from every part that holds positions. They are added up twice: first
+// by all workers of a tile, for a group of parts and one or more items (two digits); then over the
 // groups. The next pass then reads one sum, and no worker adds up long rows. Takes the number of
 // groups that needs the fewest cycles.
 struct GroupSums {

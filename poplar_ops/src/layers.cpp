@@ -38,8 +38,8 @@ void addMoves(const Steps &steps, const ComputeSet &cs, bool loads, const Layere
 
 void addLayerFunctions(Graph &graph, Cache &cache) {
   const Placement &p = cache.plan.placement;
-  // What is layered in three tiers may come from streaming memory. Lengths are then moved separately,
-  // because control flow depends on them and must not depend on streaming memory.
+  // What is layered in three tiers may come from streaming memory. Lengths are then moved
+  // separately, because control flow depends on them and must not depend on streaming memory.
   const bool lengthsApart = cache.plan.hot.nPlaces != 0;
   const auto moves = [&](bool loads) {
     const std::string name = cache.name + (loads ? "/load_layer" : "/store_layer");

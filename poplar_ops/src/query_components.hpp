@@ -24,8 +24,8 @@ struct QueryComponents {
   Tensor inverseTemperature; // {slots, groupSize} FLOAT on the last part
 };
 QueryComponents createQueryComponents(const Context &context, const SparqSettings &settings);
-// The components, whose columns are columnStep apart, and the lengths to the parts; returns the last
-// compute set.
+// The components, whose columns are columnStep apart, and the lengths to the parts; returns the
+// last compute set.
 ComputeSet selectComponents(const Context &context, const SparqSettings &settings,
                             const QueryComponents &q, unsigned columnStep);
 // Adds the vertices that make the inverse temperatures, to that compute set or a later one.

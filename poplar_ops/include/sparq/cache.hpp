@@ -94,7 +94,8 @@ void initialiseCache(poplar::Graph &graph, const Cache &cache);
 // bit, what appending the tokens one by one to an empty element leaves.
 //   key, value  {batch, nKvHeads, n, headDim} HALF, n in [1, capacity];  lengths {batch} INT
 // Throws Error where the cache does not hold one position a row. The program has a part for each
-// batch element, so that a few can be replaced at the cost of a few; one part moves a chunk of positions of every KV head at a time.
+// batch element, so that a few can be replaced at the cost of a few; one part moves a chunk of
+// positions of every KV head at a time.
 void fillCache(poplar::Graph &graph, const Cache &cache, const poplar::Tensor &key,
                const poplar::Tensor &value, const poplar::Tensor &lengths,
                poplar::program::Sequence &program, const poplar::DebugContext &dc = {});
