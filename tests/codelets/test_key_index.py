@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""approx_scores.cpp and quantise.cpp: blocks of keys to records, records to approximate scores (contract E9)."""
+"""approx_scores.cpp and quantise.cpp: keys to records, records to approximate scores (contract E9)."""
 
 from __future__ import annotations
 
