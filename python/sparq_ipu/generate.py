@@ -35,8 +35,8 @@ from sparq_ipu.commands.command_line import (
     read_text,
 )
 from sparq_ipu.commands.progress import EVERY, PromptProgress
+from sparq_ipu.devices import resolve_device
 from sparq_ipu.drafts import MOST
-from sparq_ipu.transformers.cache.options import DEVICES, host_device
 from sparq_ipu.transformers.generation.chats import chat_tokens
 from sparq_ipu.transformers.generation.runs import (
     Run,
@@ -91,7 +91,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     sampling("--top-p", type=number(float, "in [0, 1]", lambda x: 0 <= x <= 1), help=text)
     seed = number(int, "an integer in [0, 2**63)", lambda n: 0 <= n < 1 << 63)
     sampling("--seed", type=seed, help="with --temperature: seed of the random numbers (default 0)")
-    text = f"device of the KV cache: {', '.join(DEVICES)} (default auto: the CPU kernels, where built)"
+    text = "device of the KV cache: auto, or one that `sparq-ipu devices` lists (default auto)"
     advanced.add_argument("--device", default="auto", help=text)
     text = "keep only the first N tokens of the prompt"
     advanced.add_argument("--prompt-tokens", type=positive_integer, help=text)
@@ -208,12 +208,12 @@ def _describe(run: Run, n_prompt: int, settings: ModelSettings | None) -> str:
     return "\n".join(lines)
 
 
-def _most_likely(model: Any, text: list[int], cache: Any) -> np.ndarray:
+def _most_likely(model: Any, prompt: Any, text: list[int], cache: Any) -> np.ndarray:
     """The most likely token of the enabled model at each token of `text` after the first, given all tokens
-    before it. `cache` holds the prompt, and is used up.
+    before it. `cache` holds the prompt, and is used up; None: the prompt is read once more.
 
-    As in `generate`, the first token comes from prefill. So where the text is that of a greedy run, these are
-    its tokens.
+    As in `generate`, the whole prompt is prefill, and the first token comes from prefill. So where the text
+    is that of a greedy run, these are its tokens.
     """
     import torch
 
@@ -221,8 +221,9 @@ def _most_likely(model: Any, text: list[int], cache: Any) -> np.ndarray:
         if sys.stderr.isatty():
             print(f"\ragreement: {done}/{len(text) - 1} tokens", end="", file=sys.stderr, flush=True)
 
-    first, rest = (torch.tensor([part]) for part in (text[:1], text[1:]))
-    predicted = forced_predictions(model, first, rest, cache, progress)
+    read = torch.cat([prompt, torch.tensor([text[:1]])], dim=1)
+    with _reading(model, prompt.shape[1]) if cache is None else contextlib.nullcontext():
+        predicted = forced_predictions(model, read, torch.tensor([text[1:]]), cache, progress)
     if sys.stderr.isatty():
         print(file=sys.stderr)
     return predicted
@@ -231,6 +232,7 @@ def _most_likely(model: Any, text: list[int], cache: Any) -> np.ndarray:
 def _compare(
     model: Any,
     tokenizer: Any,
+    prompt: Any,
     run: Run,
     dense: Run,
     enable: Callable[[], None],
@@ -251,9 +253,9 @@ def _compare(
     if n_decoded:
         drawn = np.array(dense.tokens[1:])
         if is_sampled:
-            drawn = _most_likely(model, dense.tokens, dense.read)
+            drawn = _most_likely(model, prompt, dense.tokens, dense.read)
         enable()
-        n_agreed = int(np.sum(_most_likely(model, dense.tokens, run.read) == drawn))
+        n_agreed = int(np.sum(_most_likely(model, prompt, dense.tokens, run.read) == drawn))
         agreement = n_agreed / n_decoded
         print(
             f"agreement {agreement:.3f}: along the dense text, SparQ's most likely next token is dense "
@@ -288,14 +290,17 @@ def main(argv: list[str] | None = None, prog: str = "sparq-ipu generate") -> int
         for name, value in {"--top-p": arguments.top_p, "--seed": arguments.seed}.items():
             if value is not None and arguments.temperature is None:
                 raise ValueError(f"generate: {name} must be given with --temperature, got {value} alone")
-        device = host_device("generate", arguments.device)
+        if arguments.device != "auto":
+            resolve_device("generate", arguments.device)
         text = _text(arguments)
         gc.disable()  # looking for garbage in what PyTorch makes when it is imported takes 0.6 s
         checkpoint, settings = opened("generate", arguments)
         import torch
 
+        from sparq_ipu.transformers.cache.options import host_device, is_stacked
         from sparq_ipu.transformers.integration import steps_of
 
+        device = host_device("generate", arguments.device)
         tokenizer = checkpoint.tokenizer
         prompt = _encode(arguments, text, tokenizer)
         settings = settings.of_length(prompt.shape[1] + arguments.new_tokens)
@@ -337,7 +342,8 @@ def main(argv: list[str] | None = None, prog: str = "sparq-ipu generate") -> int
                 arguments.new_tokens,
                 stream=stream,
                 device=arguments.device,
-                keep_read=arguments.compare_dense,  # a long prompt takes its time
+                # A long prompt takes its time. Only one cache at a time may have the IPUs.
+                keep_read=arguments.compare_dense and not is_stacked(dict(device=device)),
                 kept=kept,
                 progress=progress,
                 **sampling,
@@ -356,7 +362,9 @@ def main(argv: list[str] | None = None, prog: str = "sparq-ipu generate") -> int
     if arguments.compare_dense:
         turn_on(dense=True)
         print("decoding again with dense attention ...", file=sys.stderr)
-        comparison = _compare(model, tokenizer, result, run(None), turn_on, arguments.temperature is not None)
+        comparison = _compare(
+            model, tokenizer, prompt, result, run(None), turn_on, arguments.temperature is not None
+        )
     if arguments.json is not None:
         append_line(arguments.json, json.dumps({**asked, **_measured(result), **comparison}))
     return 0

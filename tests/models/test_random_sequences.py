@@ -154,12 +154,14 @@ class Models:
 
         from sparq_ipu.transformers import SparqCache
 
-        self.rng, self.devices = rng, ["reference", *(d for d in devices if d == "cpu")]
+        self.rng, self.devices = rng, ["reference", *devices]
         self.model = tiny_model("Mistral", sliding_window=self.window) if self.window else tiny_model()
         self.index_bits = int(rng.choice([16, 4]))
         self.enable()
+        options = [dict(n_tiles=8) if device == "emulator" else {} for device in self.devices]
         self.caches: list[Any] = [
-            SparqCache(self.model, device=device, index_bits=self.index_bits) for device in self.devices
+            SparqCache(self.model, device=d, index_bits=self.index_bits, **o)
+            for d, o in zip(self.devices, options)
         ]
         if self.window:
             self.caches.insert(0, SparqCache(self.model, 250, "reference", index_bits=self.index_bits))
@@ -240,7 +242,7 @@ class Windows(Models):
 
 
 def drops(cache: Any) -> bool:
-    return all(layer.capacity is None for layer in cache.layers)
+    return all(layer.capacity is None and layer._storage.stack.n_layers == 1 for layer in cache.layers)
 
 
 def sequence(kind: Any, seed: int) -> None:

@@ -16,6 +16,7 @@ pytest.importorskip("transformers")
 
 from tiny_models import greedy, step_logits, tiny_model, tokens_of  # noqa: E402
 
+import sparq_ipu  # noqa: E402
 from sparq_ipu import generate  # noqa: E402
 from sparq_ipu.transformers import (  # noqa: E402
     RECOMMENDED,
@@ -74,12 +75,22 @@ def test_published_settings_are_one_flag_away(model):
         enable(model, published="yes")
 
 
+needs_emulator = pytest.mark.skipif(
+    "emulator" not in sparq_ipu.available_devices(), reason="there is no emulator here"
+)
+
+
+@needs_emulator
 def test_settings_do_not_depend_on_the_device(model):
     usual = settings_of(model)
     assert usual[0].min_seq_len > 256
-    assert settings_of(model, device="reference") == usual
+    assert settings_of(model, device="emulator", n_tiles=8) == usual == settings_of(model, device="reference")
+    # a cache in three tiers cannot attend densely
+    first, *_ = settings_of(model, device="emulator", n_tiles=8, memory="tiered")
+    assert first == made(8, 256, 64, False, 0, 2)
 
 
+@needs_emulator
 @pytest.mark.parametrize("settings", [{}, dict(rank=2, top_k=8)], ids=["recommended", "few rows"])
 def test_every_device_decodes_the_same_text(model, settings):
     """The text begins shorter than `min_seq_len`; with few rows it passes that length."""
@@ -87,14 +98,16 @@ def test_every_device_decodes_the_same_text(model, settings):
     tokens = tokens_of(pays - 4, seed=1)
 
     def decoded(device, **others):
-        enable(model, device=device, **settings, **others)
+        enable(
+            model, device=device, **(dict(n_tiles=16) if device == "emulator" else {}), **settings, **others
+        )
         return greedy(model, tokens, 8).tolist(), step_logits(model, tokens, 8)
 
-    texts, logits = zip(*map(decoded, ("cpu", "reference")))
-    assert texts[0] == texts[1]
-    assert torch.equal(*logits)
+    texts, logits = zip(*map(decoded, ("cpu", "reference", "emulator")))
+    assert texts[0] == texts[1] == texts[2]
+    assert torch.equal(logits[0], logits[1]) and torch.equal(logits[0], logits[2])
     if settings:  # negative control: SparQ from the first token on
-        text, other = decoded("cpu", min_seq_len=0)
+        text, other = decoded("emulator", min_seq_len=0)
         assert text != texts[0] and not torch.equal(other, logits[0])
 
 

@@ -60,7 +60,7 @@ SETTINGS = dict(rank=4, top_k=12)
             dict(layers="0:dense"),
             "enable: layers must be a mapping of layers to None (dense) or settings, got",
         ),
-        (dict(device="emulator"), "enable: device must be one of auto, cpu, reference, for a model, got 'em"),
+        (dict(device="gpu"), "enable: device must be one of "),
         (dict(index_components=8), "enable: index_components must be left out: layers of a model do not "),
         (
             dict(device="reference", min_seqlen=12),

@@ -15,7 +15,7 @@ from transformers import DynamicCache, PretrainedConfig, PreTrainedModel
 from sparq_ipu.tokens import MAX_TOKENS
 from sparq_ipu.torch.graphs import outside_graphs
 from sparq_ipu.transformers.attention import FORWARD_PASS, ForwardPass, is_registered, register
-from sparq_ipu.transformers.cache.options import check_options
+from sparq_ipu.transformers.cache.options import check_names, check_options, host_device
 from sparq_ipu.transformers.cache.sparq_cache import (
     PreparedCache,
     SparqCache,
@@ -66,7 +66,8 @@ def enable(
     and empty `DynamicCache`s that you pass, become caches of this kind; they can be kept over turns. Enabling
     again replaces the settings. Settings that are not given are those that docs/settings.md recommends: no
     mean value in layer 0, a key index of 2 bits, and dense attention of texts so short that SparQ would read
-    more. `model.config` becomes a copy: another model may have been built from the same object.
+    more. A cache in three tiers cannot attend densely: there SparQ decodes at any length. `model.config`
+    becomes a copy: another model may have been built from the same object.
 
     Args:
         model: a causal decoder (Llama, Mistral, Gemma, Qwen, Pythia, OPT, ...: docs/models.md has a table) on
@@ -101,8 +102,9 @@ def enable(
     published = checks.check_bool("enable", "published", published)
     names = [*(field.name for field in dataclasses.fields(LayerSettings)), "layers", "published"]
     said = LayerSettings.take(options)
-    shape = n_layers_of(model), head_dim_of(model)
-    of_layers = settings_of_layers("enable", said, layers, *shape, published=published)
+    check_names("enable", host_device("enable", device), options, names)
+    how = dict(published=published, can_be_dense=options.get("memory") != "tiered")
+    of_layers = settings_of_layers("enable", said, layers, n_layers_of(model), head_dim_of(model), **how)
     common: dict[str, Any] = dict(capacity=capacity, check_finite=check_finite, lean=lean, weights=weights)
     common.update(device=device, tokens_per_step=tokens_per_step, prompt_blocks=prompt_blocks)
     _enable("enable", model, of_layers, names, **common, **options)
@@ -127,7 +129,7 @@ def _enable(
     lean = checks.check_bool(op, "lean", lean)
     tokens_per_step = checks.check_integer(op, "tokens_per_step", tokens_per_step, 1, MAX_TOKENS)
     prompt_blocks = check_blocks(op, "prompt_blocks", prompt_blocks)
-    options = check_options(op, device, capacity, check_finite, options, names)
+    options = check_options(op, device, capacity, check_finite, options, names, layers)
     if weights is not None and weights_of(model) not in (weights, "int4"):
         _log.info("%s: %s", op, quantise_weights(model, weights, op=op))
     _install(op, model, _Hooks(model, layers, options, tokens_per_step, prompt_blocks), lean)

@@ -42,7 +42,7 @@ def attend(
             rows = [row for row, dense in enumerate(is_dense) if dense == (each is densely)]
             if cache.device == "cpu":
                 output[rows] = attention(query[rows], cache.rows(rows), each)
-            else:  # the reference attends in all rows
+            else:  # its program attends in all rows
                 output[rows] = attention(query, cache, each)[rows]
     if traffic is not None:
         traffic.count(cache, lengths.tolist(), is_dense, sparq, window)

@@ -23,7 +23,7 @@ from sparq_ipu.transformers.cache.attend import attend, attend_tokens, half_of
 from sparq_ipu.transformers.cache.autograd import without_backward
 from sparq_ipu.transformers.cache.columns import RealColumns, to_columns
 from sparq_ipu.transformers.cache.handover import Announcement, Handover
-from sparq_ipu.transformers.cache.storage import Storage, first_cache
+from sparq_ipu.transformers.cache.storage import LayerStack, Storage
 from sparq_ipu.transformers.cache.traffic import Traffic
 from sparq_ipu.transformers.cache.windows import WindowStorage
 from sparq_ipu.transformers.decoder.rotary import Rotary
@@ -45,6 +45,7 @@ class SparqLayer(StepLayer):
         window: most recent real tokens that the model lets a token attend to, itself included; None: all.
         device, check_finite, options: as `sparq_ipu.KVCache`; `index_bits`, if left out, is what the settings
             of the first tokens ask for.
+        stack: the layers that share its KVCache; None: it is alone.
     """
 
     #: asked before assisted generation: the error of `crop` tells what to change
@@ -61,18 +62,22 @@ class SparqLayer(StepLayer):
         device: str = "auto",
         check_finite: bool = True,
         window: int | None = None,
+        stack: LayerStack | None = None,
         **options: Any,
     ):
         super().__init__()  # type: ignore[no-untyped-call]
         self.index = index
         self.capacity = capacity
         self.window = window
+        self._stack, self._place = (LayerStack(), 0) if stack is None else (stack, index)
         self._options = dict(options, device=device, check_finite=check_finite)
+        self.is_initialized = False
         self._clear()
 
     def _clear(self) -> None:
+        if self.is_initialized:
+            self._storage.forget()
         self.is_initialized = False
-        vars(self).pop("_storage", None)  # its memory is free before there is another one
         self._handover = Handover(self.index)
         #: settings that the cache was found to have what they ask for
         self._fitting: LayerSettings | None = None
@@ -185,11 +190,10 @@ class SparqLayer(StepLayer):
         announced = self._handover.announced
         asked = {} if announced is None else cache_options(announced.settings)
         options = {**asked, **self._options}
-        cache = first_cache(key_states, self.capacity, options)
-        if self.window is None or self.capacity is not None:
-            self._storage = Storage(cache, options, grows=self.capacity is None)
-        else:
-            self._storage = WindowStorage(cache, options, self.window)
+        self._storage = self._stack.storage(self._place, key_states, self.capacity, options)
+        is_alone = self._storage.stack.n_layers == 1  # layers of a stack drop nothing
+        if self.window is not None and self.capacity is None and is_alone:
+            self._storage = WindowStorage(self._storage.stack, self.window)
         room = max(self._storage.cache.capacity, key_states.shape[2])
         self._columns = RealColumns(self.batch_size, room)
         self.is_initialized = True
@@ -333,7 +337,11 @@ class SparqLayer(StepLayer):
     def _select(self, to: SparqLayer, indices: torch.Tensor) -> None:
         """Layer `to` holds the rows `indices` of this one."""
         index = torch.arange(self.batch_size)[indices]
-        to._storage, to._columns = self._storage.select(index), self._columns.select(index)
+        selected = self._storage.select(index)
+        if to is self:
+            self._storage.forget()
+        to._storage, to._columns = selected, self._columns.select(index)
+        to._stack, to._place = selected.stack, selected.index
         to.batch_size = to.max_batch_size = len(index)
 
     @outside_graphs

@@ -9,7 +9,8 @@ from transformers import PretrainedConfig
 from transformers.cache_utils import Cache
 
 from sparq_ipu.transformers.cache.layer import SparqLayer
-from sparq_ipu.transformers.cache.options import check_options
+from sparq_ipu.transformers.cache.options import check_options, host_device, is_stacked
+from sparq_ipu.transformers.cache.storage import LayerStack
 from sparq_ipu.transformers.supported import LayerKinds, text_config
 from sparq_reference import checks
 
@@ -27,6 +28,9 @@ class SparqCache(Cache):
         check_finite, options: as `sparq_ipu.KVCache`. `index_bits` is best left out: the cache then has what
             the model is enabled with, layer by layer, when its first tokens come. It keeps that.
 
+    On an IPU or the emulator layers of one shape share one KVCache, with its program and its devices
+    (`n_ipus` and `split`, as `sparq_ipu.KVCache`, put them on several IPUs).
+
     Raises:
         ValueError: an option that is unknown or out of range; RuntimeError: the device is not available.
     """
@@ -40,8 +44,17 @@ class SparqCache(Cache):
         **options: Any,
     ):
         options = check_options("SparqCache", device, capacity, check_finite, options)
-        windows = LayerKinds.of(text_config(config)).windows
-        layers: list[Any] = [SparqLayer(index, window=w, **options) for index, w in enumerate(windows)]
+        kinds = LayerKinds.of(text_config(config))
+        stack = LayerStack(len(kinds.windows)) if is_stacked(options) else None
+        layers: list[Any] = []
+        for index, window in enumerate(kinds.windows):
+            if stack is not None and index in kinds.dense:  # windows are short: the host attends to them
+                host = host_device("SparqCache", "auto")
+                layers.append(
+                    SparqLayer(index, options["capacity"], host, options["check_finite"], window=window)
+                )
+            else:
+                layers.append(SparqLayer(index, window=window, stack=stack, **options))
         super().__init__(layers=layers)
 
     def crop(self, n_columns: int) -> None:

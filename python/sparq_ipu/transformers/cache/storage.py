@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the keys and values of a layer are: a `sparq_ipu.KVCache`, and a larger one when it is full."""
+"""Where the keys and values of layers are: a `sparq_ipu.KVCache`, and a larger one when it is full.
+
+Layers share one where a cache takes a device, and a program is compiled for it. Elsewhere each has its own.
+"""
 
 from __future__ import annotations
 
@@ -18,47 +21,113 @@ FIRST_ROOM = 256
 _MOVED = 4096
 
 
-def first_cache(key: torch.Tensor, capacity: int | None, options: dict[str, Any]) -> KVCache:
-    """An empty one for tokens of that shape: key (batch, n_kv_heads, n_tokens, head_dim).
+class LayerStack:
+    """One KVCache for all layers that have the shape of the first; it grows by doubling, for all of them.
 
     Args:
-        capacity: most positions of a row; None: no limit.
-        options: of `sparq_ipu.KVCache`.
+        n_layers: of the model.
     """
-    batch, n_kv_heads, n_tokens, head_dim = key.shape
-    room = min(n_tokens + FIRST_ROOM, checks.MAX_CAPACITY) if capacity is None else capacity
-    return KVCache(batch, n_kv_heads, head_dim, room, **options)
+
+    def __init__(self, n_layers: int = 1):
+        self.n_layers = n_layers
+        #: the KVCache of each layer, parts of one; empty before anybody has joined
+        self.layers: list[KVCache] = []
+        self._options: dict[str, Any] = {}
+        self._users: set[int] = set()
+        #: rows that were chosen from this one, and what they became, while layers follow one another
+        self._selected: tuple[list[int], LayerStack] | None = None
+
+    def storage(
+        self, index: int, key: torch.Tensor, capacity: int | None, options: dict[str, Any]
+    ) -> Storage:
+        """An empty one for layer `index`, for tokens of that shape: key (batch, n_kv_heads, n_tokens,
+        head_dim). A layer of another shape gets a KVCache of its own.
+
+        Args:
+            capacity: most positions of a row; None: no limit.
+            options: of `sparq_ipu.KVCache`.
+        """
+        batch, n_kv_heads, n_tokens, head_dim = key.shape
+        room = min(n_tokens + FIRST_ROOM, checks.MAX_CAPACITY) if capacity is None else capacity
+        shape = (batch, n_kv_heads, head_dim)
+        if not self._join(index, shape, room, options):
+            alone = {name: value for name, value in options.items() if name not in ("n_ipus", "split")}
+            return LayerStack().storage(0, key, capacity, alone)
+        return Storage(self, index, capacity is None)
+
+    def leave(self, index: int) -> None:
+        """Layer `index` has forgotten everything."""
+        self._users.discard(index)
+
+    def reserve(self, n_positions: int, most: int = checks.MAX_CAPACITY) -> None:
+        """Make room for `n_positions` in every layer; doubled sizes end at `most`."""
+        full = self.layers
+        if n_positions > full[0].capacity:
+            capacity = min(max(n_positions, 2 * full[0].capacity), most)
+            self.layers = self.empty(full[0].batch, capacity)
+            for layer in self._users:
+                _move(full[layer], self.layers[layer], np.arange(full[0].batch))
+
+    def select(self, index: int, rows: np.ndarray) -> LayerStack:
+        """A stack with these rows of layer `index`. Other layers join it when they are asked for the same
+        rows."""
+        wanted = rows.tolist()
+        if self._selected is None or self._selected[0] != wanted or index in self._selected[1]._users:
+            stack = LayerStack(self.n_layers)
+            stack._options = self._options
+            stack.layers = self.empty(len(rows), self.layers[0].capacity)
+            self._selected = wanted, stack
+        stack = self._selected[1]
+        _move(self.layers[index], stack.layers[index], rows)
+        stack._users.add(index)
+        if stack._users >= self._users:
+            self._selected = None  # all have followed: nobody else needs it
+        return stack
+
+    def _join(self, index: int, shape: tuple[int, int, int], room: int, options: dict[str, Any]) -> bool:
+        if not self._users:
+            self.layers = []  # gives its device back
+            self._options = options
+            self.layers = self._made(*shape, room)
+        cache = self.layers[0]
+        if shape != (cache.batch, cache.n_kv_heads, cache.head_dim) or options != self._options:
+            return False
+        self.reserve(room)
+        self.layers[index].reset()
+        self._users.add(index)
+        return True
+
+    def empty(self, batch: int, capacity: int) -> list[KVCache]:
+        """A KVCache for each layer, as they have."""
+        return self._made(batch, self.layers[0].n_kv_heads, self.layers[0].head_dim, capacity)
+
+    def _made(self, *shape: int) -> list[KVCache]:
+        cache = KVCache(*shape, n_layers=self.n_layers, **self._options)
+        return [cache.layer(index) for index in range(self.n_layers)]
 
 
 class Storage:
     """Keys and values of the real tokens of one layer.
 
     Args:
-        cache: what attention reads, until it is full.
-        options: of `cache`.
-        grows: whether a larger KVCache, of twice the size, may take the place of a full one.
+        stack: the layers that share a KVCache. index: of this one among them.
+        grows: whether a larger KVCache may take the place of a full one.
     """
 
-    def __init__(self, cache: KVCache, options: dict[str, Any], grows: bool):
-        self.cache = cache
-        self._options = options
+    def __init__(self, stack: LayerStack, index: int, grows: bool):
+        self.stack = stack
+        self.index = index
         self._grows = grows
 
-    def empty(self, batch: int, capacity: int) -> KVCache:
-        """A KVCache as this one has."""
-        return KVCache(batch, self.cache.n_kv_heads, self.cache.head_dim, capacity, **self._options)
+    @property
+    def cache(self) -> KVCache:
+        """The KVCache that attention reads."""
+        return self.stack.layers[self.index]
 
     def reserve(self, n_columns: int, n_more: int) -> None:
         """Make room for `n_more` columns of tokens behind `n_columns`, unless the capacity is fixed."""
         if self._grows:
-            self._grow(n_columns + n_more)
-
-    def _grow(self, n_positions: int, most: int = checks.MAX_CAPACITY) -> None:
-        """Make room for `n_positions`; doubled sizes end at `most`."""
-        full = self.cache
-        if n_positions > full.capacity:
-            self.cache = self.empty(full.batch, min(max(n_positions, 2 * full.capacity), most))
-            _move(full, self.cache, np.arange(full.batch))
+            self.stack.reserve(n_columns + n_more)
 
     def settle(self) -> None:
         """The tokens of a prompt have attended: what no later one sees may go."""
@@ -108,12 +177,11 @@ class Storage:
 
     def select(self, index: torch.Tensor) -> Storage:
         """A copy of the rows `index`, in that order."""
-        return Storage(self._selected(index.numpy()), self._options, self._grows)
+        return Storage(self.stack.select(self.index, index.numpy()), self.index, self._grows)
 
-    def _selected(self, rows: np.ndarray) -> KVCache:
-        selected = self.empty(len(rows), self.cache.capacity)
-        _move(self.cache, selected, rows)
-        return selected
+    def forget(self) -> None:
+        """Nothing reads these tokens any more."""
+        self.stack.leave(self.index)
 
 
 def _move(source: KVCache, target: KVCache, index: np.ndarray) -> None:

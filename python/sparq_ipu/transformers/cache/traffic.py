@@ -8,7 +8,7 @@ import functools
 from typing import Callable, Sequence
 
 from sparq_ipu import KVCache
-from sparq_ipu.kernels import BASELINE, DEFAULT, Settings
+from sparq_ipu.kernels import BASELINE, KERNELS, Settings, attention_over
 from sparq_reference.settings import CacheSpec
 
 #: steps that are kept before they are summed: a sum takes longer than the rest of a step of a small model
@@ -26,7 +26,7 @@ class Traffic:
         self.n_steps = 0
         self._bytes_read = self._bytes_dense = 0
         #: steps not yet summed: cache, lengths of the rows, and which are dense
-        self._steps: list[tuple[CacheSpec, Sequence[int], Sequence[bool], Settings]] = []
+        self._steps: list[tuple[CacheSpec, str, Sequence[int], Sequence[bool], Settings]] = []
 
     @property
     def bytes_read(self) -> int:
@@ -59,16 +59,16 @@ class Traffic:
         if window is not None:
             lengths = [min(length, window) for length in lengths]
         self.n_steps += 1
-        self._steps.append((cache.spec, lengths, is_dense, settings))
+        self._steps.append((cache.spec, cache.memory, lengths, is_dense, settings))
         if len(self._steps) == _MOST_STEPS:
             self._sum()
 
     def _sum(self) -> None:
-        before: tuple[int, int] | None = None
-        for spec, lengths, is_dense, settings in self._steps:
-            now = id(spec), id(settings)  # the same, mostly: quicker than to look them up
+        before: tuple[int, str, int] | None = None
+        for spec, memory, lengths, is_dense, settings in self._steps:
+            now = id(spec), memory, id(settings)  # the same, mostly: quicker than to look them up
             if now != before:
-                dense_bytes, own_bytes = _bytes(spec, None), _bytes(spec, settings)
+                dense_bytes, own_bytes = _bytes(spec, memory, None), _bytes(spec, memory, settings)
                 before = now
             for seq_len, dense in zip(lengths, is_dense):
                 of_dense = dense_bytes(int(seq_len))
@@ -78,9 +78,9 @@ class Traffic:
 
 
 @functools.lru_cache(maxsize=64)
-def _bytes(spec: CacheSpec, settings: Settings) -> Callable[[int], int]:
+def _bytes(spec: CacheSpec, memory: str, settings: Settings) -> Callable[[int], int]:
     """Bytes of one query of a batch element, by its length."""
-    kernel = BASELINE if settings is None else DEFAULT
+    kernel = BASELINE if settings is None else KERNELS[attention_over(memory, settings).kernel]
 
     # The layers of a model, one after another, ask the same.
     @functools.lru_cache(maxsize=4 * _MOST_STEPS)

@@ -7,14 +7,12 @@ end of a prompt that another one continues differently.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 
 from sparq_ipu import KVCache
 from sparq_ipu.transformers.cache.columns import to_positions
-from sparq_ipu.transformers.cache.storage import Storage
+from sparq_ipu.transformers.cache.storage import LayerStack, Storage
 from sparq_reference import checks
 
 #: positions before the window that are always held
@@ -68,13 +66,11 @@ class WindowStorage(Storage):
     """Keys and values of one layer with a window.
 
     Args:
-        cache, options: as of `Storage`. window: in positions.
+        stack: of this layer alone. window: in positions.
     """
 
-    def __init__(
-        self, cache: KVCache, options: dict[str, Any], window: int, dropped: np.ndarray | None = None
-    ):
-        super().__init__(cache, options, grows=True)
+    def __init__(self, stack: LayerStack, window: int, dropped: np.ndarray | None = None):
+        super().__init__(stack, 0, grows=True)
         self._window = window
         #: (batch,) first positions of each row that are not held
         self._dropped = np.zeros(self.cache.batch, np.int64) if dropped is None else dropped
@@ -89,13 +85,13 @@ class WindowStorage(Storage):
             self._drop(max(room, self._window + BACK + _BLOCK + n_more))
             held = int(self.cache.lengths.max())
         else:
-            self._grow(held + n_more, max(room, held + n_more))
+            self.stack.reserve(held + n_more, max(room, held + n_more))
         self._until = n_columns + self.cache.capacity - held
 
     def _drop(self, capacity: int) -> None:
         cache = self.cache
         if capacity != cache.capacity:
-            self.cache = self.empty(cache.batch, capacity)
+            self.stack.layers = self.stack.empty(cache.batch, capacity)
         self._dropped = self._dropped + keep_last(cache, self._window, self.cache)
         self._until = 0
 
@@ -142,4 +138,4 @@ class WindowStorage(Storage):
 
     def select(self, index: torch.Tensor) -> Storage:
         rows = index.numpy()
-        return WindowStorage(self._selected(rows), self._options, self._window, self._dropped[rows])
+        return WindowStorage(self.stack.select(0, rows), self._window, self._dropped[rows])

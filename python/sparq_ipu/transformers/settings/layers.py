@@ -130,6 +130,7 @@ def complete(
     layer: int | None = None,
     *,
     published: bool = False,
+    can_be_dense: bool = True,
 ) -> LayerSettings:
     """Settings of a layer: the given ones, those of `recommended`, and dense attention of texts so short that
     SparQ would read more.
@@ -138,6 +139,7 @@ def complete(
         head_dim: of the model; None: not known yet.
         layer: its index; None: a layer that nothing special is recommended for.
         published: those of arXiv:2312.04985 instead, see `enable`.
+        can_be_dense: the cache can attend densely, below the length from which on SparQ is used.
     """
     usual = PUBLISHED_TOP_K if published else RECOMMENDED["top_k"]
     default = recommended(op, {}, head_dim, said.get("top_k", usual))
@@ -147,7 +149,7 @@ def complete(
         if (head_dim or 0) > checks.MAX_INDEX_HEAD_DIM:
             default["index_bits"] = 16
     settings = LayerSettings.of(op, head_dim, {**default, **said})
-    if published or "min_seq_len" in said or head_dim is None:
+    if published or not can_be_dense or "min_seq_len" in said or head_dim is None:
         return settings
     return dataclasses.replace(settings, min_seq_len=pays_from(settings.top_k))
 
