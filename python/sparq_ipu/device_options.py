@@ -70,8 +70,7 @@ class DeviceOptions:
             checks.fail(op, "n_ipus", f"be a power of two up to {MAX_IPUS}", self.n_ipus)
 
     def check(self, op: str, spec: CacheSpec, n_layers: int = 1, settings: Sequence[Settings] = ()) -> None:
-        """Refuse so many layers of such a cache with these options, or attention with one of these settings;
-        None: dense attention. Makes nothing, and does not ask for memory."""
+        """As `sparq_ipu.backends.Options.check`."""
         self.check_memory(op, spec)
         self.shares(op, spec, n_layers)
         for of_attention in settings:

@@ -5,18 +5,19 @@ IPU or emulated).
 A backend module defines
 
 * `unavailable(device) -> str | None`: why `device` can not run here, None if it can;
-* `Options`: a frozen dataclass of a caller's choices, which checks each field;
+* `Options`: a frozen dataclass of a caller's choices. It checks each field; its `check` (`Options` below)
+  says whether a cache can have them all;
 * `create(device, spec, n_layers, options) -> list[Backend]`, one for each layer; `spec` is the
   `sparq_reference.CacheSpec` of one layer.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Sequence
 
 import numpy as np
 
-from sparq_reference.settings import WindowSettings
+from sparq_reference.settings import CacheSpec, WindowSettings
 
 if TYPE_CHECKING:
     from sparq_ipu.kernels import Settings
@@ -27,6 +28,14 @@ class History(NamedTuple):
 
     n_recent: int  #: steps there is room for
     steps: list[list[np.ndarray]]  #: of each batch element, the oldest first: shares (length,) uint32
+
+
+class Options(Protocol):
+    """What `sparq_ipu.KVCache` asks of a backend's options."""
+
+    def check(self, op: str, spec: CacheSpec, n_layers: int = 1, settings: Sequence[Settings] = ()) -> None:
+        """Refuse so many layers of such a cache with these options, or attention with one of these settings;
+        None: dense attention. Makes nothing, and does not ask for memory."""
 
 
 class Backend(Protocol):

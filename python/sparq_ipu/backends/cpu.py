@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import TYPE_CHECKING, Optional, Tuple
+from typing import TYPE_CHECKING, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -82,13 +82,17 @@ class Options:
         if self.isa not in isas:
             checks.fail(op, name, f"be one of {isas}", repr(self.isa))
 
+    def check(self, op: str, spec: CacheSpec, n_layers: int = 1, settings: Sequence[Settings] = ()) -> None:
+        """Refuse a key index of fewer components."""
+        if spec.index_components:
+            checks.fail(op, "index_components", "be 0 on device 'cpu'", spec.index_components)
+
 
 def create(device: str, spec: CacheSpec, n_layers: int, options: Options) -> list[CPUBackend]:
     """A cache in host memory for each layer, or DoesNotFit or MemoryError where there is too little."""
     from sparq_ipu import _cpu
 
-    if spec.index_components:
-        checks.fail("KVCache", "index_components", "be 0 on device 'cpu'", spec.index_components)
+    options.check("KVCache", spec, n_layers)
     n_threads, isa = options.n_threads or 0, options.isa or "auto"
     check_room(spec, n_layers, host_memory(), "memory of this machine")
     try:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import threading
-from typing import TYPE_CHECKING, Any, Callable, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Sequence, TypeVar
 
 import numpy as np
 
@@ -28,6 +28,9 @@ class Options:
     """There are none."""
 
     op: dataclasses.InitVar[str] = "KVCache"
+
+    def check(self, op: str, spec: CacheSpec, n_layers: int = 1, settings: Sequence[Settings] = ()) -> None:
+        """The reference takes any cache."""
 
 
 def create(device: str, spec: CacheSpec, n_layers: int, options: Options) -> list[ReferenceBackend]:
