@@ -61,7 +61,7 @@ void check(bool right, const char *argument, const char *rule, Number got) {
 void check(const Prompt &p, const std::vector<PromptText> &texts) {
   check(p.nKvHeads > 0 && p.nHeads % p.nKvHeads == 0, "n_heads", "be a multiple of n_kv_heads",
         p.nHeads);
-  check(p.headDim > 0 && p.headDim % 8 == 0 && p.headDim <= 256, "head_dim",
+  check(p.headDim > 0 && p.headDim % 8 == 0 && p.headDim <= promptHeadDim, "head_dim",
         "be a multiple of 8 of at most 256", p.headDim);
   check(std::isfinite(p.scale) && p.scale > 0.0f, "scale", "be positive and finite", p.scale);
   check(p.below >= 0.0f && std::isfinite(p.below), "blocks", "be in [0, 1)", p.below);
@@ -73,40 +73,43 @@ void check(const Prompt &p, const std::vector<PromptText> &texts) {
 
 // Keys and values by lanes of 32 bits.
 struct Packed {
-  std::int32_t *keys, *values;
-  float *keySteps, *valueSteps;
-  Packed(Carver &carve, std::size_t blocks, std::size_t lanes)
+  std::int32_t *keys, *values, *summaries;
+  float *keySteps, *valueSteps, *summarySteps;
+  Packed(Carver &carve, std::size_t blocks, std::size_t lanes, std::size_t nSummaries)
       : keys(carve.take<std::int32_t>(blocks * blockSize * lanes)),
         values(carve.take<std::int32_t>(blocks * blockSize * lanes)),
+        summaries(carve.take<std::int32_t>(nSummaries * 2 * blockSize * lanes)),
         keySteps(carve.take<float>(blocks * blockSize)),
-        valueSteps(carve.take<float>(blocks * blockSize)) {}
+        valueSteps(carve.take<float>(blocks * blockSize)),
+        summarySteps(carve.take<float>(nSummaries * 2 * blockSize)) {}
 };
 
 // One thread's.
 struct Own {
-  float *rows, *sums, *maxima, *weightSums, *limits, *steps;
+  float *rows, *sums, *maxima, *weightSums, *limits, *estimates, *steps;
   std::int16_t *integers;
   std::int32_t *valueDots;
   Own(Carver &carve, std::size_t width)
       : rows(carve.take<float>(2 * blockSize * width)),
         sums(carve.take<float>(rowsTogether * width)), maxima(carve.take<float>(vectorRows)),
         weightSums(carve.take<float>(vectorRows)), limits(carve.take<float>(vectorRows)),
-        steps(carve.take<float>(rowsTogether)),
-        integers(carve.take<std::int16_t>(blockSize * width)),
+        estimates(carve.take<float>(rowsTogether * blockSize)),
+        steps(carve.take<float>(2 * rowsTogether)),
+        integers(carve.take<std::int16_t>(2 * blockSize * width)),
         valueDots(carve.take<std::int32_t>(promptRowGroup * width)) {}
 };
 
 // One text and KV head. Positions of a unit begin at the first block that its rows see.
 struct Unit {
   const PromptText *text;
-  std::size_t kvHead, begin;         // its position 0 in the text
-  std::size_t blocks, parts;         // parts: rowsTogether rows of one head
-  std::size_t firstBlock, firstPart; // among those of its group
+  std::size_t kvHead, begin;                       // its position 0 in the text
+  std::size_t blocks, parts;                       // parts: rowsTogether rows of one head
+  std::size_t firstBlock, firstPart, firstSummary; // among those of its group
 };
 
 // Units whose keys and values are packed at one time.
 struct Group {
-  std::size_t firstUnit, blocks = 0, parts = 0;
+  std::size_t firstUnit, blocks = 0, parts = 0, summaries = 0;
   std::atomic<std::size_t> nextBlock{0}, nextPart{0};
   explicit Group(std::size_t first) : firstUnit(first) {}
 };
@@ -114,7 +117,7 @@ struct Group {
 struct Work {
   std::vector<Unit> units;
   std::deque<Group> groups;
-  std::size_t mostBlocks = 0; // of a group
+  std::size_t mostBlocks = 0, mostSummaries = 0; // of a group
 
   Work(const Prompt &p, const std::vector<PromptText> &texts, std::size_t blockBytes) {
     for (const PromptText &text : texts)
@@ -133,10 +136,14 @@ private:
     Group &group = groups.back();
     const std::size_t parts =
         roundUp(text.nQueries, rowsTogether) / rowsTogether * (p.nHeads / p.nKvHeads);
-    units.push_back({&text, kvHead, begin, blocks, parts, group.blocks, group.parts});
+    units.push_back(
+        {&text, kvHead, begin, blocks, parts, group.blocks, group.parts, group.summaries});
     group.blocks += blocks;
     group.parts += parts;
+    if (p.below > 0.0f)
+      group.summaries += roundUp(blocks, blockSize) / blockSize;
     mostBlocks = std::max(mostBlocks, group.blocks);
+    mostSummaries = std::max(mostSummaries, group.summaries);
   }
 };
 
@@ -152,11 +159,11 @@ void attendPrompt(const Prompt &p, const std::vector<PromptText> &texts, const K
 
   PoolLease pool(nThreads);
   Carver measureShared(nullptr), measureOwn(nullptr);
-  Packed(measureShared, work.mostBlocks, lanes);
+  Packed(measureShared, work.mostBlocks, lanes, work.mostSummaries);
   Own(measureOwn, width);
   char *const memory = pool->scratch(measureShared.used + pool->nThreads() * measureOwn.used);
   Carver shared(memory);
-  const Packed packed(shared, work.mostBlocks, lanes);
+  const Packed packed(shared, work.mostBlocks, lanes, work.mostSummaries);
 
   const auto pack = [&](const Own &own, const Unit &unit, std::size_t block) {
     const PromptText &text = *unit.text;
@@ -177,9 +184,13 @@ void attendPrompt(const Prompt &p, const std::vector<PromptText> &texts, const K
       std::fill(to + count * width, to + blockSize * width, 0.0f);
     }
     const std::size_t first = (unit.firstBlock + block) * blockSize;
+    const std::size_t summary = (unit.firstSummary + block / blockSize) * 2 * blockSize;
+    const std::size_t column = block % blockSize;
     kernels.promptBlock({p.integers, keys, values, static_cast<unsigned>(width), own.integers,
                          packed.keys + first * lanes, packed.values + first * lanes,
-                         packed.keySteps + first, packed.valueSteps + first});
+                         packed.keySteps + first, packed.valueSteps + first,
+                         p.below > 0.0f ? packed.summaries + summary * lanes + column : nullptr,
+                         packed.summarySteps + summary + column});
   };
   const auto attend = [&](const Own &own, const Unit &unit, std::size_t part) {
     const PromptText &text = *unit.text;
@@ -189,23 +200,52 @@ void attendPrompt(const Prompt &p, const std::vector<PromptText> &texts, const K
     const std::size_t rows = std::min<std::size_t>(rowsTogether, text.nQueries - begin);
     widenRows(kernels, p.type, at(text.query, head, begin), text.query.token, p.headDim, rows,
               width, own.rows);
-    const void *query = own.rows;
+    // Behind the rows: of each component the half of its scaled square (contract E16).
+    float *const spread = own.rows + blockSize * width;
+    for (std::size_t i = 0; p.below > 0.0f && i < rows * width; ++i) {
+      const float scaled = own.rows[i] * p.scale;
+      spread[i] = scaled * scaled * 0.5f;
+    }
+    const void *query = own.rows, *spreads = spread;
     if (p.integers) {
-      std::memset(own.integers, 0, rowsTogether * width * sizeof(*own.integers));
+      query = own.integers;
+      spreads = own.integers + blockSize * width;
+      std::memset(own.integers, 0, 2 * blockSize * width * sizeof(*own.integers));
       kernels.promptQuery(
           {own.rows, rows, static_cast<unsigned>(width), p.scale, own.integers, own.steps});
-      query = own.integers;
+      if (p.below > 0.0f)
+        kernels.promptQuery({spread, rows, static_cast<unsigned>(width), 1.0f,
+                             own.integers + blockSize * width, own.steps + rowsTogether});
     } else {
       std::fill(own.rows + rows * width, own.rows + rowsTogether * width, 0.0f);
+      std::fill(spread + rows * width, spread + rowsTogether * width, 0.0f);
       std::fill_n(own.steps, rows, p.scale);
+      std::fill_n(own.steps + rowsTogether, rows, 1.0f);
     }
     const std::size_t first = unit.firstBlock * blockSize;
-    kernels.promptAttention({p.integers, query, own.steps, static_cast<unsigned>(rows),
+    const std::size_t summary = unit.firstSummary * 2 * blockSize;
+    kernels.promptAttention({p.integers,
+                             query,
+                             own.steps,
+                             static_cast<unsigned>(rows),
                              static_cast<unsigned>(width),
-                             text.nKeys - text.nQueries + begin - unit.begin, p.window, p.below,
-                             packed.keys + first * lanes, packed.values + first * lanes,
-                             packed.keySteps + first, packed.valueSteps + first, own.sums,
-                             own.maxima, own.weightSums, own.limits, own.valueDots});
+                             text.nKeys - text.nQueries + begin - unit.begin,
+                             p.window,
+                             p.below,
+                             packed.keys + first * lanes,
+                             packed.values + first * lanes,
+                             packed.keySteps + first,
+                             packed.valueSteps + first,
+                             packed.summaries + summary * lanes,
+                             spreads,
+                             packed.summarySteps + summary,
+                             own.steps + rowsTogether,
+                             own.sums,
+                             own.maxima,
+                             own.weightSums,
+                             own.limits,
+                             own.estimates,
+                             own.valueDots});
     const std::size_t bytes = p.headDim * bytesOf(p.type);
     for (std::size_t row = 0; row < rows; ++row)
       writeRow(kernels, p.type, p.headDim, own.sums + row * width,

@@ -73,6 +73,7 @@ def _attend(
     n, m = len(query), len(key)
     position = np.arange(m - n, m)
     query_steps = np.broadcast_to(scale, n)
+    estimates = _estimates(query, key, scale, integers) if share else np.zeros((n, 0), np.float32)
     if integers:
         query, query_steps = round_to_integers(query, QUERY_LIMIT)
         query_steps = query_steps * scale
@@ -89,10 +90,10 @@ def _attend(
             scores = scores * key_steps[block]
         seen = _seen(position, np.arange(block.start, block.stop), window) & chosen[:, None]
         scores = np.where(seen, scores * query_steps[:, None], np.float32(-np.inf))
+        if share:
+            left = is_far(position, begin) & (estimates[:, begin // numerics.BLOCK] < limit)
+            scores = np.where(left[:, None], np.float32(-np.inf), scores)
         largest = scores.max(axis=1)
-        left = is_far(position, begin) & (largest < limit) if share else np.zeros(n, bool)
-        scores = np.where(left[:, None], np.float32(-np.inf), scores)
-        largest = np.where(left, np.float32(-np.inf), largest)
         rises = largest > maximum
         raised = np.where(rises, largest, maximum)
         with np.errstate(invalid="ignore"):
@@ -121,9 +122,38 @@ def _attend(
     return output
 
 
+def _estimates(query: np.ndarray, key: np.ndarray, scale: np.float32, integers: bool) -> np.ndarray:
+    """(n, d) and (m, d) -> (n, blocks): the mean of a row's scores in a block and half of their variance,
+    as if components were independent. What a block that is not whole gets is never used."""
+    blocks = np.pad(key, ((0, -len(key) % numerics.BLOCK), (0, 0))).reshape(-1, numerics.BLOCK, key.shape[1])
+    mean = _mean(blocks)
+    difference = blocks - mean[:, None]
+    scaled = query * scale
+    factors = (query, mean, scale), (scaled * scaled * np.float32(0.5), _mean(difference * difference), 1)
+    total = np.zeros((len(query), len(blocks)), np.float32)
+    for i, (of_row, of_block, factor) in enumerate(factors):
+        steps = np.full(len(query), factor, np.float32)
+        if integers:
+            of_row, row_steps = round_to_integers(of_row, QUERY_LIMIT)
+            of_block, block_steps = round_to_integers(of_block, LIMIT)
+            part = _dots(of_row, of_block) * block_steps * (row_steps * steps)[:, None]
+        else:
+            part = _dots(of_row, of_block) * steps[:, None]
+        total = total + part if i else part
+    return total
+
+
+def _mean(blocks: np.ndarray) -> np.ndarray:
+    """(n, 64, d) -> (n, d): added ascending."""
+    total = np.zeros((len(blocks), blocks.shape[2]), np.float32)
+    for i in range(numerics.BLOCK):
+        total = total + blocks[:, i]
+    return total * np.float32(1 / numerics.BLOCK)
+
+
 def below(share: float) -> np.float32:
-    """-log(share): how far below the logarithm of a sum of weights a score has this share of the sum."""
-    return np.float32(-np.log(share) if share else 0.0)
+    """How far below the logarithm of a sum of weights the mean of a block's scores gives it this share."""
+    return np.float32(-np.log(share / numerics.BLOCK) if share else 0.0)
 
 
 def is_far(position: np.ndarray, begin: int) -> np.ndarray:
@@ -169,8 +199,8 @@ def prompt_attention(
         integers: round queries to integers of 14 bits, keys and values to 13: as accurate as bfloat16; else
             compute in float32.
         window: most recent positions that a token sees, itself included; 0: all.
-        blocks: a row leaves out a block of 64 positions none of which has this share of the sum of its
-            weights (E16), e.g. 0.0003. 0: no block is left out.
+        blocks: a row leaves out a block of 64 positions that is estimated to have less than this share of
+            the sum of its weights (E16), e.g. 0.003. 0: no block is left out.
         starts: (batch,) tokens of padding before the text of each batch element; None: none.
 
     Returns:

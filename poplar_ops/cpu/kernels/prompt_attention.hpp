@@ -177,29 +177,58 @@ inline void promptQuery(const PromptQuery &p) {
                    p.scale;
 }
 
-// Rows (blockSize, lanes) of 32 bits by columns.
-inline void turn(const void *rows, unsigned lanes, void *columns) {
+// n rows (n, lanes) of 32 bits to columns of (lanes, blockSize).
+template <unsigned n> inline void turn(const void *rows, unsigned lanes, void *columns) {
   constexpr std::size_t bytes = 4;
   const auto *const from = static_cast<const char *>(rows);
   auto *const to = static_cast<char *>(columns);
   for (std::size_t lane = 0; lane < lanes; ++lane)
-    for (std::size_t j = 0; j < blockSize; ++j)
+    for (std::size_t j = 0; j < n; ++j)
       __builtin_memcpy(to + (lane * blockSize + j) * bytes, from + (j * lanes + lane) * bytes,
                        bytes);
+}
+
+// Mean and variance of a block's keys, a column of those of blockSize blocks (contract E16).
+inline void summarise(const PromptBlock &p) {
+  const unsigned d = p.headDim;
+  alignas(64) float rows[2 * promptHeadDim];
+  float *const mean = rows, *const variance = rows + d;
+  for (unsigned c = 0; c < d; c += width) {
+    Vec sum{}, squares{};
+    for (unsigned j = 0; j < blockSize; ++j)
+      sum = sum + load(p.key + j * d + c);
+    sum = sum * (1.0f / blockSize);
+    for (unsigned j = 0; j < blockSize; ++j) {
+      const Vec difference = load(p.key + j * d + c) - sum;
+      squares = squares + difference * difference;
+    }
+    store(mean + c, sum);
+    store(variance + c, squares * (1.0f / blockSize));
+  }
+  for (unsigned i = 0; i < 2; ++i) {
+    const float *const row = rows + i * d;
+    const unsigned lanes = p.integers ? d / 2 : d;
+    if (p.integers)
+      p.summarySteps[i * blockSize] = roundRow(row, d, promptLimit, p.work);
+    turn<1>(p.integers ? static_cast<const void *>(p.work) : row, lanes,
+            p.summary + i * blockSize * lanes);
+  }
 }
 
 // A block of keys by lanes of components, of values by lanes of positions. Two positions of a lane
 // are one vector apart, so that the weights of two vectors become pairs without a shuffle.
 inline void promptBlock(const PromptBlock &p) {
   const unsigned d = p.headDim;
+  if (p.summary)
+    summarise(p);
   if (!p.integers) {
-    turn(p.key, d, p.keys);
+    turn<blockSize>(p.key, d, p.keys);
     __builtin_memcpy(p.values, p.value, blockSize * d * sizeof(float));
     return;
   }
   for (unsigned j = 0; j < blockSize; ++j)
     p.keySteps[j] = roundRow(p.key + j * d, d, promptLimit, p.work + j * d);
-  turn(p.work, d / 2, p.keys);
+  turn<blockSize>(p.work, d / 2, p.keys);
   auto *values = static_cast<std::int32_t *>(p.values);
   for (unsigned pair = 0; pair < blockSize / 2; ++pair, values += d) {
     const unsigned first = pair / width * 2 * width + pair % width, second = first + width;
@@ -262,15 +291,15 @@ public:
     const std::size_t hidden = p.window && p.position >= p.window ? p.position + 1 - p.window : 0;
     std::size_t begin = hidden / blockSize * blockSize;
     if (p.below > 0.0f) { // first the blocks that no row leaves out
-      attend(0, 0, p.rows, false);
+      attend(0, 0, p.rows);
       const std::size_t own = p.position / blockSize * blockSize;
       for (begin = own > blockSize ? own - blockSize : blockSize; begin < end; begin += blockSize)
-        attend(begin, 0, nearEnd(begin), false);
-      for (begin = blockSize; begin + 2 * blockSize < end; begin += blockSize)
-        attend(begin, nearEnd(begin), p.rows, true);
+        attend(begin, 0, nearEnd(begin));
+      for (begin = 0; begin + 2 * blockSize < end; begin += blockSize * blockSize)
+        attendFar(begin, end);
     } else {
       for (; begin < end; begin += blockSize)
-        attend(begin, 0, p.rows, false);
+        attend(begin, 0, p.rows);
     }
     for (unsigned row = 0; row < p.rows; ++row)
       for (unsigned c = 0; c < d; c += width) {
@@ -290,12 +319,18 @@ private:
   // Of the rows of a group: what their sums so far are multiplied with, the largest weight as an
   // integer divided by the largest weight, and the inverse.
   alignas(64) float factors[roundedRows], perUnit[roundedRows], steps[roundedRows];
+  alignas(64) Lane queries[promptRowGroup * promptHeadDim]; // of rows that are not side by side
   // Rows whose weights wait for their values.
   struct {
     unsigned row;
     float factor, step;
   } weighted[promptRowGroup];
   unsigned nWeighted = 0;
+
+  // Of the rows of a group.
+  struct State {
+    float *maxima, *weightSums, *limits;
+  };
 
   // Behind the last row that is in the block or in the next one.
   unsigned nearEnd(std::size_t block) const {
@@ -305,52 +340,140 @@ private:
                                        : p.rows;
   }
 
-  // Rows from `first` to `last`, those that see any of a block; `some`: only if it matters to them.
-  void attend(std::size_t block, unsigned first, unsigned last, bool some) {
-    const Lane *const keys = static_cast<const Lane *>(p.keys) + block * d / n;
-    const Lane *const values = static_cast<const Lane *>(p.values) + block * d / n;
+  // Rows from `first` to `last`, those that see any of a block.
+  void attend(std::size_t block, unsigned first, unsigned last) {
     if (block > p.position + first)
       first = static_cast<unsigned>(block - p.position);
     for (unsigned row = first / promptRowGroup * promptRowGroup; row < last;
          row += promptRowGroup) {
-      multiplyKeys(row, keys);
-      const unsigned end = row + promptRowGroup < last ? row + promptRowGroup : last;
-      alignas(64) float largest[roundedRows];
-      Lanes lanes[roundedRows] = {};
-      const unsigned before = row < first ? first - row : 0;
-      for (unsigned i = 0; i < roundedRows; ++i)
-        largest[i] = -__builtin_inff();
-      for (unsigned i = before; i < end - row; ++i)
-        lanes[i] = scores(block, row + i, i);
-      for (unsigned i = 0; i < promptRowGroup; i += 4)
-        largestOfFour(lanes + i, largest + i);
-      unsigned taken[promptRowGroup], n = 0;
+      multiplyKeys(at(p.query, row), promptRowGroup, p.keys, block);
+      unsigned rows[promptRowGroup];
       for (unsigned i = 0; i < promptRowGroup; ++i)
-        if (i >= before && i < end - row && largest[i] > -__builtin_inff() &&
-            !(some && largest[i] < p.limits[row + i]))
-          taken[n++] = i;
-        else
-          largest[i] = -__builtin_inff();
-      raise(row, largest);
-      softmax(block, row, taken, n);
-      for (unsigned i = 0; i < n; ++i) {
-        const unsigned at = taken[i];
-        toLanes(partial + at * blockSize, perUnit[at], weights + nWeighted * blockLanes);
-        weighted[nWeighted++] = {row + at, factors[at], steps[at]};
-        if (nWeighted == promptRowGroup)
-          addValues(values);
-      }
+        rows[i] = row + i;
+      const unsigned end = row + promptRowGroup < last ? promptRowGroup : last - row;
+      weigh(block, rows, row < first ? first - row : 0, end,
+            {p.maxima + row, p.weightSums + row, p.limits + row});
     }
     if (nWeighted)
-      addValues(values);
+      addValues(block);
+  }
+
+  // Far blocks, blockSize of them: rows whose estimate reaches their limit.
+  void attendFar(std::size_t begin, std::size_t end) {
+    const std::size_t last = begin + blockSize * blockSize;
+    for (unsigned row = nearEnd(begin) / promptRowGroup * promptRowGroup; row < p.rows;
+         row += promptRowGroup)
+      estimate(begin, row);
+    for (std::size_t block = begin ? begin : blockSize; block < last && block + 2 * blockSize < end;
+         block += blockSize) {
+      const float *const estimates = p.estimates + (block - begin) / blockSize;
+      unsigned rows[promptRowGroup], nRows = 0;
+      for (unsigned r = nearEnd(block); r < p.rows; ++r) {
+        if (estimates[r * blockSize] < p.limits[r])
+          continue;
+        rows[nRows++] = r;
+        if (nRows == promptRowGroup) {
+          attendSome(block, rows, nRows);
+          nRows = 0;
+        }
+      }
+      attendSome(block, rows, nRows);
+      if (nWeighted)
+        addValues(block);
+    }
+  }
+
+  // What a group of rows may expect of blockSize blocks: the mean of the scores of each and half of
+  // their variance.
+  void estimate(std::size_t begin, unsigned row) {
+    const std::size_t of = begin / blockSize * 2; // its means; its variances are behind them
+    const unsigned end = row + promptRowGroup < p.rows ? row + promptRowGroup : p.rows;
+    for (unsigned i = 0; i < 2; ++i) {
+      const std::size_t summary = of + i * blockSize;
+      multiplyKeys(at(i ? p.spreads : p.query, row), promptRowGroup, p.summaries, summary);
+      for (unsigned r = row; r < end; ++r) {
+        const float step = (i ? p.spreadSteps : p.querySteps)[r];
+        scaled(p.summarySteps + summary, step, r - row);
+        float *const to = p.estimates + r * blockSize;
+        const float *const from = partial + (r - row) * blockSize;
+        for (unsigned j = 0; j < blockSize; j += width)
+          store(to + j, i ? load(to + j) + load(from + j) : load(from + j));
+      }
+    }
+  }
+
+  // Up to a group of rows, all of whom see the whole block.
+  void attendSome(std::size_t block, const unsigned *rows, unsigned nRows) {
+    alignas(64) float maxima[roundedRows] = {}, weightSums[roundedRows], limits[roundedRows];
+    for (unsigned i = 0; i < roundedRows; ++i)
+      weightSums[i] = 1.0f;
+    for (unsigned i = 0; i < nRows; ++i) {
+      __builtin_memcpy(queries + i * (d / n), at(p.query, rows[i]), d / n * sizeof(Lane));
+      maxima[i] = p.maxima[rows[i]];
+      weightSums[i] = p.weightSums[rows[i]];
+    }
+    multiplyKeys(queries, nRows, p.keys, block);
+    weigh(block, rows, 0, nRows, {maxima, weightSums, limits});
+    for (unsigned i = 0; i < nRows; ++i) {
+      p.maxima[rows[i]] = maxima[i];
+      p.weightSums[rows[i]] = weightSums[i];
+      p.limits[rows[i]] = limits[i];
+    }
+  }
+
+  const Lane *at(const void *rows, unsigned row) const {
+    return static_cast<const Lane *>(rows) + row * d / n;
+  }
+
+  // Products of the rows of a group from `begin` to `end` to weights that wait for their values.
+  void weigh(std::size_t block, const unsigned *rows, unsigned begin, unsigned end,
+             const State &of) {
+    alignas(64) float largest[roundedRows];
+    Lanes lanes[roundedRows] = {};
+    for (unsigned i = 0; i < roundedRows; ++i)
+      largest[i] = -__builtin_inff();
+    for (unsigned i = begin; i < end; ++i)
+      lanes[i] = scores(block, rows[i], i);
+    for (unsigned i = 0; i < promptRowGroup; i += 4)
+      largestOfFour(lanes + i, largest + i);
+    unsigned taken[promptRowGroup], nTaken = 0;
+    for (unsigned i = 0; i < promptRowGroup; ++i)
+      if (i >= begin && i < end && largest[i] > -__builtin_inff())
+        taken[nTaken++] = i;
+      else
+        largest[i] = -__builtin_inff();
+    raise(of, largest);
+    softmax(block, of, taken, nTaken);
+    for (unsigned i = 0; i < nTaken; ++i) {
+      const unsigned inGroup = taken[i];
+      toLanes(partial + inGroup * blockSize, perUnit[inGroup], weights + nWeighted * blockLanes);
+      weighted[nWeighted++] = {rows[inGroup], factors[inGroup], steps[inGroup]};
+      if (nWeighted == promptRowGroup)
+        addValues(block);
+    }
   }
 
   // Scores of a row of the group; returns lanes with the largest one.
   Lanes scores(std::size_t block, unsigned row, unsigned inGroup) {
     float *const numbers = partial + inGroup * blockSize;
+    Vec most = scaled(p.keySteps + block, p.querySteps[row], inGroup);
+    const Seen seen = seenBy(p.position + row, block, p.window);
+    if (seen.begin > 0 || seen.end < blockSize) {
+      for (unsigned j = 0; j < blockSize; ++j)
+        if (j < seen.begin || j >= seen.end)
+          numbers[j] = -__builtin_inff();
+      most = load(numbers);
+      for (unsigned i = width; i < blockSize; i += width)
+        most = maximum(most, load(numbers + i));
+    }
+    return largestLanes(most);
+  }
+
+  // Products of a row of the group times their steps; returns the largest of each lane.
+  Vec scaled(const float *keySteps, float queryStep, unsigned inGroup) {
+    float *const numbers = partial + inGroup * blockSize;
     const Lane *const last = dots + inGroup * blockSize;
-    const float *const keySteps = p.keySteps + block;
-    const Vec step = broadcast(p.querySteps[row]);
+    const Vec step = broadcast(queryStep);
     const bool isOneChunk = d <= chunk;
     Vec most = broadcast(-__builtin_inff());
 #pragma GCC unroll 16
@@ -364,38 +487,29 @@ private:
       most = maximum(most, x);
       store(numbers + i, x);
     }
-    const Seen seen = seenBy(p.position + row, block, p.window);
-    if (seen.begin > 0 || seen.end < blockSize) {
-      for (unsigned j = 0; j < blockSize; ++j)
-        if (j < seen.begin || j >= seen.end)
-          numbers[j] = -__builtin_inff();
-      most = load(numbers);
-      for (unsigned i = width; i < blockSize; i += width)
-        most = maximum(most, load(numbers + i));
-    }
-    return largestLanes(most);
+    return most;
   }
 
   // The largest scores of a group's rows in a block: those above the maxima so far replace them.
-  void raise(unsigned row, const float *largest) {
+  void raise(const State &of, const float *largest) {
     for (unsigned i = 0; i < roundedRows; i += width) {
-      const Vec before = load(p.maxima + row + i), now = maximum(before, load(largest + i));
+      const Vec before = load(of.maxima + i), now = maximum(before, load(largest + i));
       Vec factor[1] = {before - now};
       weightsOf<1>(factor);
-      store(p.maxima + row + i, now);
-      store(p.weightSums + row + i, load(p.weightSums + row + i) * factor[0]);
+      store(of.maxima + i, now);
+      store(of.weightSums + i, load(of.weightSums + i) * factor[0]);
       store(factors + i, factor[0]);
     }
   }
 
   // Scores of rows to weights, of integers times the steps of values. Each part is done for all
   // rows: it is a chain of dependent operations, and those of other rows fill the time.
-  void softmax(std::size_t block, unsigned row, const unsigned *taken, unsigned n) {
+  void softmax(std::size_t block, const State &of, const unsigned *taken, unsigned nTaken) {
     Lanes lanes[roundedRows] = {}, most[roundedRows] = {};
     const float *const valueSteps = p.valueSteps + block;
-    for (unsigned i = 0; i < n; ++i) {
+    for (unsigned i = 0; i < nTaken; ++i) {
       float *const numbers = partial + taken[i] * blockSize;
-      const Vec largest = broadcast(p.maxima[row + taken[i]]);
+      const Vec largest = broadcast(of.maxima[taken[i]]);
       Lanes ofRow{};
       Vec mostOfRow{};
 #pragma GCC unroll 8
@@ -425,28 +539,29 @@ private:
       largestOfFour(most + i, largest + i);
     }
     for (unsigned i = 0; i < roundedRows; i += width) {
-      float *const at = p.weightSums + row + i;
-      const Vec sum = load(at) + load(sums + i), of = load(largest + i);
+      float *const at = of.weightSums + i;
+      const Vec sum = load(at) + load(sums + i), peak = load(largest + i);
       store(at, sum);
-      const auto isMost = of < promptLeast;
-      store(perUnit + i, isMost ? Vec{} : promptQueryLimit / of);
-      store(steps + i, isMost ? Vec{} : of / promptQueryLimit);
+      const auto isLeast = peak < promptLeast;
+      store(perUnit + i, isLeast ? Vec{} : promptQueryLimit / peak);
+      store(steps + i, isLeast ? Vec{} : peak / promptQueryLimit);
       // Below the logarithm of the sum, rounded down to a power of two, by `below` (contract E16).
       const IntVec exponent = bitcast<IntVec>(bitcast<BitsVec>(sum) >> 23) - 127;
-      store(p.limits + row + i,
-            load(p.maxima + row + i) + __builtin_convertvector(exponent, Vec) * ln2 - p.below);
+      store(of.limits + i,
+            load(of.maxima + i) + __builtin_convertvector(exponent, Vec) * ln2 - p.below);
     }
   }
 
   // Sums of products of promptRowGroup rows: of the last chunk to `dots`, of others to `partial`.
-  void multiplyKeys(unsigned row, const Lane *keys) {
+  void multiplyKeys(const Lane *rows, unsigned nRows, const void *blocks, std::size_t block) {
+    const Lane *const keys = static_cast<const Lane *>(blocks) + block * d / n;
     for (unsigned c = 0; c < d; c += chunk) {
       const unsigned lanes = (d - c < chunk ? d - c : chunk) / n;
-      for (unsigned r = 0; r < promptRowGroup; r += tileRows)
-        tiles<Number>({static_cast<const Lane *>(p.query) + ((row + r) * d + c) / n, d / n,
-                       keys + c / n * blockSize, blockSize, lanes, dots + r * blockSize, blockSize},
+      for (unsigned r = 0; r < nRows; r += tileRows)
+        tiles<Number>({rows + (r * d + c) / n, d / n, keys + c / n * blockSize, blockSize, lanes,
+                       dots + r * blockSize, blockSize},
                       blockSize);
-      for (unsigned i = 0; c + chunk < d && i < promptRowGroup * blockSize; i += width) {
+      for (unsigned i = 0; c + chunk < d && i < nRows * blockSize; i += width) {
         const Vec number = Number::toFloat(Number::load(dots + i));
         store(partial + i, c ? load(partial + i) + number : number);
       }
@@ -454,7 +569,8 @@ private:
   }
 
   // Weighted values to the sums of their rows.
-  void addValues(const Lane *values) {
+  void addValues(std::size_t block) {
+    const Lane *const values = static_cast<const Lane *>(p.values) + block * d / n;
     auto *const valueDots = static_cast<Lane *>(p.valueDots);
     for (unsigned r = 0; r < nWeighted; r += tileRows)
       tiles<Number>(

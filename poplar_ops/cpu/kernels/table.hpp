@@ -157,7 +157,7 @@ struct DecoderKernels; // decoder/kernels/table.hpp
 
 // Attention of a prompt (contract E14). Rows that are multiplied together, a multiple of every
 // instruction set's; the largest integers; weights below which a block adds nothing.
-constexpr unsigned promptRowGroup = 12;
+constexpr unsigned promptRowGroup = 12, promptHeadDim = 256;
 constexpr float promptQueryLimit = 8191.0f, promptLimit = 4095.0f, promptLeast = 0x1p-100f;
 constexpr float ln2 = 0x1.62e43p-1f;
 
@@ -182,6 +182,10 @@ struct PromptBlock {
   void *values;       // (lanes of 64, headDim) out
   float *keySteps;    // (64,) out
   float *valueSteps;  // (64,) out
+  // Of the keys (contract E16): a column of means (lanes of headDim, 64), a column of variances
+  // behind them, and their steps, 64 apart; or null.
+  std::int32_t *summary;
+  float *summarySteps;
 };
 
 // Rows of one head, at positions from `position` on.
@@ -191,13 +195,17 @@ struct PromptAttention {
   const float *querySteps; // (rows,); of floats the scale
   unsigned rows, headDim;
   std::size_t position, window; // positions that a row sees, itself included; 0: all before it
-  float below; // a block matters if a score is not this far below (contract E16); 0: all matter
+  float below; // a block matters if its estimate is not so far below (contract E16); 0: all matter
   const void *keys, *values; // of each block, as PromptBlock writes them
   const float *keySteps, *valueSteps;
+  // With `below`: of each 64 blocks as PromptBlock writes them; halves of squared, scaled queries.
+  const void *summaries, *spreads;
+  const float *summarySteps, *spreadSteps;
   float *sums; // (rows, headDim) out
   // (rows,) and up to 16 more, working memory
   float *maxima, *weightSums, *limits;
-  void *valueDots; // (promptRowGroup, headDim) of 32 bits, working memory
+  float *estimates; // (rows, 64), working memory
+  void *valueDots;  // (promptRowGroup, headDim) of 32 bits, working memory
 };
 
 struct Kernels {
