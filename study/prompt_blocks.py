@@ -34,7 +34,7 @@ METRICS = {
     "repetition": (("tokens", "hits", "n"),),
 }
 #: without blocks, in their order alone, and with shares
-SHARES = (0.0, 1e-9, 0.0001, 0.0003, 0.001)
+SHARES = (0.0, 1e-9, 0.001, 0.003, 0.01)
 
 
 def answers(model: Any, item: Any) -> list[Any]:

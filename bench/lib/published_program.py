@@ -180,8 +180,8 @@ def modelled_seconds(
     rank: int = 0,
     top_k: int = 0,
 ) -> float:
-    """Modelled seconds of one query of the published program (`constants`: "published_program" of
-    data/device_models.json). Kernels and settings as in the data; 32 heads of 128 components."""
+    """Modelled seconds of one query of the published program. Kernels and settings as in the data; 32 heads
+    of 128 components. constants: "published_program" of device_models.json of the package."""
     features = on_chip_features(kernel, batch, seq_len, top_k)
     return transfer_seconds(model, remote_copies(kernel, batch, seq_len, rank, top_k)) + sum(
         constants[name] * count for name, count in features.items()

@@ -64,7 +64,7 @@ void check(const Prompt &p, const std::vector<PromptText> &texts) {
   check(p.headDim > 0 && p.headDim % 8 == 0 && p.headDim <= promptHeadDim, "head_dim",
         "be a multiple of 8 of at most 256", p.headDim);
   check(std::isfinite(p.scale) && p.scale > 0.0f, "scale", "be positive and finite", p.scale);
-  check(p.below >= 0.0f && std::isfinite(p.below), "blocks", "be in [0, 1)", p.below);
+  check(p.below >= 0.0f && std::isfinite(p.below), "below", "be finite and at least 0", p.below);
   check(p.below == 0.0f || !p.window, "window", "be 0 with blocks", p.window);
   for (const PromptText &text : texts)
     check(text.nQueries <= text.nKeys, "query", "have at most as many tokens as key",

@@ -60,7 +60,7 @@ struct Context {
   unsigned parts() const { return placement().parts; }
   unsigned task(unsigned slot) const { return placement().firstTask(round) + slot; }
   unsigned tile(unsigned slot, unsigned part) const { return placement().tile(slot, part); }
-  // The length of the slot's task, on that part; see loadQuery.
+  // The length of the slot's task, on that part.
   Tensor filled(unsigned slot, unsigned part) const { return variables.at("filled")[slot][part]; }
   // The active slots of a working tensor whose first dimension is the slot.
   Tensor active(const Tensor &perSlot) const { return perSlot.slice(0, nSlots(), 0); }

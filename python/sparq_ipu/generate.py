@@ -57,6 +57,7 @@ from sparq_ipu.transformers.settings.command import (
     kept_prefixes,
     most_common,
     opened,
+    start_torch,
 )
 from sparq_ipu.transformers.settings.layers import ModelSettings, pays_from
 
@@ -292,11 +293,10 @@ def main(argv: list[str] | None = None, prog: str = "sparq-ipu generate") -> int
                 raise ValueError(f"generate: {name} must be given with --temperature, got {value} alone")
         if arguments.device != "auto":
             resolve_device("generate", arguments.device)
+        checkpoint, settings = opened("generate", arguments)
         text = _text(arguments)
         gc.disable()  # looking for garbage in what PyTorch makes when it is imported takes 0.6 s
-        checkpoint, settings = opened("generate", arguments)
-        import torch
-
+        torch = start_torch("generate", arguments, checkpoint)
         from sparq_ipu.transformers.cache.options import host_device, is_stacked
         from sparq_ipu.transformers.integration import steps_of
 

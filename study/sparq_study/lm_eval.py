@@ -12,7 +12,7 @@ attention is dense. Here the context but for its last token is prefill, and the 
 steps, each with a selection of its own. So every token that is scored was predicted by a decode step.
 Generation is `model.generate`, whose first token comes from prefill.
 
-Needs `pip install . './study[lm-eval]'` in a checkout (Python 3.10).
+Needs `pip install . './study[lm-eval]'` in a checkout (Python 3.11).
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -64,8 +65,8 @@ SHARES = (2.0**-30, 0.001, 0.01, 0.1, 0.5)
     seed=st.integers(0, 2**32 - 1),
     kind=st.sampled_from(strategies.KINDS),
     heads=st.sampled_from(((1, 1), (3, 1), (4, 2))),
-    d=st.sampled_from((8, 24, 64, 136)),
-    m=st.sampled_from((191, 256, 257, 500, 700, 64 * 66 + 1)),
+    d=st.sampled_from((8, 24, 64, 136, 256)),
+    m=st.sampled_from((191, 256, 257, 500, 700, 64 * 70 + 1)),
     n=st.integers(1, 130),
     n_threads=st.integers(1, 3),
     dtype=st.sampled_from((np.float32, np.float16)),
@@ -134,12 +135,13 @@ def test_heads_that_are_packed_one_after_another() -> None:
     """More keys than are packed between two barriers: each head is as alone."""
     rng = np.random.default_rng(0)
     query, key, value = (rng.standard_normal((1, 3, n, 256)).astype(np.float32) for n in (3, 5000, 5000))
-    for integers in (False, True):
-        got = sparq_ipu.prompt_attention(query, key, value, integers=integers, n_threads=2)
+    for integers, blocks in itertools.product((False, True), (0.0, 0.01)):
+        form: Any = dict(integers=integers, blocks=blocks)
+        got = sparq_ipu.prompt_attention(query, key, value, **form, n_threads=2)
         for head in range(3):
             one = slice(head, head + 1)
-            alone = sparq_ipu.prompt_attention(query[:, one], key[:, one], value[:, one], integers=integers)
-            assert np.array_equal(bits(got[:, :, one]), bits(alone)), (integers, head)
+            alone = sparq_ipu.prompt_attention(query[:, one], key[:, one], value[:, one], **form)
+            assert np.array_equal(bits(got[:, :, one]), bits(alone)), (form, head)
 
 
 def test_control_a_cut_has_pieces_of_many_lengths() -> None:

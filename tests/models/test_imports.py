@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -137,6 +138,16 @@ def test_other_errors_of_an_import_pass():
     with pytest.raises(ModuleNotFoundError, match=r"^other$"):
         with needed("x", is_command=True):
             raise ModuleNotFoundError("other", name="sparq_ipu.nothing")
+
+
+def test_an_older_transformers_is_refused_by_name(monkeypatch):
+    transformers = pytest.importorskip("transformers")
+    monkeypatch.setattr(transformers, "__version__", "5.9.1")
+    for name in [name for name in sys.modules if name.startswith("sparq_ipu.transformers")]:
+        monkeypatch.delitem(sys.modules, name)
+    message = r"^sparq_ipu\.transformers: transformers must be 5\.24 or newer, got 5\.9\.1; run: pip install "
+    with pytest.raises(ImportError, match=message):
+        importlib.import_module("sparq_ipu.transformers.integration")
 
 
 def test_a_folder_without_a_config_is_no_model(tmp_path):

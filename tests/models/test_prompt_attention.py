@@ -37,6 +37,24 @@ def test_tensors_give_the_bits_of_the_reference(dtype: Any) -> None:
     assert np.abs(exact).max() > 0.1
 
 
+@pytest.mark.parametrize("position", [5, 63, 80])
+def test_what_is_no_number_shows(position: int) -> None:
+    """A row that sees it is none, the others are as without it."""
+    query, key, value = (torch.ones(1, 1, 150, 16) for _ in range(3))
+    expected = of_tensors.prompt_attention(query, key, value)
+    key[:, :, position, 3] = torch.nan
+    got = of_tensors.prompt_attention(query, key, value)
+    assert torch.equal(got[:, :position], expected[:, :position])
+    assert got[:, position:].isnan().all()
+
+
+@pytest.mark.parametrize("blocks", [2.0, -0.1])
+def test_a_share_that_is_none_is_refused(blocks: float) -> None:
+    x = torch.ones(1, 1, 4, 16)
+    with pytest.raises(ValueError, match=r"^prompt_attention: blocks must be 0 or in .*, got "):
+        of_tensors.prompt_attention(x, x, x, blocks=blocks)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("window", [0, 70])
 def test_texts_of_a_cache_side_by_side_in_one_call(dtype: Any, window: int) -> None:
@@ -117,7 +135,7 @@ def test_blocks_are_left_out_in_every_kind_of_pass(calls: list[tuple[int, int]])
     """By transformers' pass, by the lean one and by the server's places, whole and in pieces."""
     tokens = tokens_of(400)
     found = []
-    for lean, blocks in ((True, 0.0), (True, 0.01), (False, 0.01)):
+    for lean, blocks in ((True, 0.0), (True, 0.3), (False, 0.3)):
         model = tiny_model(max_position_embeddings=512)
         sparq.enable_dense(model, prompt_blocks=blocks, lean=lean)
         found.append(prefill(model, tokens))
@@ -126,7 +144,7 @@ def test_blocks_are_left_out_in_every_kind_of_pass(calls: list[tuple[int, int]])
     assert (found[1] - found[0]).abs().max() > 1e-3 * found[0].abs().max()
     assert torch.allclose(found[1], found[2], rtol=1e-4, atol=1e-5)
     with torch.no_grad():
-        cache = Places([None] * 3, 2, 512, dict(device="cpu", n_threads=1), 0.01).tokens([1], [(0, 400)])
+        cache = Places([None] * 3, 2, 512, dict(device="cpu", n_threads=1), 0.3).tokens([1], [(0, 400)])
         served = model(tokens, position_ids=torch.arange(400)[None], cache=cache).logits[0, -1]
     assert torch.allclose(served, found[2], rtol=1e-4, atol=1e-5)
 

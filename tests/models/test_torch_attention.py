@@ -94,6 +94,12 @@ def test_what_uses_numpy_is_disabled_while_the_compiler_traces(monkeypatch):
     assert function() == "disabled"
 
 
+def test_a_torch_without_a_compiler_has_no_graph_to_leave(monkeypatch):
+    """PopTorch's torch 2.0 is one."""
+    monkeypatch.delattr(torch, "compiler", raising=False)
+    assert outside_graphs(lambda: "run")() == "run"
+
+
 def test_a_module_leaves_the_graph_by_name():
     """The cache is outside of tensors: torch.compile breaks the graph there, and refuses if it may not."""
     module = SparqAttention(**SHAPE, **SETTINGS, device="reference")

@@ -186,11 +186,12 @@ def test_a_block_is_left_out_from_a_share_on() -> None:
 
 
 def test_a_block_at_the_limit_is_read() -> None:
-    """Equal scores, 192 of them near the row: the sum counts as 128, so a share of 1 / 128 is just met."""
+    """Equal scores, 192 of them near the row, whose sum counts as 128: a block of 64 just has half of it."""
     query, key, value = (np.zeros((1, 1, n, 8), F) for n in (1, 256, 256))
-    value[0, 0, 64:128, 1] = 1
-    for blocks, expected in ((2.0**-7, 0.25), (2.0**-6, 0.0)):
-        assert prompt.prompt_attention(query, key, value, blocks=blocks)[0, 0, 0, 1] == expected
+    query[..., 0] = value[0, 0, 64:128, 1] = 1
+    for component, expected in ((0, 0.25), (-(2.0**-8), 0.0)):
+        key[0, 0, 64:128, 0] = component
+        assert prompt.prompt_attention(query, key, value, blocks=0.5)[0, 0, 0, 1] == expected
 
 
 def test_blocks_near_a_row_are_read() -> None:

@@ -295,7 +295,8 @@ public:
       const std::size_t own = p.position / blockSize * blockSize;
       for (begin = own > blockSize ? own - blockSize : blockSize; begin < end; begin += blockSize)
         attend(begin, 0, nearEnd(begin));
-      for (begin = 0; begin + 2 * blockSize < end; begin += blockSize * blockSize)
+      for (begin = 0; (begin ? begin : blockSize) + 2 * blockSize < end;
+           begin += blockSize * blockSize)
         attendFar(begin, end);
     } else {
       for (; begin < end; begin += blockSize)
@@ -438,7 +439,7 @@ private:
       largestOfFour(lanes + i, largest + i);
     unsigned taken[promptRowGroup], nTaken = 0;
     for (unsigned i = 0; i < promptRowGroup; ++i)
-      if (i >= begin && i < end && largest[i] > -__builtin_inff())
+      if (i >= begin && i < end && largest[i] != -__builtin_inff()) // or not a number
         taken[nTaken++] = i;
       else
         largest[i] = -__builtin_inff();

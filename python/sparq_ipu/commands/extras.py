@@ -20,6 +20,16 @@ def hint(package: str) -> str:
     return f"pip install '.[{EXTRAS[package]}]' in a checkout of sparq-ipu"
 
 
+def check_version(op: str, package: str, least: str, got: str) -> None:
+    """Refuse an optional package that is older.
+
+    Raises:
+        ImportError: it is.
+    """
+    if [int(n) for n in got.split(".")[:2]] < [int(n) for n in least.split(".")]:
+        raise ImportError(f"{op}: {package} must be {least} or newer, got {got}; run: {hint(package)}")
+
+
 class PackageMissing(ModuleNotFoundError):
     """An optional package is not installed; the message says how to install it."""
 

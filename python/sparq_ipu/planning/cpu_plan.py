@@ -260,7 +260,11 @@ def _bits_of(file: Any, asked: str | None) -> tuple[float, ...]:
     most = 4 if asked == "int4" else 8 if asked else 16
     matrices = [n for n, t in file.tensors.items() if n.startswith("blk.") and len(t.shape) == 2]
     layers = [of(name, most) for name in matrices]
-    output, n = of(next(n for n in ("output.weight", "token_embd.weight") if n in file.tensors), max(8, most))
+    outputs = [name for name in ("output.weight", "token_embd.weight") if name in file.tensors]
+    for names, of_what in ((matrices, "a matrix of a layer"), (outputs, "token_embd.weight")):
+        if not names:
+            file.fail("tensors", f"have {of_what}", "none")
+    output, n = of(outputs[0], max(8, most))
     return sum(bits for bits, _ in layers) / sum(n for _, n in layers), output / n, 16.0
 
 

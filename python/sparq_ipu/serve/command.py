@@ -35,6 +35,7 @@ from sparq_ipu.transformers.settings.command import (
     in_words,
     kept_prefixes,
     opened,
+    start_torch,
 )
 
 #: an environment variable: on a command line everybody on the machine could read a key
@@ -136,6 +137,7 @@ def build(arguments: argparse.Namespace) -> tuple[Any, Any]:
 def _build(arguments: argparse.Namespace) -> tuple[Any, Any]:
     key = _key(arguments)
     checkpoint, settings = opened("serve", arguments)
+    start_torch("serve", arguments, checkpoint)
     with needed("serve"):
         import uvicorn  # noqa: F401
 

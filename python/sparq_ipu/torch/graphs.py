@@ -13,7 +13,10 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 def outside_graphs(function: _Function) -> _Function:
     """Decorator of functions that use NumPy: torch.compile breaks its graph there, or fails."""
-    disabled: _Function = torch.compiler.disable(function)  # type: ignore[no-untyped-call]
+    disable = getattr(getattr(torch, "compiler", None), "disable", None)  # PopTorch's torch 2.0 has none
+    if disable is None:
+        return function
+    disabled: _Function = disable(function)
 
     @functools.wraps(function)
     def outside(*args: Any, **kwargs: Any) -> Any:

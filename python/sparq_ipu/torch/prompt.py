@@ -11,7 +11,7 @@ import torch
 from sparq_ipu.cache import KVCache
 from sparq_ipu.torch.graphs import outside_graphs
 from sparq_reference import numerics
-from sparq_reference.prompt import below
+from sparq_reference.prompt import below, check_blocks
 
 if TYPE_CHECKING:
     from sparq_ipu.backends.cpu import CPUBackend
@@ -116,7 +116,12 @@ def _ends(query: torch.Tensor, has_padding: bool) -> tuple[torch.Tensor, torch.T
 def _settings(query: torch.Tensor, scale: float | None, window: int, blocks: float) -> dict[str, Any]:
     factor = float(numerics.scale(query.shape[-1])) if scale is None else scale
     integers = query.dtype == torch.bfloat16
-    return dict(integers=integers, scale=factor, window=window, below=float(below(blocks)))
+    return dict(
+        integers=integers,
+        scale=factor,
+        window=window,
+        below=float(below(check_blocks("prompt_attention", "blocks", blocks))),
+    )
 
 
 def _name(query: torch.Tensor) -> str:

@@ -10,8 +10,10 @@ import logging
 from typing import Any, Mapping, Sequence
 
 import torch
+import transformers
 from transformers import DynamicCache, PretrainedConfig, PreTrainedModel
 
+from sparq_ipu.commands.extras import check_version
 from sparq_ipu.tokens import MAX_TOKENS
 from sparq_ipu.torch.graphs import outside_graphs
 from sparq_ipu.transformers.attention import FORWARD_PASS, ForwardPass, is_registered, register
@@ -37,6 +39,8 @@ from sparq_ipu.transformers.supported import (
 )
 from sparq_reference import checks
 from sparq_reference.prompt import check_blocks
+
+check_version("sparq_ipu.transformers", "transformers", "5.24", transformers.__version__)
 
 #: Attribute of an enabled decoder: what `disable` needs to restore it. There it is seen from the model and
 #: from its decoder, and `copy.deepcopy` of a model copies it with the hooks.
@@ -272,7 +276,9 @@ class _Hooks:
             kwargs = dict(zip(inspect.signature(module.forward).parameters, args), **kwargs)
         if kwargs.get("output_attentions"):
             checks.fail("sparq_attention", "output_attentions", "be False", True)
-        if "past_key_values" in kwargs:  # its older name
+        if (
+            "past_key_values" in kwargs and "cache" not in kwargs
+        ):  # its older name; of both transformers complains
             kwargs["cache"] = kwargs.pop("past_key_values")
         if isinstance(kwargs.get("cache"), PreparedCache):  # it has been told what comes
             self.forward_pass.state.has_cache = True

@@ -87,7 +87,7 @@ def kept_prefixes(op: str, arguments: argparse.Namespace, model: Any) -> KeptPre
 
 
 def opened(op: str, arguments: argparse.Namespace) -> tuple[Checkpoint, SaidSettings]:
-    """The files of the model and the settings of these options, which are checked before PyTorch is imported.
+    """The files of the model and the settings of these options, checked without PyTorch.
 
     Raises:
         ValueError, OSError, ImportError: what can not be, in a sentence.
@@ -105,12 +105,17 @@ def opened(op: str, arguments: argparse.Namespace) -> tuple[Checkpoint, SaidSett
     checkpoint = Checkpoint(arguments.model)
     if not checkpoint.has_tokenizer:
         raise ValueError(f"{op}: --model must have a tokenizer, got none in {arguments.model}")
+    return checkpoint, settings
+
+
+def start_torch(op: str, arguments: argparse.Namespace, checkpoint: Checkpoint) -> Any:
+    """The module, to load this model with."""
     print(f"loading {checkpoint.path.name} ...", file=sys.stderr, flush=True)
     checkpoint.set_waiting(arguments.dtype, arguments.weights)
     torch, _ = import_torch(op)
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
-    return checkpoint, settings
+    return torch
 
 
 def add_model(group: argparse._ArgumentGroup, advanced: argparse._ArgumentGroup, of: str) -> None:
