@@ -51,7 +51,7 @@ def test_what_does_not_fit_is_a_row(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_documents_table_and_what_grows(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    """The table of docs/ipu_tables.md; 32 layers have vertices and code of one, and under 5 % more."""
+    """The table of docs/ipu_tables.md; 32 layers have vertices and code of one, and under 7 % more."""
     words = "--rank 32 --top-k 128 --index-bits 16 8 4".split()
     rows = rows_of(capsys, tmp_path / "rows.jsonl", *words)
     text = (ROOT / "docs/ipu_tables.md").read_text()
@@ -60,6 +60,6 @@ def test_the_documents_table_and_what_grows(tmp_path: Path, capsys: pytest.Captu
     stacks = {(row["index_bits"], row["n_layers"]): row for row in rows}
     for (index_bits, n_layers), row in stacks.items():
         for what in ("vertices", "code_bytes"):
-            assert row[what] < 1.05 * stacks[index_bits, 1][what]
+            assert row[what] < 1.07 * stacks[index_bits, 1][what]
         if n_layers > 1:  # control: one layer has no vertices that load and store
             assert row["vertices"] > stacks[index_bits, 1]["vertices"]
