@@ -200,27 +200,29 @@ void attendPrompt(const Prompt &p, const std::vector<PromptText> &texts, const K
     const std::size_t rows = std::min<std::size_t>(rowsTogether, text.nQueries - begin);
     widenRows(kernels, p.type, at(text.query, head, begin), text.query.token, p.headDim, rows,
               width, own.rows);
-    // Behind the rows: of each component the half of its scaled square (contract E16).
-    float *const spread = own.rows + blockSize * width;
-    for (std::size_t i = 0; p.below > 0.0f && i < rows * width; ++i) {
-      const float scaled = own.rows[i] * p.scale;
-      spread[i] = scaled * scaled * 0.5f;
+    // Queries, and with `below` behind them halves of their scaled squares (contract E16).
+    const std::size_t apart = blockSize * width;
+    for (unsigned kind = 0; kind < (p.below > 0.0f ? 2 : 1); ++kind) {
+      float *const numbers = own.rows + kind * apart, *const steps =
+                                                          own.steps + kind * rowsTogether;
+      for (std::size_t i = 0; kind && i < rows * width; ++i) {
+        const float scaled = own.rows[i] * p.scale;
+        numbers[i] = scaled * scaled * 0.5f;
+      }
+      const float scale = kind ? 1.0f : p.scale;
+      if (p.integers) {
+        std::int16_t *const to = own.integers + kind * apart;
+        std::memset(to, 0, rowsTogether * width * sizeof(*to));
+        kernels.promptQuery({numbers, rows, static_cast<unsigned>(width), scale, to, steps});
+      } else {
+        std::fill(numbers + rows * width, numbers + rowsTogether * width, 0.0f);
+        std::fill_n(steps, rows, scale);
+      }
     }
-    const void *query = own.rows, *spreads = spread;
+    const void *query = own.rows, *spreads = own.rows + apart;
     if (p.integers) {
       query = own.integers;
-      spreads = own.integers + blockSize * width;
-      std::memset(own.integers, 0, 2 * blockSize * width * sizeof(*own.integers));
-      kernels.promptQuery(
-          {own.rows, rows, static_cast<unsigned>(width), p.scale, own.integers, own.steps});
-      if (p.below > 0.0f)
-        kernels.promptQuery({spread, rows, static_cast<unsigned>(width), 1.0f,
-                             own.integers + blockSize * width, own.steps + rowsTogether});
-    } else {
-      std::fill(own.rows + rows * width, own.rows + rowsTogether * width, 0.0f);
-      std::fill(spread + rows * width, spread + rowsTogether * width, 0.0f);
-      std::fill_n(own.steps, rows, p.scale);
-      std::fill_n(own.steps + rowsTogether, rows, 1.0f);
+      spreads = own.integers + apart;
     }
     const std::size_t first = unit.firstBlock * blockSize;
     const std::size_t summary = unit.firstSummary * 2 * blockSize;

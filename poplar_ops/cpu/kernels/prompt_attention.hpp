@@ -378,7 +378,8 @@ private:
           nRows = 0;
         }
       }
-      attendSome(block, rows, nRows);
+      if (nRows)
+        attendSome(block, rows, nRows);
       if (nWeighted)
         addValues(block);
     }
