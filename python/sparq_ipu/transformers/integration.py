@@ -276,9 +276,8 @@ class _Hooks:
             kwargs = dict(zip(inspect.signature(module.forward).parameters, args), **kwargs)
         if kwargs.get("output_attentions"):
             checks.fail("sparq_attention", "output_attentions", "be False", True)
-        if (
-            "past_key_values" in kwargs and "cache" not in kwargs
-        ):  # its older name; of both transformers complains
+        # Its older name. transformers refuses both together.
+        if "past_key_values" in kwargs and "cache" not in kwargs:
             kwargs["cache"] = kwargs.pop("past_key_values")
         if isinstance(kwargs.get("cache"), PreparedCache):  # it has been told what comes
             self.forward_pass.state.has_cache = True
