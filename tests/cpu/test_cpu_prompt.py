@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import strategies
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import sparq_ipu
@@ -74,6 +74,8 @@ SHARES = (2.0**-30, 0.001, 0.01, 0.1, 0.5)
     blocks=st.sampled_from(SHARES),
     start=st.integers(0, 70),
 )
+@example(0, "normal", (3, 1), 64, 700, 130, 2, np.float32, True, 0.1, 0)
+@example(0, "normal", (3, 1), 64, 700, 130, 2, np.float32, False, 0.1, 0)
 def test_blocks_have_the_bits_of_the_reference(
     isa, seed, kind, heads, d, m, n, n_threads, dtype, integers, blocks, start
 ) -> None:
