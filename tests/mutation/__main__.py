@@ -54,7 +54,7 @@ FOLDERS = [
     "emulator/src",
 ]
 #: a mutant may make a test wait for ever: seconds, beside what the tests take unbroken
-PATIENCE = 12
+PATIENCE = 40
 #: seconds of tests for one mutant
 BUDGET = {True: 12.0, False: 25.0}  # Python, C++
 COUNTED = ("killed", "SURVIVED", "judged", "not covered")

@@ -47,6 +47,8 @@ OF_DECODER = (
         "tests/models/test_few_bits_step.py",
     ],
 )
+#: tests of estimates, which compile them
+OF_CYCLES = ("cycles.hpp", ["tests/device_model/test_counted_cycles.py"])
 #: seconds of a test file that no map has
 UNKNOWN = 3.0
 #: what these test is no source file
@@ -187,6 +189,8 @@ class Map:
         the file's and that name most of what it defines; all of the room if none is or does."""
         if file.startswith(OF_DECODER[0]):
             return OF_DECODER[1]
+        if file.endswith(OF_CYCLES[0]):
+            return OF_CYCLES[1]
         room = next(tests for start, tests in OF_ROOMS.items() if file.startswith(start))
         text, stem = self._with_includers(file), Path(file).stem
         words = {stem, *re.findall(r"^ *(?:class|def|struct) ([A-Za-z]\w+)", text, re.MULTILINE)}

@@ -24,7 +24,7 @@ from tree import ROOT
 #: tests build these themselves, from the copied tree
 BUILT_BY_TESTS = ("poplar_ops/popart/", "emulator/popc/")
 CODELETS = ("poplar_ops/codelets/", "poplar_ops/arith/")
-CPU = ("poplar_ops/cpu/", "poplar_ops/bindings/cpu.cpp")
+CPU = ("poplar_ops/cpu/", "poplar_ops/bindings/cpu")
 #: objects to compile for one header; others keep the unbroken one
 MOST_OBJECTS = 6
 
@@ -73,7 +73,7 @@ class Native:
 
     def target_of(self, file: str, tests: list[str]) -> str | None:
         """What to build for a file so that these tests meet it; None: nothing."""
-        if file.startswith(BUILT_BY_TESTS) or file.endswith(".cycles.hpp"):
+        if file.startswith(BUILT_BY_TESTS) or file.endswith("cycles.hpp"):
             return None
         if file.startswith("emulator/") and any(test.startswith("emulator/") for test in tests):
             return None
@@ -96,9 +96,13 @@ class Native:
             raise DoesNotBuild(f"no object of {target} depends on {file}")
         kept = [o for o in changed if "portable" in o or "kernels/" not in o][:MOST_OBJECTS]
         changed = kept or changed[:1]
-        for name in changed:
-            self._run(self._compiled(target, name))
-        module = self._link(target, changed)
+        try:
+            for name in changed:
+                self._run(self._compiled(target, name))
+            module = self._link(target, changed)
+        finally:  # also of a mutant that does not build
+            for name in changed:
+                self._restore(name)
         link = self._tree / "python" / "sparq_ipu" / module.name
         link.unlink(missing_ok=True)
         link.symlink_to(module)
@@ -163,18 +167,20 @@ class Native:
                 self._run(self._compiled(target, name))
                 self._ordinary.add(name)
         archives = [c for c in commands if "/ar qc" in c and any(f" {name} " in c for name in changed)]
-        for command in archives:
-            (self._objects / _archive(command)).unlink(missing_ok=True)
-            self._run(command)
         last = next(c for c in commands if " -shared " in c)
         output = re.search(r" -o (\S+\.so)", last)
         assert output
-        (self._objects / output[1]).unlink(missing_ok=True)
-        self._run(re.sub(r"-flto\S*", "", last.split(" && ")[1]))
+        try:
+            for command in archives:
+                (self._objects / _archive(command)).unlink(missing_ok=True)
+                self._run(command)
+            (self._objects / output[1]).unlink(missing_ok=True)
+            self._run(re.sub(r"-flto\S*", "", last.split(" && ")[1]))
+        finally:
+            for name in map(_archive, archives):
+                self._restore(name)
         module = self._broken / Path(output[1]).name
         shutil.move(str(self._objects / output[1]), module)
-        for name in (*changed, *map(_archive, archives)):
-            self._restore(name)
         return module
 
     def _build_codelets(self, file: str) -> dict[str, str]:

@@ -14,6 +14,8 @@ pytest.importorskip("universalmutator")
 pytest.importorskip("coverage")
 
 import generate
+from native import DoesNotBuild, Native
+from tree import Tree
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = '''"""A toy."""
@@ -109,6 +111,21 @@ def test_a_survivor_that_was_judged(toy: Path) -> None:
     assert all((line["result"], line["detail"]) == ("judged", "it is a toy") for line in drawn)
     moved = generate.Mutant("python/elsewhere/toy.py", 99, f"  {survivor['old']}", survivor["new"])
     assert moved.fingerprint == survivor["fingerprint"]
+
+
+@pytest.mark.skipif(not list(ROOT.glob("build/*/build.ninja")), reason="no build of the tree")
+def test_what_a_mutant_that_does_not_build_took_is_back(tmp_path: Path) -> None:
+    """The objects that the next mutant is linked with."""
+    tree = Tree(tmp_path)
+    native = Native(tmp_path, tree.root)
+    for target, file in (
+        ("_core", "poplar_ops/src/combine.cpp"),
+        ("_cpu", "poplar_ops/bindings/cpu_cache.cpp"),
+    ):
+        assert native.target_of(file, []) == target
+        with tree.broken(file, "no C++"), pytest.raises(DoesNotBuild, match="error"):
+            native.build(target, file)
+        assert all(path.exists() for path in tmp_path.rglob(f"{Path(file).name}.o"))
 
 
 def test_comments_docstrings_annotations_and_messages_are_left_alone(tmp_path: Path) -> None:
