@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import select
 import subprocess
 import sys
 from pathlib import Path
@@ -83,6 +85,20 @@ def test_what_tests_want_is_installed_before_them() -> None:
     run = (CI / "run").read_text()
     for program in ("clang++", "aarch64-linux-gnu-g++", "qemu-aarch64"):
         assert run.index(f"command -v {program}") < run.index("pytest -q")
+
+
+def test_what_runs_beside_a_step_that_fails_ends_with_its_children(tmp_path: Path) -> None:
+    of_run = ("declare -A beside", "begin() ", "trap ")
+    lines = [line for line in (CI / "run").read_text().splitlines() if line.startswith(of_run)]
+    step = f"step() {{ sleep 60 & touch {tmp_path}/begun; wait; }}; begin one step"
+    fails = f"until [ -e {tmp_path}/begun ]; do sleep 0.01; done; false"
+    read, write = os.pipe()
+    script = "\n".join(("set -euo pipefail", f"work={tmp_path}", *lines, step, fails))
+    done = subprocess.run(["bash", "-c", script], pass_fds=[write])
+    os.close(write)
+    assert len(lines) == 3 and done.returncode == 1
+    assert select.select([read], [], [], 10)[0]  # its end: no process is left that could write
+    os.close(read)
 
 
 @pytest.mark.slow
