@@ -66,7 +66,11 @@ def a_gguf(
         if kind.name == "F32":
             writer.add_tensor(tensor_name, np.ascontiguousarray(array))
             continue
-        packed = gguf.quants.quantize(np.ascontiguousarray(array), kind)
+        if kind.name == "Q6_K":  # zeros: the package gguf does not write it
+            size, n_bytes = gguf.GGML_QUANT_SIZES[kind]
+            packed = np.zeros((len(array), array.shape[1] // size * n_bytes), np.uint8)
+        else:
+            packed = gguf.quants.quantize(np.ascontiguousarray(array), kind)
         writer.add_tensor(tensor_name, packed, raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

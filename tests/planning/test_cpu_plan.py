@@ -136,7 +136,7 @@ def test_a_layer_is_planned_with_the_bits_that_generate_leaves_it(
 def test_bytes_are_those_of_the_model_that_generate_loads(
     asked: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file of several kinds: most of 4 bits, some of 6 or 8, and an output layer of 6."""
+    """A file of several kinds: most of 4 bits, some of 6 or 8, and an output layer of 8."""
     pytest.importorskip("transformers")
     pytest.importorskip("sparq_ipu._cpu")
     from gguf_files import a_gguf
@@ -145,7 +145,7 @@ def test_bytes_are_those_of_the_model_that_generate_loads(
     from sparq_ipu.transformers.loading.checkpoints import Checkpoint
 
     sizes = dict(hidden_size=192, intermediate_size=512, vocab_size=512)
-    kinds = {"down_proj": "Q8_0", "v_proj": "Q5_0", "lm_head": "Q8_0", "_proj": "Q4_0", "embed": "Q8_0"}
+    kinds = {"down_proj": "Q6_K", "v_proj": "Q5_0", "lm_head": "Q8_0", "_proj": "Q4_0", "embed": "Q8_0"}
     path = a_gguf(tmp_path, tiny_model(**sizes), kinds)
     monkeypatch.setattr("sparq_ipu.transformers.generation.probe.probe", lambda *_: Timed(1, 1, 0.5))
     planned = cpu_plan.plan_cpu(str(path), seq_len=2048, weights=asked)
