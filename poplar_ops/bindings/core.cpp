@@ -128,12 +128,8 @@ private:
   // The same with the query of an attention program, and what is to be its output.
   template <class Call>
   py::array withQuery(std::int64_t index, const py::array &query, const Call &call) {
-    const std::vector<PlannedAttention> &programs = session_->plan().attention;
-    if (index < 0 || index >= static_cast<std::int64_t>(programs.size()))
-      throw Error("attention: index must be in [0, " + std::to_string(programs.size()) + "), got " +
-                  std::to_string(index));
+    const char *const op = session_->program(index).kernel->op;
     const auto which = static_cast<std::size_t>(index);
-    const char *const op = programs[which].kernel->op;
     const std::vector<py::ssize_t> shape{shape_.batch, shape_.nHeads, shape_.headDim};
     expectShape(query, shape, op, "query");
     py::array output = newHalves(shape);

@@ -387,6 +387,12 @@ void KVCache::checkWindow(const char *op, std::int64_t nHeads,
          " of the steps so far, got " + std::to_string(settings.nRecent));
 }
 
+void KVCache::checkElement(const char *op, std::size_t b) const {
+  if (b >= batch)
+    fail(std::string(op) + ": element must be in [0, batch=" + std::to_string(batch) + "), got " +
+         std::to_string(b));
+}
+
 // Where a step with such settings is remembered; null if it is not.
 WindowHistory *KVCache::historyFor(const WindowSettings &settings) {
   if (!settings.remembers())
@@ -434,6 +440,7 @@ void KVCache::observe(const Query &query, std::int64_t nHeads, const WindowSetti
 std::vector<std::vector<std::uint32_t>> KVCache::historyOf(std::size_t b) const {
   std::shared_lock<std::shared_mutex> lock(shared->access);
   const auto &history = shared->history;
+  checkElement("history", b);
   std::vector<std::vector<std::uint32_t>> result;
   for (std::size_t i = 0; history && i < history->nSteps(bankOf(b)); ++i)
     result.push_back(history->step(bankOf(b), i));
@@ -446,6 +453,8 @@ unsigned KVCache::nRecent() const {
 }
 
 void KVCache::beginHistory(unsigned recent) {
+  if (recent == 0)
+    fail("begin_history: n_recent must be at least 1, got 0");
   std::unique_lock<std::shared_mutex> lock(shared->access);
   shared->history = std::make_unique<WindowHistory>(shared->bank.size(), capacity, recent);
 }
@@ -453,6 +462,9 @@ void KVCache::beginHistory(unsigned recent) {
 void KVCache::addStep(std::size_t b, const std::uint32_t *shares, std::size_t length) {
   std::unique_lock<std::shared_mutex> lock(shared->access);
   auto &history = shared->history;
+  if (!history)
+    fail("add_step: cache must have a history, got none");
+  checkElement("add_step", b);
   if (length > capacity)
     fail("add_step: a step must have at most capacity=" + std::to_string(capacity) +
          " positions, got " + std::to_string(length));

@@ -75,13 +75,15 @@ public:
   // Puts the dense attention of the last tokens held, those of the query, into the history.
   void observe(const Query &query, std::int64_t nHeads, const WindowSettings &settings);
   // The history of a batch element: the shares of each step by position, the oldest step first.
+  // Throws Error where there is no such element.
   std::vector<std::vector<std::uint32_t>> historyOf(std::size_t b) const;
   // Steps that the history remembers; 0 while there is none.
   unsigned nRecent() const;
-  // A history of so many steps, in place of what there was. It remembers none yet.
+  // A history of so many steps, in place of what there was. It remembers none yet. Throws Error
+  // for 0.
   void beginHistory(unsigned recent);
-  // Adds a step to a batch element's history, which has begun: shares of `length` positions. Throws
-  // Error for more than the capacity.
+  // Adds a step to a batch element's history: shares of `length` positions. Throws Error for more
+  // than the capacity, for no such element, and where no history has begun.
   void addStep(std::size_t b, const std::uint32_t *shares, std::size_t length);
 
   // (batch,) positions held.
@@ -118,6 +120,7 @@ private:
                        Half *work) const;
   void checkNotEmpty(const char *op) const;
   void checkTokens(const char *op, std::size_t nTokens) const;
+  void checkElement(const char *op, std::size_t b) const;
   void checkWindow(const char *op, std::int64_t nHeads, const WindowSettings &settings) const;
   WindowHistory *historyFor(const WindowSettings &settings);
   std::size_t &nHeld(std::size_t b) const { return shared->nHeld[bankOf(b)]; }

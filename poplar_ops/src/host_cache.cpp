@@ -18,31 +18,32 @@ HostHistory::HostHistory(Graph &graph, const Cache &cache) {
   nPieces_ = history.nPieces;
   batch_ = cache.plan.shape.batch;
   capacity_ = cache.plan.shape.capacity;
-  const unsigned nLayers = cache.layout().nLayers;
-  lengths_.assign(nLayers, std::vector<std::deque<std::uint32_t>>(batch_));
-  newest_.assign(nLayers, std::vector<std::uint32_t>(batch_, 0));
   const auto &shares = storeOf<RecentShares>(cache);
-  const auto handle = [&](const char *what) { return cache.name + "/" + what; };
-  readRows_ = HostTensor::readable(graph, shares.rows, handle("history_rows"));
-  writeRows_ = HostTensor::writable(graph, shares.rows, handle("history_rows"));
-  readSums_ = HostTensor::readable(graph, shares.sums, handle("history_sums"));
-  writeSums_ = HostTensor::writable(graph, shares.sums, handle("history_sums"));
-  writeStep_ = HostTensor::writable(graph, shares.step, handle("history_step"));
+  for (unsigned layer = 0; layer != cache.layout().nLayers; ++layer) {
+    const std::string name = cache.name + "/" + std::to_string(layer) + "/history_";
+    const auto of = [&](const Tensor &t) { return t.slice(layer, layer + 1, 2); };
+    layers_.push_back({HostTensor::readable(graph, of(shares.rows), name + "rows"),
+                       HostTensor::writable(graph, of(shares.rows), name + "rows"),
+                       HostTensor::writable(graph, of(shares.sums), name + "sums"),
+                       HostTensor::writable(graph, of(shares.step), name + "step"),
+                       std::vector<std::deque<std::uint32_t>>(batch_),
+                       std::vector<std::uint32_t>(batch_, 0)});
+  }
 }
 
 void HostHistory::advance(unsigned layer, const std::vector<std::uint32_t> &lengths) {
+  Layer &own = layers_[layer];
   for (unsigned b = 0; b != batch_; ++b) {
-    std::deque<std::uint32_t> &of = lengths_[layer][b];
-    of.push_back(lengths[b]);
-    if (of.size() > nRecent_)
-      of.pop_front();
-    newest_[layer][b] = (newest_[layer][b] + 1) % nRecent_;
+    own.lengths[b].push_back(lengths[b]);
+    if (own.lengths[b].size() > nRecent_)
+      own.lengths[b].pop_front();
+    own.newest[b] = (own.newest[b] + 1) % nRecent_;
   }
 }
 
 bool HostHistory::any(unsigned layer) const {
   if (nRecent_ != 0)
-    for (const std::deque<std::uint32_t> &of : lengths_[layer])
+    for (const std::deque<std::uint32_t> &of : layers_[layer].lengths)
       if (!of.empty())
         return true;
   return false;
@@ -52,16 +53,17 @@ std::vector<HostHistory::Steps> HostHistory::read(Engine &engine, unsigned layer
   std::vector<Steps> all(batch_);
   if (!any(layer))
     return all;
-  std::vector<std::uint32_t> rows(readRows_.size());
-  readRows_.read(engine, rows.data());
+  const Layer &own = layers_[layer];
+  std::vector<std::uint32_t> rows(own.readRows.size());
+  own.readRows.read(engine, rows.data());
   for (unsigned b = 0; b != batch_; ++b) {
-    const std::deque<std::uint32_t> &lengths = lengths_[layer][b];
+    const std::deque<std::uint32_t> &lengths = own.lengths[b];
     for (std::size_t i = 0; i != lengths.size(); ++i) {
       const std::size_t back = lengths.size() - 1 - i,
-                        row = (newest_[layer][b] + nRecent_ - back) % nRecent_;
+                        row = (own.newest[b] + nRecent_ - back) % nRecent_;
       std::vector<std::uint32_t> shares(lengths[i]);
       for (std::size_t p = 0; p != shares.size(); ++p)
-        shares[p] = rows[at(layer, b, row, p)];
+        shares[p] = rows[at(b, row, p)];
       all[b].push_back(std::move(shares));
     }
   }
@@ -83,35 +85,26 @@ void HostHistory::check(const std::vector<Steps> &steps) const {
 }
 
 void HostHistory::write(Engine &engine, unsigned layer, const std::vector<Steps> &steps) {
-  std::vector<std::uint32_t> rows(readRows_.size()), sums(readSums_.size()),
-      newest(writeStep_.size());
-  readRows_.read(engine, rows.data());
-  readSums_.read(engine, sums.data());
-  const std::size_t ofPiece = std::size_t(nRecent_) * length_;
+  if (nRecent_ == 0)
+    return;
+  Layer &own = layers_[layer];
+  std::vector<std::uint32_t> rows(own.writeRows.size()), sums(own.writeSums.size()),
+      newest(own.writeStep.size());
   for (unsigned b = 0; b != batch_; ++b) {
-    for (unsigned i = 0; i != nPieces_; ++i) {
-      const std::size_t own = piece(layer, b, std::size_t(i) * length_);
-      std::fill_n(rows.begin() + own * ofPiece, ofPiece, 0);
-      std::fill_n(sums.begin() + own * length_, length_, 0);
-    }
-    std::deque<std::uint32_t> lengths;
+    own.lengths[b].clear();
     for (const std::vector<std::uint32_t> &shares : steps[b]) {
       for (std::size_t p = 0; p != shares.size(); ++p) {
-        rows[at(layer, b, lengths.size(), p)] = shares[p];
-        sums[piece(layer, b, p) * length_ + p % length_] += shares[p];
+        rows[at(b, own.lengths[b].size(), p)] = shares[p];
+        sums[piece(b, p) * length_ + p % length_] += shares[p];
       }
-      lengths.push_back(static_cast<std::uint32_t>(shares.size()));
+      own.lengths[b].push_back(static_cast<std::uint32_t>(shares.size()));
     }
-    newest_[layer][b] = static_cast<std::uint32_t>((lengths.size() + nRecent_ - 1) % nRecent_);
-    lengths_[layer][b] = std::move(lengths);
+    own.newest[b] = static_cast<std::uint32_t>((steps[b].size() + nRecent_ - 1) % nRecent_);
+    std::fill_n(newest.begin() + b * nPieces_, nPieces_, own.newest[b]);
   }
-  for (unsigned l = 0; l != lengths_.size(); ++l)
-    for (unsigned b = 0; b != batch_; ++b)
-      for (unsigned i = 0; i != nPieces_; ++i)
-        newest[piece(l, b, std::size_t(i) * length_)] = newest_[l][b];
-  writeRows_.write(engine, rows.data());
-  writeSums_.write(engine, sums.data());
-  writeStep_.write(engine, newest.data());
+  own.writeRows.write(engine, rows.data());
+  own.writeSums.write(engine, sums.data());
+  own.writeStep.write(engine, newest.data());
 }
 
 HostCache::HostCache(Graph &graph, const Cache &cache)

@@ -19,6 +19,13 @@ void Session::checkBatch(const char *op, std::size_t n) const {
                 std::to_string(shape_.batch) + ",), got (" + std::to_string(n) + ",)");
 }
 
+const PlannedAttention &Session::program(std::int64_t index) const {
+  if (index < 0 || index >= static_cast<std::int64_t>(nAttention()))
+    throw Error("attention: index must be in [0, " + std::to_string(nAttention()) + "), got " +
+                std::to_string(index));
+  return plan().attention[static_cast<std::size_t>(index)];
+}
+
 void Session::select(const Entry &entry, unsigned layer) {
   for (const Shard *const shard : entry.shards)
     shard->host->selectLayer(*engine_, shard->own(layer));
@@ -63,6 +70,7 @@ void Session::reset(unsigned layer) {
 }
 
 void Session::assumeLengths(const std::vector<std::uint32_t> &lengths, unsigned layer) {
+  checkBatch("plan", lengths.size());
   for (Shard *const shard : entryOf("plan", layer).shards)
     shard->host->setLengths(*engine_, shard->own(layer), shard->share.ofBatch(lengths));
 }
@@ -93,6 +101,7 @@ void Session::tookStep(const Entry &entry, std::size_t index, unsigned layer) {
 
 void Session::attention(std::size_t index, const std::uint16_t *query, std::uint16_t *output,
                         unsigned layer) {
+  program(static_cast<std::int64_t>(index));
   const Entry &entry = entryOf("attention", layer);
   select(entry, layer);
   entry.ports->query.host.write(*engine_, query);
@@ -104,6 +113,7 @@ void Session::attention(std::size_t index, const std::uint16_t *query, std::uint
 void Session::attendAll(std::size_t index, const std::uint16_t *query, std::uint16_t *output) {
   if (firstStack_ == 0)
     throw Error("attention: the session must have been made with stacked=True, got False");
+  program(static_cast<std::int64_t>(index));
   entries_.front().ports->query.host.write(*engine_, query);
   engine_->run(firstStack_ + static_cast<unsigned>(index));
   entries_.back().ports->outputs[index].host.read(*engine_, output);

@@ -110,6 +110,27 @@ def test_calls_refused_by_the_module() -> None:
     assert cache.lengths == [4, 4]
 
 
+def test_histories_refused_by_the_module() -> None:
+    cache = module_cache()
+    with refusal("add_step: cache must have a history, got none"):
+        cache.add_step(0, [1])
+    with refusal("begin_history: n_recent must be at least 1, got 0"):
+        cache.begin_history(0)
+    cache.begin_history(2)
+    for call, message in (
+        (lambda: cache.add_step(2, [1]), "add_step: element must be in [0, batch=2), got 2"),
+        (lambda: cache.history(2), "history: element must be in [0, batch=2), got 2"),
+        (
+            lambda: cache.add_step(1, [1] * 9),
+            "add_step: a step must have at most capacity=8 positions, got 9",
+        ),
+    ):
+        with refusal(message):
+            call()
+    cache.add_step(1, [3] * 8)
+    assert [[s.tolist() for s in cache.history(b)] for b in (0, 1)] == [[], [[3] * 8]]
+
+
 @pytest.mark.parametrize(("offset", "n_bytes"), [(100, 4096), (-4096, 4096), (0, 100), (4096, 8192)])
 def test_what_a_benchmark_does_not_read(offset: int, n_bytes: int) -> None:
     stream = _cpu.StreamSum(5000, n_threads=1)  # rounded up to 8192

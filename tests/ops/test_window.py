@@ -249,4 +249,25 @@ def test_what_a_session_refuses() -> None:
     remembers, strided = (Attention("window-streaming", WindowSettings(5, n_recent=n)) for n in (3, 0))
     words = "plan: split must be 'layers' where heads of one history of window attention would be split"
     assert message(lambda: _core.Session(spec, 4, attention=[remembers], options=split)).startswith(words)
-    assert _core.Session(spec, 4, attention=[strided], options=split).n_recent == 0  # negative control
+    forgets = _core.Session(spec, 4, attention=[strided], options=split)  # negative control
+    assert forgets.n_recent == 0
+    forgets.set_history([[], []])
+    words = "plan: lengths must have shape (batch=2,), got (1,)"
+    assert message(lambda: _core.emulator_plan(spec, 4, strided, [64])) == words
+    words = "set_history: steps must be at most n_recent=0, got 1"
+    assert message(lambda: forgets.set_history([[], [[1]]])) == words
+
+
+def test_a_history_is_written_for_its_layer_alone() -> None:
+    """The others of a deep model would be gigabytes."""
+    program = Attention("window-streaming", WindowSettings(5, n_recent=3))
+    options = DeviceOptions(n_tiles=2)
+    session = _core.Session(CacheSpec(2, 2, 8, 64), 4, attention=[program], options=options, n_layers=2)
+    before = _core.emulator_host_calls(session)
+    written = [[[[1]], [[2, 3], [4]]], [[], [[5]]]]
+    for layer, steps in enumerate(written):
+        session.set_history(steps, layer)
+    calls = {name: n - before[name] for name, n in _core.emulator_host_calls(session).items()}
+    assert calls["tensor_reads"] == 0 and calls["tensor_writes"] == 6
+    for layer, steps in enumerate(written):
+        assert [[s.tolist() for s in of] for of in session.history(layer)] == steps

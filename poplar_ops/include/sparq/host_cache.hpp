@@ -39,21 +39,23 @@ public:
   bool any(unsigned layer) const;
 
 private:
-  // The piece of a batch element that has a position, in one layer, among the pieces of all layers.
-  std::size_t piece(unsigned layer, unsigned b, std::size_t position) const {
-    return (b * nPieces_ + position / length_) * lengths_.size() + layer;
+  struct Layer {
+    HostTensor readRows, writeRows, writeSums, writeStep;
+    // For each batch element: the lengths at its steps, the oldest first; the row of the newest.
+    std::vector<std::deque<std::uint32_t>> lengths;
+    std::vector<std::uint32_t> newest;
+  };
+  // The piece of a batch element that has a position.
+  std::size_t piece(unsigned b, std::size_t position) const {
+    return b * nPieces_ + position / length_;
   }
   // A row's share of a position.
-  std::size_t at(unsigned layer, unsigned b, std::size_t row, std::size_t position) const {
-    return (piece(layer, b, position) * nRecent_ + row) * length_ + position % length_;
+  std::size_t at(unsigned b, std::size_t row, std::size_t position) const {
+    return (piece(b, position) * nRecent_ + row) * length_ + position % length_;
   }
 
   unsigned nRecent_ = 0, length_ = 1, nPieces_ = 0, batch_ = 0, capacity_ = 0;
-  HostTensor readRows_, writeRows_, readSums_, writeSums_, writeStep_; // of all layers
-  // For each layer and batch element: the lengths at its steps, the oldest first; and the row of
-  // the newest.
-  std::vector<std::vector<std::deque<std::uint32_t>>> lengths_;
-  std::vector<std::vector<std::uint32_t>> newest_;
+  std::vector<Layer> layers_; // none where nothing remembers
 };
 
 class HostStore; // src/stores/store.hpp

@@ -103,6 +103,8 @@ public:
   Session &operator=(const Session &) = delete;
 
   const Plan &plan(unsigned ipu = 0) const { return shards_[ipu].plan; }
+  // Entry `index` of the attention programs. Throws Error where there is none, as all calls do.
+  const PlannedAttention &program(std::int64_t index) const;
   unsigned nLayers() const { return nLayers_; }
   unsigned nIpus() const { return static_cast<unsigned>(shards_.size()); }
   // Every call below works on one layer, and throws Error where there is no such layer.
