@@ -31,6 +31,7 @@ import collections
 import json
 import subprocess
 import sys
+import sysconfig
 import time
 from pathlib import Path
 from typing import Iterator, NamedTuple
@@ -167,9 +168,10 @@ class Runner:
         seconds = sum(self.map.seconds.get(test, UNKNOWN) for test in tests)
         if any(test.startswith("tests/popart/") for test in tests):
             toolkit = self.tree.root / "python" / "sparq_ipu" / "toolkit"
-            found = next(self.native().built.glob("install/*/sparq_ipu/toolkit"), None)
+            installed = [*self.native().built.glob("install/*"), Path(sysconfig.get_path("purelib"))]
+            found = [p / "sparq_ipu" / "toolkit" for p in installed if (p / "sparq_ipu" / "toolkit").is_dir()]
             if found and not toolkit.is_symlink():
-                toolkit.symlink_to(found)
+                toolkit.symlink_to(found[0])
         builds = any(test.startswith(("emulator/", "tests/popart/")) for test in tests)
         patience = min(PATIENCE + 2 * seconds, 90 * self.generosity) + 100 * builds
         return self.warm(tests).pytest(
