@@ -8,12 +8,11 @@ The methods are interleaved: in each round every method decodes a few tokens.
     dense                       `enable_dense`, the control: our cache and kernels, and no sparsity
     sparq                       `enable` with --r, --k, --local and --index-bits, alike in all layers
     recommended                 `enable` as it is, with the top_k that is recommended for the length
-A row has the median of all steps, their spread, the bytes that the cache takes, the load of the machine, and
-where the time of a step goes (of steps that are not counted). The model has the shape
-of SmolLM2-135M and random weights, unless --model names a checkpoint or "smollm2"; keys and values in the
-cache are random too: only speed is measured. stdout: one JSON line for each
-method, type and length; stderr: progress, and a table made from those lines. --write puts the table of the
-committed rows into docs/benchmarks.md.
+A row has the median of all steps, their spread, the bytes that the cache takes and the load of the machine.
+The model has the shape of SmolLM2-135M and random weights, unless --model names a checkpoint or "smollm2";
+keys and values in the cache are random too: only speed is measured. stdout: one JSON line for each method,
+type and length; stderr: progress, and a table made from those lines. --write puts the table of the committed
+rows into docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -32,11 +31,10 @@ from typing import Any, Callable, Iterator
 
 from lib.common import ROOT, Column, Parser, Progress, Row, check_output, guarded, number, refuse, text_table
 from lib.decode_method import METHODS, OURS, Method, head_dim_of, settings_of
-from lib.decode_parts import PARTS
 from lib.decode_tables import TYPES, best_plain, of_the_lengths, of_the_peers, read_rows
 from lib.json_lines import SCHEMA, JsonLines
 from lib.origin import origin, repeat_command
-from lib.quiet import Pace, noise, others, watched
+from lib.quiet import Pace, noise, watched
 from peers import KV_TYPES, Peer, prompt_tokens
 
 from sparq_ipu.commands.command_line import thread_count
@@ -59,17 +57,6 @@ SHAPE = dict(
     head_dim=64,
     tie_word_embeddings=True,
 )
-#: Qwen3-0.6B; Qwen 2 differs in biases of queries, keys and values in place of their norms
-QWEN = dict(
-    vocab_size=151936,
-    hidden_size=1024,
-    intermediate_size=3072,
-    num_hidden_layers=28,
-    num_attention_heads=16,
-    num_key_value_heads=8,
-    head_dim=128,
-    tie_word_embeddings=True,
-)
 #: a small one, to try this bench
 TINY = dict(
     vocab_size=97,
@@ -82,12 +69,7 @@ TINY = dict(
 )
 #: methods that `plan_cpu` predicts, and their names there
 PREDICTED = {"dense": "dense", "recommended": "sparq"}
-SHAPES: dict[str, dict[str, Any]] = {
-    "smollm2-shape": SHAPE,
-    "tiny-shape": TINY,
-    "qwen2-shape": dict(QWEN, model_type="qwen2"),
-    "qwen3-shape": dict(QWEN, model_type="qwen3"),
-}
+SHAPES: dict[str, dict[str, Any]] = {"smollm2-shape": SHAPE, "tiny-shape": TINY}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -165,8 +147,7 @@ def load(name: str, dtype: str, seed: int) -> Any:
 
         return load_model(gguf_of(name), None if dtype == "gguf" else dtype, weights=weights)[0]
     torch.manual_seed(seed)
-    shape = {"model_type": "llama", **SHAPES[name]}
-    config = transformers.AutoConfig.for_model(max_position_embeddings=1 << 20, **shape)
+    config = transformers.LlamaConfig(max_position_embeddings=1 << 20, **SHAPES[name])
     model = transformers.AutoModelForCausalLM.from_config(config)
     model = model.to(getattr(torch, dtype)).eval().requires_grad_(False)
     if weights is not None:
@@ -191,7 +172,7 @@ def rows_of(a: argparse.Namespace, seq_len: int, progress: Progress, command: st
     methods: list[tuple[Row, Any]] = []
     rows: list[Row] = []
     generator = torch.Generator().manual_seed(a.seed)
-    n_tokens = a.steps * (a.rounds + 2)
+    n_tokens = a.steps * (a.rounds + 1)
     load_average = [os.getloadavg()[0]]
     tensors: list[Any] | None = None
     for dtype in a.dtypes:
@@ -251,13 +232,7 @@ def rows_of(a: argparse.Namespace, seq_len: int, progress: Progress, command: st
             row["error"] = noise(row["others"], row["paused"])
         if method.seconds and row["error"] is None:
             row.update(_times(method.seconds, a.batch))
-    progress.step(f"{seq_len} positions: the parts of a step")
-    for row, method in ours:
-        if row["error"] is None:
-            with others() as seen:
-                parts = method.parts(tokens[-a.steps :])
-            if a.peers is None or noise(seen.share_of_all(), row["paused"]) is None:
-                row.update(parts)
+    for _, method in ours:
         if is_enabled(method.model):
             disable(method.model)
         method.cache = None
@@ -357,7 +332,6 @@ def _row(a: argparse.Namespace, name: str, dtype: str, seq_len: int, model: Any,
         "seconds_max": None,
         "tokens_per_second": None,
         "n_steps": None,
-        **{f"seconds_{name}": None for name in PARTS},
         "nice": os.nice(0),
         "load_average": None,
         "others": None,

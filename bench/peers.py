@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, Callable, Iterable, Iterator
 
 from lib.common import Parser, Row, guarded
-from lib.decode_parts import WARM_UP
+from lib.decode_method import WARM_UP
 from lib.quiet import watched
 
 #: rows in a cache: 16 bits, and what a program has of 8

@@ -9,8 +9,8 @@ from typing import Any, Iterable
 
 from sparq_ipu.transformers.settings.layers import LayerSettings, complete, recommended_top_k
 
-from .common import Row
-from .decode_parts import WARM_UP, clock
+#: tokens of a prompt, and decoded tokens, before anything is timed
+WARM_UP = (48, 8)
 
 METHODS = (
     "plain-sdpa",
@@ -116,15 +116,6 @@ class Method:
                 total += sum(x.numel() * x.element_size() for x in (layer.keys, layer.values))
         return total
 
-    def parts(self, tokens: Any) -> Row:
-        """Where the time of such steps goes; they are not counted."""
-        self.turn_on()
-        with clock(self.model, self.cache, self._now) as of:
-            start = self._now()
-            self.decode(tokens, is_counted=False, is_on=True)
-            total = self._now() - start
-        return {f"seconds_{name}": seconds for name, seconds in of.parts(total, len(tokens)).items()}
-
     def first_token(self, prompt: list[int]) -> float:
         """Seconds from a prompt to the likeliest token after it, with a cache of its own."""
         import torch
@@ -144,12 +135,11 @@ class Method:
                 self.model(torch.tensor([tokens]), **given).logits.argmax()
         return self._now() - start
 
-    def decode(self, tokens: Any, is_counted: bool, is_on: bool = False) -> Any:
+    def decode(self, tokens: Any, is_counted: bool) -> Any:
         """Tokens (n, batch, 1), one step each; the logits of the first."""
         import torch
 
-        if not is_on:
-            self.turn_on()
+        self.turn_on()
         first = None
         with torch.no_grad():
             for token in tokens:

@@ -49,9 +49,6 @@ class Method:
     def first_token(self, prompt: list[int]) -> float:
         return float(len(prompt))
 
-    def parts(self, tokens: Any) -> dict[str, float]:
-        return dict(seconds_products=1.0, seconds_attention=1.0, seconds_rest=1.0)
-
     def decode(self, tokens: Any, is_counted: bool) -> Any:
         self.turns.append((tokens.tolist(), is_counted))
         self.seconds += [0.25] * len(tokens) if is_counted else []
@@ -177,7 +174,6 @@ def rows_beside_others(
     monkeypatch.setattr(quiet, "pace", lambda n_threads: Pace(1e9, next(left_paused)))
     monkeypatch.setattr(decode, "Method", Method)
     monkeypatch.setattr(decode, "Peer", Peer)
-    monkeypatch.setattr(decode, "others", others)
     monkeypatch.setattr(quiet, "others", others)
     monkeypatch.setattr(sparq_ipu.transformers, "is_enabled", lambda model: False)
     monkeypatch.setattr(sparq_ipu.models, "smollm2_path", lambda: Path("smollm2.gguf"))
@@ -226,12 +222,11 @@ def test_their_first_token_while_others_ran(noise: dict[str, float], monkeypatch
 
 
 def test_what_is_kept_of_our_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others ran beside the first token of one method, and beside the parts of the other."""
-    (one, other, peer) = rows_beside_others(monkeypatch, [BUSY, QUIET, QUIET, QUIET, BUSY])
+    """Others ran beside the first token of one method."""
+    (one, other, peer) = rows_beside_others(monkeypatch, [BUSY, QUIET, QUIET])
     assert one["error"] is other["error"] is None
     assert one["tokens_per_second"] == other["tokens_per_second"] == peer["tokens_per_second"] == 4.0
     assert one["first_token_seconds"] is None and other["first_token_seconds"] == 64.0
-    assert one["seconds_rest"] == 1.0 and other["seconds_rest"] is None
     assert peer["weight_bytes"] == one["weight_bytes"]
 
 
