@@ -2,14 +2,13 @@
 """Servers with the API of OpenAI under load: `sparq-ipu serve`, and beside it `transformers serve` and
 llama.cpp's (the wheel xllamacpp), each started here on the same weights, one after the other.
 
-    python bench/serve.py --servers sparq llama                                    # SmolLM2, some 2 minutes
-    python bench/serve.py --model CHECKPOINT --gguf FILE --servers sparq transformers llama --mix
+    python bench/serve.py --servers sparq llama                # SmolLM2, some 2 minutes
+    python bench/serve.py --model CHECKPOINT --gguf FILE --servers sparq transformers llama
     python bench/serve.py --model CHECKPOINT --soak 30
 
 --model is a checkpoint directory, for all servers, or a GGUF file, which transformers does not serve.
-Prompts are stretches of the project's own documents. They differ in all but the first --shared tokens. All
-answers are greedy, streamed and of --new tokens. The command prints a row for each server, length and number
-of requests at once:
+Prompts are stretches of the project's own documents. All answers are greedy, streamed and of --new tokens.
+The command prints a row for each server, length and number of requests at once:
 
     tokens_per_second   new tokens of all answers, over the time from the first of them to the last
     together_...        the same while all answers are decoded at once; null if they never are
@@ -17,17 +16,10 @@ of requests at once:
     overall_...         the same over all the time, prefill included
     first               seconds to the first token, median and 99th percentile
     between             milliseconds between two tokens of one text, median and 99th percentile
-    others              share of the processors that other programs used since the row before
+    others              share of the processors that other programs used meanwhile
 
-If a server fails, its row has the reason. Other loads:
-
-    --turns N      conversations: each answer and 20 more tokens go back to the server
-    --held         each prompt is sent once before the clock starts, to measure the prefix cache
-    --mix          recorded prompt and answer lengths, --at-once requests at any time, at most --new tokens
-    --arriving N   one more prompt of N tokens comes while all others decode: time between tokens before and
-                   meanwhile, of all tokens and of those while no other program was busy
-    --soak M       M minutes of random requests, some cancelled; compares every answer with the one that the
-                   request gets alone, and watches the memory of the server
+If a server fails, its row has the reason. --soak M instead: M minutes of random requests, some cancelled; it
+compares every answer with the one that the request gets alone, and watches the memory of the server.
 """
 
 from __future__ import annotations
@@ -35,7 +27,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import csv
 import dataclasses
 import itertools
 import json
@@ -48,25 +39,20 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, AsyncIterator, Callable, Iterator
+from typing import Any, Callable, Iterator
 
 import numpy as np
 from lib.common import ROOT
 from lib.json_lines import SCHEMA, JsonLines
 from lib.origin import origin, repeat_command
-from lib.quiet import Others
+from lib.quiet import others
 
 from sparq_ipu.commands.command_line import Parser, guarded, number, positive_integer, thread_count
 from sparq_ipu.transformers.loading.checkpoints import Checkpoint, check_path, smollm2_path
 from sparq_ipu.transformers.settings.layers import WEIGHTS
 
-#: recorded requests; the file says whose
-MIX = Path(__file__).resolve().parent / "serve_mix.csv"
 #: seconds after the end of a soak in which every answer must have come; else it is lost
 LOST = 120.0
-#: a time between tokens is quiet if in it, and so many seconds around it, other programs have at most this
-#: share of the processors
-AROUND, QUIET = 0.25, 0.1
 
 LLAMA = """
 import sys, time, xllamacpp
@@ -114,21 +100,6 @@ def parser() -> argparse.ArgumentParser:
     )
     cli.add_argument("--new", type=positive_integer, default=64, help="tokens of an answer (default 64)")
     cli.add_argument(
-        "--shared",
-        type=positive_integer,
-        default=0,
-        help="tokens with which all prompts begin, sent once before",
-    )
-    cli.add_argument("--turns", type=positive_integer, default=1, help="of each conversation (default 1)")
-    cli.add_argument("--held", action="store_true", help="each prompt is sent once before, one by one")
-    cli.add_argument(
-        "--mix", action="store_true", help=f"recorded requests, those of {MIX.name}, for --lengths"
-    )
-    cli.add_argument("--requests", type=positive_integer, help="only the first of the mix")
-    cli.add_argument(
-        "--arriving", type=positive_integer, help="tokens of one more prompt, sent while all others decode"
-    )
-    cli.add_argument(
         "--soak",
         type=number(float, "a positive number", lambda x: 0 < x < 1e6),
         help="minutes of random requests instead",
@@ -141,13 +112,12 @@ def parser() -> argparse.ArgumentParser:
 @dataclasses.dataclass
 class Answer:
     """What came of a request: when it was sent, when each piece of text came, all of them, how many tokens
-    they are, when it ended, and whether that was its end."""
+    they are, and whether that was its end."""
 
     sent: float
     times: list = dataclasses.field(default_factory=list)
     text: str = ""
     n_new: int = 0
-    ended: float = 0.0
     is_whole: bool = False
 
 
@@ -247,7 +217,6 @@ class Load:
                     answer.text += text
                 if is_enough():
                     return answer
-        answer.ended = time.perf_counter()
         answer.is_whole = True
         answer.n_new = len(self._tokenizer(answer.text, add_special_tokens=False).input_ids)
         return answer
@@ -307,52 +276,12 @@ def covered(intervals: list[tuple[float, float]]) -> float:
     return total
 
 
-async def turns(
+async def together(
     load: Load, a: argparse.Namespace, prompts: Prompts, length: int, n: int
-) -> AsyncIterator[dict[str, Any]]:
-    """`n` requests at once, a row for each turn."""
-    shared = prompts.text(a.shared, 0) if a.shared else ""
-    start = time.perf_counter()
-    if shared:
-        await load.ask(shared, 1)
-    shared_seconds = time.perf_counter() - start
-    own = max(length - a.shared, 1)
-    texts = [shared + prompts.text(own, 50000 + 7919 * index + n) for index in range(n)]
-    before = {}
-    if a.held:
-        held = [await load.ask(text, 1) for text in texts]
-        before["held_seconds"] = sum(answer.ended - answer.sent for answer in held)
-    for turn in range(a.turns):
-        answers = await asyncio.gather(*(load.ask(text, a.new) for text in texts))
-        before["shared_seconds"] = shared_seconds if turn == 0 else 0.0
-        yield {"turn": turn + 1, **before, **summary(answers)}
-        more = [prompts.text(20, 30000 + 997 * index + 101 * turn) for index in range(n)]
-        texts = [text + answer.text + words for text, answer, words in zip(texts, answers, more)]
-
-
-def recorded(context: int | None, n: int | None) -> list[tuple[int, int]]:
-    """(tokens of the prompt, of the answer) of `n` recorded requests, of those that fit into a context."""
-    lines = [line for line in MIX.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
-    rows = [(int(row["prompt_tokens"]), int(row["answer_tokens"])) for row in csv.DictReader(lines)]
-    return [row for row in rows if context is None or row[0] + 300 <= context][:n]
-
-
-async def mixed(
-    load: Load, a: argparse.Namespace, prompts: Prompts, requests: list[tuple[int, int]], n: int
 ) -> dict[str, Any]:
-    """Recorded requests in their order, `n` at a time."""
-    left = list(enumerate(requests))[::-1]
-    answers = []
-
-    async def user() -> None:
-        while left:
-            index, (length, n_new) = left.pop()
-            text = prompts.text(length, 3557 * index + 101 * n)
-            answers.append(await load.ask(text, min(n_new, a.new)))
-
-    await asyncio.gather(*(user() for _ in range(n)))
-    of_prompts = dict(requests=len(requests), prompt_tokens=sum(length for length, _ in requests))
-    return {**of_prompts, **summary(answers)}
+    """`n` requests at once."""
+    texts = [prompts.text(length, 50000 + 7919 * index + n) for index in range(n)]
+    return summary(await asyncio.gather(*(load.ask(text, a.new) for text in texts)))
 
 
 async def soak(load: Load, a: argparse.Namespace, prompts: Prompts, pid: int) -> dict[str, Any]:
@@ -444,105 +373,24 @@ async def measure(a: argparse.Namespace, kind: str, checkpoint: Checkpoint, emit
     tokenizer = checkpoint.tokenizer
     prompts = Prompts(tokenizer)
     positions = getattr(checkpoint.config, "max_position_embeddings", None)
-    mix = recorded(positions, a.requests) if a.mix else []
-    most = 2000 if a.soak is not None else max([n for n, _ in mix] or a.lengths)
+    most = 2000 if a.soak is not None else max(a.lengths)
     places = max(a.at_once) if a.soak is None else 6
     # a text that is taken apart again may be some more tokens
-    context = (max(most, a.arriving or 0) * 51 // 50 + a.turns * (a.new + 30) + 200 + 127) // 128 * 128
+    context = (most * 51 // 50 + a.new + 230 + 127) // 128 * 128
     context = min(context, positions or context)
-    with running(a, kind, places + bool(a.arriving), context) as (url, pid):
+    with running(a, kind, places, context) as (url, pid):
         async with httpx.AsyncClient(timeout=None) as client:
             load = Load(client, url, str(a.model) if kind == "transformers" else "model", tokenizer)
             await load.ask(prompts.text(100, 20000), 4)  # warm-up
-            others, since = Others([pid]), time.perf_counter()
-            looking = asyncio.ensure_future(others.sample())
-
-            def said(**row: Any) -> None:
-                nonlocal since
-                now = time.perf_counter()
-                emit({**row, "others": others.share(since, now)})
-                since = now
-
             if a.soak is not None:
-                said(what="soak", **await soak(load, a, prompts, pid))
-            elif a.mix:
-                for n in a.at_once:
-                    said(what="mix", at_once=n, **await mixed(load, a, prompts, mix, n))
-            else:
-                for length, n in itertools.product(a.lengths, a.at_once):
-                    how = dict(prompt_tokens=length, shared_tokens=a.shared, at_once=n)
-                    if a.arriving:
-                        said(what="arriving", **how, **await interrupted(load, a, prompts, length, n, others))
-                    else:
-                        async for row in turns(load, a, prompts, length, n):
-                            said(what="load", **how, **row)
-            looking.cancel()
-
-
-async def interrupted(
-    load: Load, a: argparse.Namespace, prompts: Prompts, length: int, n: int, others: Others
-) -> dict[str, Any]:
-    """Time between tokens of `n` texts while all write and no other prompt comes, and while a long one is
-    read."""
-    texts = [prompts.text(length, 50000 + 7919 * index) for index in range(n)]
-    without = await asyncio.gather(*(load.ask(text, a.new) for text in texts))
-    # They write until the long prompt is read, and a little longer.
-    is_read = asyncio.Event()
-    writers = [asyncio.ensure_future(load.ask(text, a.arriving // 2, is_read.is_set)) for text in texts]
-    await asyncio.sleep(max(answer.times[0] - answer.sent for answer in without) + 1)
-    long = await load.ask(prompts.text(a.arriving, 0), 2)
-    is_read.set()
-    came, read = long.sent, long.times[0]
-    answers = await asyncio.gather(*writers)
-    all_write = max(answer.times[0] for answer in without), min(answer.times[-1] for answer in without)
-
-    def is_quiet(begin: np.ndarray, end: np.ndarray) -> Any:
-        return others.share(begin - AROUND, end + AROUND) <= QUIET
-
-    before = between(without, *all_write), between(without, *all_write, keep=is_quiet)
-    if not len(before[0]):
-        raise RuntimeError(f"{n} answers of {a.new} tokens must be long enough to be written together")
-    during = [between(answers, came, read, is_partly=True, keep=keep) for keep in (None, is_quiet)]
-    return {
-        "arriving_tokens": a.arriving,
-        "arriving_seconds": read - came,
-        "writers_ended": sum(answer.is_whole for answer in answers),
-        **compared(before[0], during[0]),
-        "quiet": compared(before[1], during[1]) if len(before[1]) and len(during[1]) else None,
-    }
-
-
-def compared(before: np.ndarray, during: np.ndarray) -> dict[str, Any]:
-    """Figures of milliseconds between tokens, without another prompt and while one comes."""
-    return {
-        "between_without": [float(np.percentile(before, q)) for q in (50, 99)],
-        "between_during": [float(np.percentile(during, q)) for q in (50, 99)],
-        "ratios": {
-            "mean": float(during.mean() / before.mean()),
-            "median": float(np.median(during) / np.median(before)),
-            "percentile_99": float(np.percentile(during, 99) / np.percentile(before, 99)),
-        },
-        "n_without": len(before),
-        "n_during": len(during),
-    }
-
-
-def between(
-    answers: list[Answer],
-    since: float,
-    until: float,
-    is_partly: bool = False,
-    keep: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None,
-) -> np.ndarray:
-    """Milliseconds between tokens, of those that were waited for within this time, wholly or partly."""
-    parts = []
-    for answer in answers:
-        begins, ends = np.array(answer.times[:-1]), np.array(answer.times[1:])
-        inside = (ends > since) & (begins < until) if is_partly else (begins >= since) & (ends <= until)
-        if keep is not None:
-            inside &= keep(begins, ends)
-        parts.append((ends - begins)[inside])
-    return np.concatenate(parts) * 1e3
+                with others([pid]) as seen:
+                    row = await soak(load, a, prompts, pid)
+                emit(dict(what="soak", **row, others=seen.share_of_all()))
+                return
+            for length, n in itertools.product(a.lengths, a.at_once):
+                with others([pid]) as seen:
+                    row = await together(load, a, prompts, length, n)
+                emit(dict(what="load", prompt_tokens=length, at_once=n, **row, others=seen.share_of_all()))
 
 
 def main(argv: list[str] | None = None) -> int:

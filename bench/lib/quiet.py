@@ -4,20 +4,17 @@ how fast its memory is read."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import statistics
 import time
 from pathlib import Path
-from typing import Any, Iterator, NamedTuple, Sequence
+from typing import Iterator, NamedTuple, Sequence
 
 #: share of the processors that other programs may take while something is timed
 QUIET_SHARE = 0.05
 #: share of the time in which the processors may stand still meanwhile
 PAUSED_SHARE = 0.1
-#: seconds between looks at the processors
-_LOOK_SECONDS = 0.05
 #: read at a time: far beyond any cache of the processor
 STREAM_BYTES = 1 << 28
 #: stays in any cache; reading it takes microseconds
@@ -41,8 +38,8 @@ class Others:
 
     def __init__(self, pids: Sequence[int] = ()):
         self._pids = pids
-        #: times, seconds that others worked by then, and seconds that there were
-        self.samples: list[tuple[float, float, float]] = []
+        #: seconds that others worked by each look, and seconds that there were
+        self.samples: list[tuple[float, float]] = []
 
     def look(self) -> None:
         """Take a sample."""
@@ -54,28 +51,14 @@ class Others:
                 own += (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
         except (OSError, ValueError):  # a system without that, or a process that has ended
             return
-        self.samples.append((time.perf_counter(), busy - own, total))
-
-    async def sample(self) -> None:
-        """Look, until this is cancelled."""
-        while True:
-            self.look()
-            await asyncio.sleep(_LOOK_SECONDS)
-
-    def share(self, begin: Any, end: Any) -> Any:
-        """Their share between these times, which are numbers or arrays; None where the system is silent."""
-        import numpy as np
-
-        if not self.samples:
-            return None
-        times, others, total = zip(*self.samples)
-        worked, there = (np.interp(end, times, c) - np.interp(begin, times, c) for c in (others, total))
-        share = np.maximum(worked, 0.0) / np.maximum(there, 1e-9)
-        return share if share.ndim else float(share)
+        self.samples.append((busy - own, total))
 
     def share_of_all(self) -> float | None:
         """Their share from the first look to the last."""
-        return self.share(self.samples[0][0], self.samples[-1][0]) if len(self.samples) > 1 else None
+        if len(self.samples) < 2:
+            return None
+        (first, before), (last, now) = self.samples[0], self.samples[-1]
+        return max(last - first, 0.0) / max(now - before, 1e-9)
 
 
 @contextlib.contextmanager

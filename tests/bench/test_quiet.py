@@ -21,7 +21,7 @@ def test_the_share_of_other_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quiet.time, "process_time", lambda: next(own))
     with quiet.others() as seen:
         assert seen.share_of_all() is None
-    assert seen.share_of_all() == 1 / 8 == seen.share(seen.samples[0][0], seen.samples[1][0])
+    assert seen.share_of_all() == 1 / 8
 
 
 def test_processes_that_are_not_others() -> None:
@@ -36,7 +36,7 @@ def test_processes_that_are_not_others() -> None:
         for seen in (mine, all_others):
             seen.look()
         works.kill()
-    less, more = (seen.samples[1][1] - seen.samples[0][1] for seen in (mine, all_others))
+    less, more = (seen.samples[1][0] - seen.samples[0][0] for seen in (mine, all_others))
     assert more - less > 0.1  # seconds, of half a second and at least a processor
     mine.look()
     assert len(mine.samples) == 2
@@ -46,7 +46,7 @@ def test_a_system_that_says_nothing_is_not_quiet(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(quiet, "_busy", lambda: (_ for _ in ()).throw(FileNotFoundError))
     with quiet.others() as seen:
         pass
-    assert seen.share_of_all() is None and seen.share(0.0, 1.0) is None and quiet.noise(None, 0.0)
+    assert seen.share_of_all() is None and quiet.noise(None, 0.0)
 
 
 def test_what_is_quiet() -> None:

@@ -8,7 +8,6 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import serve as bench
 
@@ -45,7 +44,7 @@ class Asked:
     async def ask(self, prompt: str, n_new: int) -> Any:
         """An answer of two pieces."""
         self.asked.append((prompt, n_new))
-        return bench.Answer(sent=0.0, times=[1.0, 2.0], text="!", n_new=n_new, ended=3.0)
+        return bench.Answer(sent=0.0, times=[1.0, 2.0], text="!", n_new=n_new)
 
 
 class Named:
@@ -56,49 +55,13 @@ class Named:
         return f"<{n_tokens} {start}>"
 
 
-@pytest.mark.parametrize("held", [False, True])
-def test_prompts_that_are_held(held: bool) -> None:
+def test_requests_at_once() -> None:
+    """As many prompts as are asked for, all different, of that length."""
     load = Asked()
-    a = argparse.Namespace(shared=0, turns=2, new=9, held=held)
-
-    async def rows() -> list:
-        return [row async for row in bench.turns(load, a, Named(), 700, 2)]
-
-    found = asyncio.run(rows())
-    first = [text for text, n_new in load.asked if n_new == 9][:2]
-    assert len(set(first)) == 2 and all("<700 " in text for text in first)
-    assert load.asked[:2] == [(text, 1 if held else 9) for text in first]
-    assert len(load.asked) == (6 if held else 4)
-    assert [text for text, _ in load.asked[-2:]] != first  # the second turn has the answers too
-    assert [row.get("held_seconds") for row in found] == [6.0 if held else None] * 2
-    assert [row["turn"] for row in found] == [1, 2]
-
-
-def test_time_between_tokens_within_a_time() -> None:
-    one = bench.Answer(sent=0.0, times=[1.0, 2.0, 4.0, 7.0])
-    other = bench.Answer(sent=0.0, times=[5.0])
-    assert bench.between([one, other], 1.0, 4.0).tolist() == [1000, 2000]
-    assert bench.between([one, other], 1.5, 4.5).tolist() == [2000]
-    assert bench.between([one, other], 1.5, 4.5, is_partly=True).tolist() == [1000, 2000, 3000]
-    assert len(bench.between([one, other], 7.0, 9.0)) == 0
-
-
-def test_the_share_of_other_programs() -> None:
-    others = bench.Others()
-    others.samples = [(0.0, 5.0, 0.0), (1.0, 5.0, 2.0), (2.0, 6.0, 4.0), (3.0, 5.9, 6.0)]
-    begins, ends = np.array([0.0, 0.5, 1.0, 2.0]), np.array([1.0, 1.5, 2.0, 3.0])
-    np.testing.assert_allclose(others.share(begins, ends), [0.0, 0.25, 0.5, 0.0])
-    answer = bench.Answer(sent=0.0, times=[0.0, 1.0, 2.0, 3.0])
-    kept = bench.between([answer], 0.0, 3.0, keep=lambda begin, end: others.share(begin, end) < 0.3)
-    assert kept.tolist() == [1000, 1000]
-
-
-def test_recorded_requests() -> None:
-    every = bench.recorded(None, None)
-    assert len(every) == 32 and min(every)[0] == 200 and max(every) == (14050, 39)
-    fitting = bench.recorded(8192, None)
-    assert len(fitting) == 30 and max(fitting)[0] == 7650  # with an answer behind it
-    assert bench.recorded(8192, 4) == fitting[:4]
+    found = asyncio.run(bench.together(load, argparse.Namespace(new=9), Named(), 700, 2))
+    first, other = load.asked
+    assert first != other and all("<700 " in text and n_new == 9 for text, n_new in load.asked)
+    assert found["n_new"] == 18 and len(load.asked) == 2
 
 
 @pytest.mark.parametrize(
