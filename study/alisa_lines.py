@@ -27,6 +27,7 @@ from sparq_study.alisa import (
     offload_everything,
     read_published,
     simulate,
+    static_split,
 )
 
 SCHEMA = 1
@@ -77,8 +78,17 @@ def variants() -> dict[str, Costs]:
     return {"stated": Costs(), "figure 1": Costs(software_factor=factor_of_figure_1())}
 
 
+def _line(kind: str, costs: str | None, **values: Any) -> Line:
+    """A line of results; `costs`: of `variants`."""
+    return {"schema": SCHEMA, "kind": kind, **({"costs": costs} if costs else {}), **values}
+
+
 def _numbers(schedule: Schedule) -> Line:
     return {name: round(getattr(schedule, name), 4) for name in ("alpha", "beta", "p1", "p2")}
+
+
+def _of(work: Workload) -> Line:
+    return {"machine": work.machine.name, "model": work.model.name, "batch": work.batch}
 
 
 def _seconds(run: Callable[[], Timeline]) -> float | None:
@@ -92,21 +102,18 @@ def speedup(work: Workload, name: str, costs: Costs) -> Line:
     """All policies of one workload, seconds each; None where something does not fit."""
     schedule, run = best_schedule(work, None, costs)
     dense = flexgen(work, costs)
-    return {
-        "schema": SCHEMA,
-        "kind": "speedup",
-        "costs": name,
-        "machine": work.machine.name,
-        "model": work.model.name,
-        "batch": work.batch,
-        "flexgen": round(dense.seconds, 4),
-        "all_fast": _seconds(lambda: all_fast(work, costs)),
-        "offload_everything": _seconds(lambda: offload_everything(work, costs)),
-        "alisa": round(run.seconds, 4),
-        "speedup": round(dense.seconds / run.seconds, 4),
-        "tokens": work.batch * work.n_output,
+    return _line(
+        "speedup",
+        name,
+        **_of(work),
+        flexgen=round(dense.seconds, 4),
+        all_fast=_seconds(lambda: all_fast(work, costs)),
+        offload_everything=_seconds(lambda: offload_everything(work, costs)),
+        alisa=round(run.seconds, 4),
+        speedup=round(dense.seconds / run.seconds, 4),
+        tokens=work.batch * work.n_output,
         **_numbers(schedule),
-    }
+    )
 
 
 def _figure_12() -> Workload:
@@ -117,72 +124,48 @@ def phases(name: str, costs: Costs, sparsity: float) -> Line:
     """Figure 12a: seconds of each phase, of ALISA and of FlexGen in the same steps; bytes at the end."""
     work = _figure_12()
     schedule, run = best_schedule(work, Attention(sparsity), costs)
-    dense = flexgen(work, costs)
     ends = (0, schedule.p1, schedule.p2, work.n_output)
-    spans = [slice(a, b) for a, b in zip(ends, ends[1:])]
-    return {
-        "schema": SCHEMA,
-        "kind": "phase",
-        "costs": name,
-        "sparsity": sparsity,
-        **_numbers(schedule),
-        "alisa": [round(float(run.steps[span].sum()), 4) for span in spans],
-        "flexgen": [round(float(dense.steps[span].sum()), 4) for span in spans],
-        "alisa_bytes": [round(float(b[-1])) for b in (run.fast_bytes, run.slow_bytes)],
-        "flexgen_bytes": [round(float(b[-1])) for b in (dense.fast_bytes, dense.slow_bytes)],
-    }
+    line = _line("phase", name, sparsity=sparsity, **_numbers(schedule))
+    for policy, of in (("alisa", run), ("flexgen", flexgen(work, costs))):
+        line[policy] = [round(float(of.steps[a:b].sum()), 4) for a, b in zip(ends, ends[1:])]
+        line[f"{policy}_bytes"] = [round(float(b[-1])) for b in (of.fast_bytes, of.slow_bytes)]
+    return line
+
+
+def _gain(attention: Attention, costs: Costs, fill: bool = True) -> float:
+    """Figure 12b: total time without recomputation over that with it."""
+    without, best = (
+        best_schedule(_figure_12(), attention, costs, recompute=recompute, fill=fill)[1].seconds
+        for recompute in (False, True)
+    )
+    return round(without / best, 4)
 
 
 def recomputation(name: str, costs: Costs, sparsity: float, bits: int) -> Line:
-    """Figure 12b: total time without recomputation over that with it, from each source."""
-    work, attention, gains = _figure_12(), Attention(sparsity, bits), {}
-    for source in RECOMPUTE:
-        chosen = dataclasses.replace(costs, recompute=source)
-        _, without = best_schedule(work, attention, chosen, recompute=False)
-        _, best = best_schedule(work, attention, chosen)
-        gains[source] = round(without.seconds / best.seconds, 4)
-    return {
-        "schema": SCHEMA,
-        "kind": "recompute",
-        "costs": name,
-        "sparsity": sparsity,
-        "bits": bits,
-        "gain": gains,
+    """The gain of recomputation from each source."""
+    gains = {
+        source: _gain(Attention(sparsity, bits), dataclasses.replace(costs, recompute=source))
+        for source in RECOMPUTE
     }
+    return _line("recompute", name, sparsity=sparsity, bits=bits, gain=gains)
 
 
 def ablation(name: str, costs: Costs, sparsity: float) -> Line:
     """Figure 12c: seconds of FlexGen, then with sparse attention, then scheduling, then compression too."""
     work = _figure_12()
-    return {
-        "schema": SCHEMA,
-        "kind": "ablation",
-        "costs": name,
-        "sparsity": sparsity,
-        "seconds": [
-            round(run.seconds, 4)
-            for run in (
-                flexgen(work, costs),
-                flexgen(work, costs, sparsity),
-                best_schedule(work, Attention(sparsity, 16), costs)[1],
-                best_schedule(work, Attention(sparsity, 8), costs)[1],
-            )
-        ],
-    }
+    runs = [flexgen(work, costs), flexgen(work, costs, sparsity)]
+    runs += [best_schedule(work, Attention(sparsity, bits), costs)[1] for bits in (16, 8)]
+    return _line("ablation", name, sparsity=sparsity, seconds=[round(run.seconds, 4) for run in runs])
 
 
 def offloading(name: str, costs: Costs) -> list[Line]:
     """Figure 1: FlexGen with half and all of the keys and values in slow memory, against none."""
-    from sparq_study.alisa import static_split
-
     lines = []
     for batch in (4, 8, 16, 32):
         work = Workload(MACHINES["V100-32"], MODELS["OPT-6.7B"], batch)
         fast = all_fast(work, costs).seconds
         ratios = [round(static_split(work, share, costs).seconds / fast, 4) for share in (0.5, 1.0)]
-        lines.append(
-            {"schema": SCHEMA, "kind": "offloading", "costs": name, "batch": batch, "slowdown": ratios}
-        )
+        lines.append(_line("offloading", name, batch=batch, slowdown=ratios))
     return lines
 
 
@@ -201,9 +184,12 @@ CHANGES: tuple[tuple[str, dict[str, Any]], ...] = (
 CONSTANT_SHARE = "alpha the same at every step"
 
 
-def _speedups(costs: Costs, fill: bool) -> list[float]:
+def _runs(costs: Costs, fill: bool = True) -> list[tuple[Workload, float, float]]:
+    """Of each point of figure 9: the workload, and seconds of FlexGen and of ALISA."""
     works = [Workload(MACHINES[m], MODELS[n], b) for m, n in POINTS for b in BATCHES]
-    return [flexgen(w, costs).seconds / best_schedule(w, None, costs, fill=fill)[1].seconds for w in works]
+    return [
+        (w, flexgen(w, costs).seconds, best_schedule(w, None, costs, fill=fill)[1].seconds) for w in works
+    ]
 
 
 def sensitivity() -> list[Line]:
@@ -211,40 +197,20 @@ def sensitivity() -> list[Line]:
     lines = []
     for what, change in (*CHANGES, (CONSTANT_SHARE, {})):
         costs, fill = Costs(**change), what != CONSTANT_SHARE
-        found = _speedups(costs, fill)
-        work, attention = _figure_12(), Attention(0.8, 16)
-        _, without = best_schedule(work, attention, costs, recompute=False, fill=fill)
-        gain = round(without.seconds / best_schedule(work, attention, costs, fill=fill)[1].seconds, 4)
-        p2 = [best_schedule(work, Attention(s), costs, fill=fill)[0].p2 for s in (0.2, 0.8)]
-        lines.append(
-            {
-                "schema": SCHEMA,
-                "kind": "sensitivity",
-                "change": what,
-                "speedup": [round(min(found), 4), round(float(np.median(found)), 4), round(max(found), 4)],
-                "gain": gain,
-                "p2": p2,
-            }
-        )
+        found = [dense / sparse for _, dense, sparse in _runs(costs, fill)]
+        ends = [round(float(x), 4) for x in (min(found), np.median(found), max(found))]
+        p2 = [best_schedule(_figure_12(), Attention(s), costs, fill=fill)[0].p2 for s in (0.2, 0.8)]
+        gain = _gain(Attention(0.8, 16), costs, fill)
+        lines.append(_line("sensitivity", None, change=what, speedup=ends, gain=gain, p2=p2))
     return lines
 
 
-def overhead_for(largest: float, costs: Costs) -> Line:
+def overhead_for(largest: float, costs: Costs, name: str) -> Line:
     """Seconds more a step of ALISA must take for its largest speed-up to be that of the paper."""
-    works = [Workload(MACHINES[m], MODELS[n], b) for m, n in POINTS for b in BATCHES]
-    pairs = [(w, flexgen(w, costs).seconds, best_schedule(w, None, costs)[1].seconds) for w in works]
-    need = max((dense / largest - sparse) / w.n_output for w, dense, sparse in pairs)
-    work, _, sparse = max(pairs, key=lambda p: (p[1] / largest - p[2]) / p[0].n_output)
-    return {
-        "schema": SCHEMA,
-        "kind": "overhead",
-        "largest": largest,
-        "machine": work.machine.name,
-        "model": work.model.name,
-        "batch": work.batch,
-        "seconds_per_step": round(need, 4),
-        "of": round(sparse / work.n_output, 4),
-    }
+    needs = (((dense / largest - sparse) / w.n_output, w, sparse) for w, dense, sparse in _runs(costs))
+    need, work, sparse = max(needs, key=lambda found: found[0])
+    seconds = {"seconds_per_step": round(need, 4), "of": round(sparse / work.n_output, 4)}
+    return _line("overhead", name, largest=largest, **_of(work), **seconds)
 
 
 # ---- SparQ inside the schedule
@@ -294,17 +260,8 @@ def inside_the_schedule(measured: dict[str, Line], costs: Costs, name: str) -> l
                 speeds.append(round(best_schedule(work, attention, costs)[1].throughput, 2))
             except DoesNotFit:
                 speeds.append(None)
-        lines.append(
-            {
-                "schema": SCHEMA,
-                "kind": "sparq",
-                "costs": name,
-                "method": method,
-                "label": label,
-                **measured[method],
-                "throughput": speeds,
-            }
-        )
+        found = measured[method]
+        lines.append(_line("sparq", name, method=method, label=label, **found, throughput=speeds))
     return lines
 
 
@@ -320,7 +277,7 @@ def everything(accuracy: Path, progress: Callable[[str], None] = lambda text: No
         lines += [ablation(name, costs, s) for s in SPARSITIES]
         lines += offloading(name, costs)
         lines += inside_the_schedule(quality(accuracy), costs, name)
-        lines.append({**overhead_for(read_published()["speedup_flexgen"].high, costs), "costs": name})
+        lines.append(overhead_for(read_published()["speedup_flexgen"].high, costs, name))
     progress("sensitivity")
     return [*lines, *sensitivity()]
 

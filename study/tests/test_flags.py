@@ -18,14 +18,8 @@ CALLS = {
         ("--quick", "--force"),
     ],
     "alisa": [
-        ("--write", "--model OPT-6.7B; --json x; --plots x; --batch 2; --device emulator"),
-        ("--plots x", "--json x; --layers 3"),
-        ("--model OPT-6.7B", "--device emulator; --json x; --trace x; --layers 1; --hot-rows 9"),
-        ("--device emulator", "--batch 2; --sparsity 0.5; --machine V100-32; --output 3"),
-        (
-            "--json x",
-            "--batch 2; --input 3; --bits 16; --recompute input-fast; --trace x; --layers 1; --hot-rows 9",
-        ),
+        ("--write", "--json x; --plots x"),
+        ("--plots x", "--json x"),
     ],
     "reuse": [
         ("--write", "--input x; --synthetic 0.5; --r 4; --k 9; --policy lru; --json x; --plot x"),
