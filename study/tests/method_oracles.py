@@ -210,29 +210,6 @@ def alisa(queries, key, value, first, rows, *, top_k, n_recent):
     return np.stack(outputs, 1)
 
 
-def alisa_one_set(queries, key, value, first, rows, *, top_k, n_recent):
-    """The same for all KV heads at once, queries (n_kv_heads, g, n, d): E11 of docs/exactness.md.
-
-    rows: of each KV head, the weights of the prefill, summed over its heads."""
-    steps = [
-        {p: sum(round(65536 * head[i][p]) for head in rows) for p in range(len(rows[0][i]))}
-        for i in range(len(rows[0]))
-    ]
-    outputs = []
-    for i in range(queries.shape[2]):
-        now = first + i
-        recent = list(range(max(0, now + 1 - (top_k - top_k // 2)), now + 1))
-        total = [sum(step.get(p, 0) for step in steps[-n_recent:]) for p in range(now + 1)]
-        chosen = recent + largest(total, top_k // 2, range(recent[0]))
-        of_heads = [
-            attention(q[:, i], k[: now + 1], v[: now + 1], chosen) for q, k, v in zip(queries, key, value)
-        ]
-        weights = [w for _, of_group in of_heads for w in of_group]
-        steps.append({p: sum(round(65536 * w[p]) for w in weights) for p in chosen})
-        outputs.append(np.stack([out for out, _ in of_heads]))
-    return np.stack(outputs, 2)
-
-
 # Both roundings are in float32, so that what lies half-way between two codes (common where one rounding
 # follows the other) goes the same way.
 def channel_int(tensor, first, bits):

@@ -60,7 +60,6 @@ METHOD_TEXTS = [
     "h2o:k=24",
     "lm_infinite:k=24",
     "alisa:k=24",
-    "alisa:k=24,one_set=1",
     "local:k=24",
     "strided:k=24",
     "quest:k=24,page=4",

@@ -161,18 +161,6 @@ def test_stateful_method_agrees_with_its_oracle(text):
     np.testing.assert_allclose(parse_method(text).attend(span).numpy(), expected, atol=2e-5)
 
 
-@pytest.mark.parametrize(("top_k", "n_recent"), [(20, 32), (21, 4)])
-def test_one_set_for_all_heads_agrees_with_its_oracle(top_k, n_recent):
-    span, query = make_span()
-    q, k, v = (array.double().numpy() for array in (query, span.key, span.value))
-    rows = [oracles.prefill_weights(q[h, :, :FIRST], k[h, :FIRST]) for h in range(HEADS)]
-    expected = oracles.alisa_one_set(q[:, :, FIRST:], k, v, FIRST, rows, top_k=top_k, n_recent=n_recent)
-    text = f"alisa:k={top_k},n_recent={n_recent}"
-    own = parse_method(f"{text},one_set=1").attend(make_span()[0]).numpy()
-    np.testing.assert_allclose(own, expected, atol=2e-5)
-    assert np.abs(parse_method(text).attend(span).numpy() - own).max() > 1e-3  # negative control
-
-
 def test_h2o_keeps_what_decode_steps_attend_to():
     """The prompt's two positions have sums of 0.9 and 0.8. The third position, which the first decode step
     attends to, then has 1: the second one is evicted, not the third."""

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from sparq_reference import checks, window
+from sparq_reference import checks
 
 from .base import Method, Span
 
@@ -129,22 +129,16 @@ class Alisa(_Walking):
     first sums come from the dense prefill. Nothing is evicted for good, but a position without weight in the
     window cannot come back before its rivals have none.
 
-    one_set: 1: the arithmetic of the kernel `sparq_ipu.window_attention` (docs/exactness.md, E11): one set of
-        positions for all heads of the layer, by shares of attention that are integers, equal ones by lower
-        index. 0: a set for each KV head, by floats. The shares of the prefill are rounded once for each KV
-        head; the kernel, which sees its queries, rounds them for each head.
     Transfer: 2 k d + 2 d + 2 S, counted as H2O's.
     """
 
     name: ClassVar[str] = "alisa"
     needs_history: ClassVar[bool] = True
     n_recent: int = dataclasses.field(default=32, metadata={"short": "n_recent"})
-    one_set: int = dataclasses.field(default=0, metadata={"short": "one_set"})
 
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.check_integer(self.name, "n_recent", self.n_recent, 1, checks.MAX_CAPACITY)
-        checks.check_integer(self.name, "one_set", self.one_set, 0, 1)
 
     @property
     def local(self) -> int:
@@ -158,14 +152,11 @@ class Alisa(_Walking):
         if recent is None:
             checks.fail(self.name, "history.recent_weights", "be recorded by the prefill", None)
         recent = recent[:, -self.n_recent :, : span.first]
-        n_kv_heads = recent.shape[0]
-        if self.one_set:
-            recent = torch.round(recent * window.UNITS).long().sum(0, keepdim=True)
         # A ring of rows, summed afresh at each step: a running sum would leave rounding where true zeros
         # belong.
-        rows = torch.zeros(recent.shape[0], self.n_recent, span.seq_len, dtype=recent.dtype)
+        rows = torch.zeros(recent.shape[0], self.n_recent, span.seq_len)
         rows[:, : recent.shape[1], : span.first] = recent
-        return {"rows": rows, "next": recent.shape[1] % self.n_recent, "n_kv_heads": n_kv_heads}
+        return {"rows": rows, "next": recent.shape[1] % self.n_recent}
 
     def _select(self, state: dict[str, Any], position: int) -> torch.Tensor:
         rows = state["rows"]
@@ -174,21 +165,11 @@ class Alisa(_Walking):
         oldest_local = max(0, position + 1 - self.local)
         local = torch.arange(oldest_local, position + 1).expand(rows.shape[0], -1)
         weight = rows[:, :, :oldest_local].sum(1)
-        if self.one_set:
-            order = weight.sort(dim=-1, descending=True, stable=True).indices
-            index = torch.cat([order[:, : self.top_k // 2], local], dim=1)
-            return index.expand(state["n_kv_heads"], -1)
         best = weight.topk(min(self.top_k // 2, oldest_local), dim=-1).indices
         return torch.cat([best, local], dim=1)
 
     def _observe(
         self, state: dict[str, Any], position: int, index: torch.Tensor, weight: torch.Tensor
     ) -> None:
-        row = state["rows"][:, state["next"]]
-        if self.one_set:
-            index = index[:1]
-            weight = torch.round(weight * window.UNITS).long().sum((0, 1))[None]
-        else:
-            weight = weight.sum(1)
-        row.zero_().scatter_(1, index, weight)
+        state["rows"][:, state["next"]].zero_().scatter_(1, index, weight.sum(1))
         state["next"] = (state["next"] + 1) % self.n_recent
