@@ -10,7 +10,6 @@
     python study/accuracy.py --later --model x.gguf --size lm.length=16000 --out runs/later.jsonl   newer ones
     python study/accuracy.py --statistics --out runs/statistics.jsonl     of the model's own attention instead
     python study/accuracy.py --write                                the published results into docs/
-    python study/accuracy.py --coverage                             simulate what the intervals cover, 10 s
 
 Needs: pip install ./study. Default model: SmolLM2-135M-Instruct from its wheel.
 """
@@ -35,9 +34,7 @@ HELD_OUT = ROOT / "study/results/accuracy_held_out.jsonl"
 LATER = "study/results/later_*.jsonl"  # of each model and length one
 SETTINGS = "study/results/settings_*.jsonl"  # of each model, length and set of texts one
 OTHER_TASKS = "study/results/tasks_*.jsonl"  # of each model and length one
-ROWS = ROOT / "study/results/row_bits.jsonl"
 STATISTICS = ROOT / "study/results/attention_statistics.jsonl"
-COVERAGE = ROOT / "study/results/interval_coverage.jsonl"
 README = ROOT / "README.md"
 ANSWER = ROOT / "docs/accuracy.md"
 DOCUMENT = ROOT / "docs/study.md"
@@ -94,8 +91,6 @@ def arguments() -> argparse.ArgumentParser:
         f"{LATER_DOCUMENT.name} and {SETTINGS_DOCUMENT.name}"
     )
     parser.add_argument("--write", action="store_true", help=text)
-    text = f"only simulate how often intervals hold the truth, into study/results/{COVERAGE.name} or --out"
-    parser.add_argument("--coverage", action="store_true", help=text)
     return parser
 
 
@@ -170,8 +165,6 @@ def check_flags(parser: argparse.ArgumentParser, args: argparse.Namespace) -> No
         only(parser, args, "--list", *of_plan)
     elif args.write:
         only(parser, args, "--write")
-    elif args.coverage:
-        only(parser, args, "--coverage", "out")
     elif args.report_only:
         only(parser, args, "--report-only", "out", "report", "plots")
     elif args.statistics:
@@ -204,20 +197,6 @@ def main(argv: list[str] | None = None) -> int:
         return 2
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a file of JSON lines."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-def write_coverage(path: Path) -> None:
-    """Simulate the intervals, write the lines and show the table."""
-    from sparq_study.accuracy import coverage
-
-    found = coverage.lines()
-    path.write_text("".join(json.dumps(line) + "\n" for line in found), encoding="utf-8")
-    tell(coverage.table(found))
-
-
 def write_documents() -> None:
     """Make the pages of tables and the generated blocks of documents from the published lines."""
     from sparq_ipu.commands.tables import replace_block
@@ -227,10 +206,7 @@ def write_documents() -> None:
     for page, source, shown in ((TABLES, RESULTS, lines), (HELD_OUT_TABLES, HELD_OUT, held_out)):
         head = f"<!-- from study/results/{source.name}: python study/accuracy.py --write -->\n\n"
         page.write_text(head + report.page(shown), encoding="utf-8")
-    made = document.blocks(
-        lines, held_out, read_lines(ROWS), runner.read_results(STATISTICS), read_lines(COVERAGE)
-    )
-    for name, text in made.items():
+    for name, text in document.blocks(lines, held_out, runner.read_results(STATISTICS)).items():
         replace_block(DOCUMENT, name, text)
     files = [runner.read_results(path) for path in ROOT.glob(LATER)]
     replace_block(LATER_DOCUMENT, "later", later.tables(files))
@@ -260,9 +236,6 @@ def run(args: argparse.Namespace, plan: Plan) -> int:
         return 0
     if args.write:
         write_documents()
-        return 0
-    if args.coverage:
-        write_coverage(args.out or COVERAGE)
         return 0
     if args.report_only:
         if args.out is None:

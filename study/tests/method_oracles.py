@@ -49,10 +49,9 @@ def sparq(
     index_bits=16,
     scores=None,
     components=None,
-    mass=None,
 ):
     """Algorithm 1. index_bits: of the key index; scores: (g, s) to use instead of step 1's; components: that
-    score positions, in place of the query's largest; mass: read no more than hold this share of weights."""
+    score positions, in place of the query's largest."""
     d, s = len(query[0]), len(key)
     size = [sum(abs(float(q[c])) for q in query) for c in range(d)]
     i1 = sorted(largest(size, rank, range(d)) if components is None else components)
@@ -73,10 +72,6 @@ def sparq(
     total_key = [sum(row[p] for row in s_hat) for p in range(s)]
     others = [p for p in range(s) if p not in local]
     i2 = local + largest(total_key, top_k - len(local), others)
-    if mass is not None:
-        i2, rest = local[:], i2[len(local) :]
-        while rest and sum(total_key[p] for p in i2) < mass * len(query):
-            i2.append(rest.pop(0))
     out, _ = attention(query, key, value, i2)
     if not mean_value:
         return out
@@ -95,23 +90,17 @@ def flexgen(query, key, value, *, top_k):
     return attention(query, key, value, largest(total, top_k, range(len(key))))[0]
 
 
-def quest(query, key, value, *, top_k, page, rank=None):
-    """rank: of the hybrid, which reads one bound of so many components."""
+def quest(query, key, value, *, top_k, page):
     s, d = len(key), len(query[0])
     newest = (s - 1) // page
-    total = [sum(float(q[c]) for q in query) for c in range(d)]
-    used = largest([sum(abs(float(q[c])) for q in query) for c in range(d)], rank or d, range(d))
     rows = []
     for q in query:
         bounds = []
         for first in range(0, newest * page, page):
             bound = 0.0
-            for c in used:
+            for c in range(d):
                 low, high = min(key[first : first + page, c]), max(key[first : first + page, c])
-                if rank is None:
-                    bound += max(float(q[c]) * low, float(q[c]) * high)
-                else:
-                    bound += float(q[c]) * (high if total[c] > 0 else low)
+                bound += max(float(q[c]) * low, float(q[c]) * high)
             bounds.append(bound / math.sqrt(d))
         rows.append(softmax(bounds) if bounds else [])
     weight = [sum(row[j] for row in rows) for j in range(newest)]
@@ -126,27 +115,6 @@ def important(queries, keys, rank):
         sum(abs(float(q[c]) * float(k[c])) for rows in queries for q in rows for k in keys) for c in range(d)
     ]
     return largest(mean, rank, range(d))
-
-
-def agreeing(queries, keys, rank, count):
-    """Channels of the rank / 2 pairs that have the most of the `count` best positions with the whole head."""
-    d, n = len(keys[0]), len(queries[0])
-    shared = [0] * (d // 2)
-    for rows in queries:
-        for i, q in enumerate(rows):
-            seen = keys[: len(keys) - n + 1 + i]
-            whole = largest([float(q @ k) for k in seen], count, range(len(seen)))
-            for c in range(d // 2):
-                of_pair = [float(q[c] * k[c] + q[c + d // 2] * k[c + d // 2]) for k in seen]
-                shared[c] += len(set(whole) & set(largest(of_pair, count, range(len(seen)))))
-    pairs = largest(shared, rank // 2, range(d // 2))
-    return [*pairs, *(c + d // 2 for c in pairs)]
-
-
-def principal(keys, rank):
-    """(d, rank): the axes along which the keys of a calibration vary most."""
-    _, _, axes = np.linalg.svd(keys - keys.mean(0), full_matrices=False)
-    return axes[:rank].T
 
 
 def lm_infinite(query, key, value, *, top_k, sinks):

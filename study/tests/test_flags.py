@@ -11,8 +11,7 @@ import pytest
 CALLS = {
     "accuracy": [
         ("--list", "--jobs 2; --model x; --out x; --report x; --plots x; --statistics; --threads 1"),
-        ("--write", "--quick; --seed 3; --out x; --items 2; --coverage; --report-only; --force"),
-        ("--coverage", "--methods dense; --tasks lm; --jobs 2; --decode-check 3; --report x"),
+        ("--write", "--quick; --seed 3; --out x; --items 2; --report-only; --force"),
         ("--report-only --out x", "--model x; --held-out; --size lm.length=9; --threads 1; --jobs 2"),
         ("--statistics", "--methods dense; --tasks lm; --items 2; --jobs 2; --decode-check 3; --held-out"),
         ("--quick", "--force"),

@@ -12,9 +12,9 @@ from typing import Any, Iterable
 
 from sparq_ipu.commands.tables import markdown_table
 
-from . import coverage, report
+from . import report
 from .methods import Method, parse_method
-from .plan import FOUR_BITS, LEVELS, TIERED, TIERED_METHODS
+from .plan import FOUR_BITS, LEVELS, ROWS_OF_8_BITS, TIERED
 from .plan import RECOMMENDED_METHOD as RECOMMENDED
 from .tasks import TASKS, Metric
 
@@ -118,7 +118,9 @@ HELD_OUT_DIFFERENCES: dict[str, list[tuple[str, str, tuple[str, ...]]]] = {
         (TIERED, RECOMMENDED, (KL, BPC, *TASKS_THERE)),
         (_components(TIERED, 64), TIERED, (KL, BPC, *TASKS_THERE)),
     ],
-    "held_out_rows": [(method, TIERED, (KL, *TASKS_THERE)) for method in TIERED_METHODS if "rows=" in method],
+    "held_out_rows": [
+        (f"{TIERED},rows={rows}", TIERED, (KL, *TASKS_THERE)) for rows in (*ROWS_OF_8_BITS[1:], "int8")
+    ],
 }
 
 
@@ -242,39 +244,15 @@ def decode_summary(lines: list[dict[str, Any]]) -> str:
     )
 
 
-def rows_table(found: list[dict[str, Any]]) -> str:
-    """Rows of 8 bits: the error of the attention output, by trace (`study/rows.py`)."""
-    rows = []
-    for line in found:
-        name = f"{line['kind']}: {line['text']}"
-        for rule, error in line["against_fp16_rows"].items():
-            dense = line["against_dense"]
-            rows.append(
-                [
-                    name,
-                    line["top_k"],
-                    f"`{rule}`",
-                    f"{error:.4f}",
-                    f"{dense[rule]:.4f}",
-                    f"{dense['fp16']:.4f}",
-                ]
-            )
-    header = ["trace", "k", "rows", "error against fp16 rows", "against dense", "fp16 rows against dense"]
-    return markdown_table(header, rows)
-
-
 def blocks(
     lines: list[dict[str, Any]],
     held_out: list[dict[str, Any]],
-    rows: list[dict[str, Any]],
     statistics: list[dict[str, Any]],
-    simulated: list[dict[str, Any]],
 ) -> dict[str, str]:
     """Name -> text of every generated block.
 
-    lines: of the file of results. held_out: of that of the held-out texts. rows: of `study/rows.py`.
-    statistics: of the file of attention statistics. simulated: of the file of simulated intervals
-    (`coverage.lines`).
+    lines: of the file of results. held_out: of that of the held-out texts. statistics: of the file of
+    attention statistics.
     """
     return {
         "run": run_table(lines),
@@ -284,8 +262,6 @@ def blocks(
         "held_out_run": done_table(held_out),
         "held_out": settings_table(held_out),
         **{name: differences(held_out, wanted, True) for name, wanted in HELD_OUT_DIFFERENCES.items()},
-        "rows": rows_table(rows),
         "decode": decode_summary(lines),
-        "coverage": coverage.table(simulated),
         "statistics": report.statistics_page(statistics),
     }

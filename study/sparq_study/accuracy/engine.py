@@ -16,8 +16,7 @@ from typing import Any, Protocol
 import torch
 
 from .kernels import KernelCaches, KernelRun, has_kernel
-from .methods import Calibration, History, Method, Span, SparQ
-from .methods.calibration import HIDDEN
+from .methods import HIDDEN, Calibration, History, Method, Span, SparQ
 from .prefix import LAST_QUERIES, LayerCache, Prefix
 
 ATTENTION = "sparq_ipu_accuracy"
@@ -229,8 +228,6 @@ class Evaluator:
         self.kernels = kernels
         self._caches: KernelCaches | None = None
         self.calibrations: dict[int, Calibration] = {}
-        #: of the last span: rows read by a KV head and query, where the method says; else None
-        self.rows_read: float | None = None
 
     @torch.inference_mode()
     def calibrate(self, tokens: Sequence[int]) -> None:
@@ -265,13 +262,9 @@ class Evaluator:
         """
         self._check(method)
         if self.kernels and has_kernel(method):
-            self.rows_read = None
             return self._forward(tokens, prefix.length, self._kernel_run(prefix, len(tokens), method))
         run = _Sparse(method, self._histories(prefix.layers), prefix, self.calibrations)
-        logits = self._forward(tokens, prefix.length, run)
-        steps = sum(history.steps for history in run.histories.values())
-        self.rows_read = sum(history.rows for history in run.histories.values()) / steps if steps else None
-        return logits
+        return self._forward(tokens, prefix.length, run)
 
     def _kernel_run(self, prefix: Prefix, n_tokens: int, method: Method) -> KernelRun:
         """Of a span after a prefix, whose caches are kept for the next one."""

@@ -28,7 +28,7 @@ WITHDRAWN: dict[str, Any] = json.loads(
     (Path(__file__).parents[2] / "results/withdrawn.json").read_text(encoding="utf-8")
 )
 #: names of rows -> methods, one for each level
-ROWS: dict[str, Sequence[str]] = {**LATER, **WITHDRAWN["levels"]}
+ROWS: dict[str, Sequence[str]] = {name: {**LATER, **WITHDRAWN["levels"]}[name] for name in WITHDRAWN["rows"]}
 CHOSEN_ON = "SmolLM2-135M-Instruct Q4_1"  # the model that the middle level was chosen on
 GOAL_METHODS = (OURS, "double_sparsity", *WITHDRAWN["goal"], "SparQ, index of 2 bits", "best positions known")
 TEXTS = {"study": "chosen on", "held_out": "held out"}

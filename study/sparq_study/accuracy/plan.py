@@ -89,6 +89,8 @@ DEFAULT_METHODS = (
     f"local@{LEVELS[1]}",
     f"strided@{LEVELS[1]}",
 )
+# Forms of rows of 8 bits that results have; two of them are withdrawn.
+ROWS_OF_8_BITS = ("int8", "int8_row", "int8_block")
 # Pairs whose difference answers a question; a report shows those that were run (and METHOD@REFERENCE against
 # REFERENCE).
 COMPARISONS = (
@@ -128,7 +130,7 @@ COMPARISONS = (
     ("sparq:r=64,k=256,mean_from=1,index_bits=4", "sparq:k=256,mean_from=1,index_bits=4"),
     *(
         (f"sparq:k=256,mean_from=1,index_bits=4,rows={rows}", "sparq:k=256,mean_from=1,index_bits=4")
-        for rows in ("int8", "int8_row", "int8_block")
+        for rows in ROWS_OF_8_BITS
     ),
     ("alisa:kv_bits=8@sparq:r=16,k=128", "alisa@sparq:r=16,k=128"),
     # rivals at equal transfer, the mean value where it does no harm
@@ -148,8 +150,6 @@ TIERED_METHODS = (
     RECOMMENDED_METHOD,
     TIERED,
     str(parse_method(f"{TIERED},r=64")),
-    f"{TIERED},rows=int8_row",
-    f"{TIERED},rows=int8_block",
     f"{TIERED},rows=int8",
 )
 HELD_OUT_SEED = 1  # the study has 0, and 7 was tried before settings were chosen
@@ -158,29 +158,23 @@ HELD_OUT_SEED = 1  # the study has 0, and 7 was tried before settings were chose
 LATER_LEVELS = tuple(
     str(parse_method(level)) for level in (f"{FOUR_BITS},r=16", FOUR_BITS, f"{FOUR_BITS},k=512")
 )
-_FEWER = (
-    "quest:page=32",
-    "hsa:page=8",
-    "double_sparsity:r=16,index_bits=4",
-    "fasa:r=16,index_bits=4",
-    "loki:r=4",
-)
-_MORE = ("quest", "hsa", "double_sparsity:index_bits=4", "fasa:index_bits=4", "loki:r=8")
 LATER: dict[str, tuple[str, ...]] = {
     "SparQ, index of 4 bits": LATER_LEVELS,
     **{
-        few.partition(":")[0]: (
-            f"{few}@{LATER_LEVELS[0]}",
-            *(f"{more}@{level}" for level in LATER_LEVELS[1:]),
+        few.partition(":")[0]: tuple(
+            f"{method}@{level}" for method, level in zip((few, more, more), LATER_LEVELS)
         )
-        for few, more in zip(_FEWER, _MORE)
+        for few, more in (
+            ("quest:page=32", "quest"),
+            ("double_sparsity:r=16,index_bits=4", "double_sparsity:index_bits=4"),
+        )
     },
     "SparQ, index of 2 bits": tuple(
         f"sparq:{'r=16,' * (i == 0)}mean_from=1,index_bits=2@{level}" for i, level in enumerate(LATER_LEVELS)
     ),
     "best positions known": tuple(f"oracle:mean_from=1@{level}" for level in LATER_LEVELS),
 }
-# What is not at a level: an index of 16 bits, fewer bits for as many rows, budgets by mass.
+# What is not at a level: an index of 16 bits, fewer bits for as many rows.
 LATER_OTHERS = (
     str(parse_method(f"{FOUR_BITS},index_bits=16")),
     "sparq:mean_from=1,index_bits=2",
@@ -189,7 +183,6 @@ LATER_OTHERS = (
     "sparq:k=1024,mean_from=1,index_bits=2",
     "sparq:k=160,mean_from=1,index_bits=2",
     "sparq:r=24,k=200,mean_from=1,index_bits=2",
-    *(f"top_p:k=512,p={p},mean_from=1,index_bits=4" for p in (0.8, 0.9, 0.95)),
 )
 # A key index of half of the components, at head_dim 64; beside one of all of them.
 LATER_HALF = f"{RECOMMENDED_METHOD},components=32"

@@ -63,11 +63,7 @@ FAMILIES = (
     Family("random low-rank keys, no mean value in layer 0", r"low_rank:.*mean_from=1", "tab:pink", "X"),
     Family("random low-rank keys", r"low_rank", "tab:pink"),
     Family("Quest", r"quest", "tab:red", "s", "-"),
-    Family("pages and channels (HSA)", r"hsa", "tab:red", "^", "-"),
     Family("Double Sparsity", r"double_sparsity", "tab:purple", "s", "-"),
-    Family("FASA", r"fasa", "tab:purple", "^", "-"),
-    Family("Loki", r"loki", "tab:pink", "s", "-"),
-    Family("SparQ, a budget by mass", r"top_p", "navy", "s", "-"),
     Family("dense, int8 KV", r"dense:.*kv_bits", "black", "D"),
     Family("dense", r"dense", "black"),
 )

@@ -3,7 +3,7 @@
 
 Lines: one `header`; one `result` per (task, item, question, method), with the sums that metrics divide; one
 `decode_check` per method; one `continued` for each other version of the code that added lines. Lines of a
-former revision of a method are left out where a file is read, and go when it is continued.
+withdrawn method stay: they are data.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Callable
 import torch
 
 from .engine import Evaluator
-from .methods import METHODS, Dense, Method, parse_method
+from .methods import Dense, Method, parse_method
 from .plan import Contender, Plan
 from .prefix import Prefix
 from .tasks import TASKS, Item, Probe, Task, Tokenizer, Words
@@ -30,25 +30,13 @@ Progress = Callable[[str], None]
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """All complete lines of a result file; a last line cut short by a broken-off run is left out.
-
-    So are lines of a method whose arithmetic has changed since (`Method.revision`). Lines of a withdrawn
-    method stay: they are data.
-    """
+    """All complete lines of a result file; a last line cut short by a broken-off run is left out."""
     lines = []
-    revisions: dict[str, int] = {}
     for text in path.read_text(encoding="utf-8").splitlines():
         try:
-            line = json.loads(text)
+            lines.append(json.loads(text))
         except json.JSONDecodeError:
             break
-        method = line.get("resolved") if isinstance(line, dict) else None
-        if method is not None and method.partition(":")[0] in METHODS:
-            if method not in revisions:
-                revisions[method] = parse_method(method).revision
-            if line.get("revision", 1) != revisions[method]:
-                continue
-        lines.append(line)
     return lines
 
 
@@ -204,7 +192,6 @@ class Runner:
         prefix = evaluator.prefill(item.context, record=record)
         sums: dict[tuple[str, str], dict[str, float]] = {pair: {} for pair in wanted}
         seconds = dict.fromkeys(wanted, 0.0)
-        rows: dict[tuple[str, str], list[float]] = {pair: [] for pair in wanted}
         for probe in item.probes:
             for question in dict.fromkeys(question for question, _ in wanted):
                 base, tokens = self._start(prefix, probe, question, record)
@@ -215,8 +202,6 @@ class Runner:
                         log_probs = dense
                     else:
                         log_probs = self._log_probs(base, tokens, probe, methods[label])
-                        if evaluator.rows_read is not None:
-                            rows[question, label].append(evaluator.rows_read)
                     total = sums[question, label]
                     for key, value in task.score(probe, log_probs, dense, words).items():
                         total[key] = total.get(key, 0) + value
@@ -224,11 +209,6 @@ class Runner:
         labels: dict[str, Any] = {
             key: item.probes[0].labels[key] for key in ("depth", "length") if key in item.probes[0].labels
         }
-
-        def as_read(pair: tuple[str, str]) -> Method:
-            mean = sum(rows[pair]) / len(rows[pair]) if rows[pair] else None
-            return methods[pair[1]].with_rows(mean)
-
         return [
             {
                 "kind": "result",
@@ -237,9 +217,8 @@ class Runner:
                 "question": question,
                 "method": label,
                 "resolved": str(methods[label]),
-                "revision": methods[label].revision,
                 "seq_len": item.seq_len,
-                "compression": round(as_read((question, label)).compression(*shape), 4),
+                "compression": round(methods[label].compression(*shape), 4),
                 "sums": _rounded(sums[question, label]),
                 "seconds": round(seconds[question, label], 2),
                 "in_window": bool(
@@ -282,7 +261,6 @@ class Runner:
                 "kind": "decode_check",
                 "method": label,
                 "resolved": str(method),
-                "revision": method.revision,
                 "seq_len": len(context),
                 "n": n_tokens,
                 "max_abs_log_prob_error": round((together - stepped).abs().max().item(), 6),

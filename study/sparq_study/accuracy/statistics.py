@@ -15,8 +15,7 @@ from typing import Any, Callable, ClassVar
 import torch
 
 from .engine import Evaluator
-from .methods import TEMPERATURES, Dense, Span, SparQ, attend_to, top_positions
-from .methods.calibration import HIDDEN
+from .methods import HIDDEN, TEMPERATURES, Dense, Span, SparQ, attend_to, top_positions
 from .runner import Results
 from .tasks import Tokenizer, Words
 

@@ -237,7 +237,6 @@ def test_no_bytes_are_saved_and_texts_stay_as_they_were():
     text = "sparq:k=256,mean_from=1,index_bits=2"
     method, half = parse_method(text), parse_method(f"{text},components=32")
     assert str(method) == text and str(half) == f"{text},components=32"
-    assert half.revision == method.revision
     for seq_len in (100, 3584, 16000):
         assert half.transfer(seq_len, DIM, GROUP, 24) == method.transfer(seq_len, DIM, GROUP, 24)
     settings = {"rank": 32, "top_k": 256, "n_local": 64, "index_bits": 2, "index_components": 32}
@@ -256,7 +255,7 @@ REFUSED = "index_components must be 0, as the query does not choose among compon
         ("sparq:components=24", r"sparq: rank must be in \[1, index_components=24\], got 32"),
         *(
             (f"{name}:components=32", f"{name}: {REFUSED}")
-            for name in ("oracle", "low_rank", "double_sparsity", "fasa", "loki")
+            for name in ("oracle", "low_rank", "double_sparsity")
         ),
     ],
 )

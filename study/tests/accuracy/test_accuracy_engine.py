@@ -63,11 +63,7 @@ METHOD_TEXTS = [
     "local:k=24",
     "strided:k=24",
     "quest:k=24,page=4",
-    "hsa:r=4,k=24",
     "double_sparsity:r=4,k=24",
-    "fasa:r=4,k=24",
-    "loki:r=4,k=24",
-    "top_p:r=4,k=24,p=0.6",
 ]
 
 

@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
 import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from sparq_study.accuracy import coverage, measure, report
+from sparq_study.accuracy import measure, report
 from sparq_study.accuracy.measure import Estimate
 from sparq_study.accuracy.tasks import Metric
 
@@ -91,61 +89,38 @@ def test_paired_difference_removes_what_items_share():
         measure.paired_difference(hard, one, hard[1:], one[1:])
 
 
+#: what one item may look like: its mean, drawing it, and the share of intervals that must hold the mean
+ITEMS = {
+    "normal": (0.0, lambda rng, shape: rng.normal(0, 1, shape), 0.93),
+    "27 of 30 right": (0.9, lambda rng, shape: rng.binomial(30, 0.9, shape) / 30, 0.93),
+    "exponential": (1.0, lambda rng, shape: rng.exponential(1, shape), 0.88),
+    "lognormal": (math.exp(0.5), lambda rng, shape: rng.lognormal(0, 1, shape), 0.88),
+}
+
+
+def covered(items: str, n: int, largest_weight: float, level: float = measure.LEVEL) -> float:
+    """The share of intervals that hold the truth, of n items with weights from 1 to `largest_weight`."""
+    truth, draw, _ = ITEMS[items]
+    rng = np.random.default_rng([n, list(ITEMS).index(items)])
+    values = draw(rng, (10_000, n))
+    under = rng.uniform(1, largest_weight, values.shape)
+    over = values * under
+    pseudo = measure.pseudo_values(over, under)
+    low, high = measure.t_interval(over.sum(1) / under.sum(1), pseudo, level)
+    shown = np.isfinite(high)
+    return float(((low <= truth) & (truth <= high))[shown].mean())
+
+
 @pytest.mark.parametrize("largest_weight", [1.0, 2.0])
-@pytest.mark.parametrize(
-    ("items", "least"),
-    [("normal", 0.93), ("27 of 30 right", 0.93), ("exponential", 0.88), ("lognormal", 0.88)],
-)
-def test_intervals_hold_the_truth_often_enough(items, least, largest_weight):
+@pytest.mark.parametrize("items", ITEMS)
+def test_intervals_hold_the_truth_often_enough(items, largest_weight):
     for n in SIZES:
-        covered, _ = coverage.simulate(items, n, largest_weight=largest_weight, trials=10_000)
-        assert covered >= least, n
+        assert covered(items, n, largest_weight) >= ITEMS[items][2], n
 
 
-def test_other_intervals_hold_it_less_often():
-    """Negative control, and the reason for the choice."""
-    for method, items, most in (
-        ("percentile bootstrap", "normal", 0.90),
-        ("BCa bootstrap", "normal", 0.90),
-        ("t, 95 %", "lognormal", 0.85),
-    ):
-        covered, _ = coverage.simulate(items, 6, coverage.METHODS[method], trials=1000)
-        assert covered < most, method
-
-
-def load_bench():
-    """study/accuracy.py as a module."""
-    spec = importlib.util.spec_from_file_location("study_accuracy", ROOT / "study" / "accuracy.py")
-    bench = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(bench)
-    return bench
-
-
-def test_coverage_command_writes_the_lines_and_shows_the_table(tmp_path, monkeypatch, capsys):
-    bench = load_bench()
-    monkeypatch.setattr(coverage, "SIZES", (3, 4))
-    monkeypatch.setattr(coverage, "METHODS", {"t": coverage.jackknife_t})
-    path = tmp_path / "coverage.jsonl"
-    assert bench.main(["--coverage", "--out", str(path)]) == 0
-    lines = [json.loads(text) for text in path.read_text().splitlines()]
-    assert [line["n"] for line in lines] == 4 * [3, 4] and lines == coverage.lines()
-    last = lines[-1]
-    shown = f"| lognormal | 4 | {last['coverage']:.2f} ({last['width']:.2f}) |"
-    assert shown in capsys.readouterr().err
-
-
-def test_published_simulation_is_what_the_code_gives():
-    """If this fails: run `python study/accuracy.py --coverage` and `--write`, and read the prose again."""
-    bench = load_bench()
-    found = bench.read_lines(bench.COVERAGE)
-    keys = {(line["items"], line["n"], line["method"]) for line in found}
-    assert (
-        len(keys) == len(found) == len(coverage.DISTRIBUTIONS) * len(coverage.SIZES) * len(coverage.METHODS)
-    )
-    for line in found:
-        if line["method"].startswith("t,") or (line["items"], line["n"]) == ("lognormal", 3):
-            got = coverage.simulate(line["items"], line["n"], coverage.METHODS[line["method"]])
-            assert got == pytest.approx((line["coverage"], line["width"]), abs=1.1e-3), line
+def test_intervals_at_95_percent_hold_it_less_often():
+    """Negative control, and the reason for the level."""
+    assert covered("lognormal", 6, 2.0, 0.95) < 0.85
 
 
 @pytest.mark.parametrize("n", [1, 2, 5])

@@ -78,12 +78,6 @@ def calibrated(choose):
     return step
 
 
-def loki(query, key, value, head):
-    axes = oracles.principal(CALIBRATION.key[head].double().numpy(), 4)
-    scores = (query @ axes) @ (key @ axes).T / math.sqrt(DIM)
-    return oracles.sparq(query, key, value, rank=DIM, top_k=20, n_local=5, mean_value=False, scores=scores)
-
-
 SPARQ = {"rank": 4, "top_k": 20, "n_local": 5}
 IMPORTANT = calibrated(lambda queries, keys: oracles.important(queries, keys, 4))
 STATELESS = {
@@ -118,14 +112,8 @@ STATELESS = {
     "strided:k=19": without_head(oracles.strided, top_k=19),  # of 190 positions exactly every tenth
     "quest:k=48": without_head(oracles.quest, top_k=48, page=16),
     "quest:k=20,page=3": without_head(oracles.quest, top_k=20, page=3),
-    "hsa:r=3,k=20": without_head(oracles.quest, top_k=20, page=4, rank=3),
-    "hsa:r=5,k=64,page=16": without_head(oracles.quest, top_k=64, page=16, rank=5),
     "double_sparsity:r=4,k=20": IMPORTANT,
     "double_sparsity:r=4,k=20,index_bits=4": lambda q, k, v, head: IMPORTANT(q, k, v, head, index_bits=4),
-    "fasa:r=4,k=20": calibrated(lambda queries, keys: oracles.agreeing(queries, keys, 4, 64)),
-    "loki:r=4,k=20": loki,
-    "top_p:r=4,k=20,p=0.3": without_head(oracles.sparq, mass=0.3, **SPARQ),
-    "top_p:r=4,k=20,p=0.2,index_bits=4": without_head(oracles.sparq, mass=0.2, index_bits=4, **SPARQ),
 }
 STATEFUL = {
     "h2o:k=20": (oracles.h2o, {"top_k": 20, "n_local": 5}),
@@ -313,12 +301,8 @@ S, D = 4096, 64
         ("strided:k=128", 2 * 128 * D + 2 * D),
         ("quest:k=128", S // 16 * 2 * D + 2 * 128 * D + 2 * D),
         ("quest:k=100,page=7", 586 * 2 * D + 2 * 98 * D + 2 * D),
-        ("hsa:r=16,k=128", S // 4 * 16 + 2 * 128 * D + 2 * D),
         ("double_sparsity:r=16,k=128", S * 16 + 2 * 128 * D + 2 * D),
         ("double_sparsity:r=16,k=128,index_bits=4", S * 4 + S // 64 * 32 + 2 * 128 * D + 2 * D),
-        ("fasa:r=16,k=128", S * 16 + 2 * 128 * D + 2 * D),
-        ("loki:r=16,k=128", S * 16 + 2 * 128 * D + 2 * D),
-        ("top_p:r=32,k=128", S * 32 + 2 * 128 * D + 4 * D),
         ("dense:kv_bits=8", S * D + D),
     ],
 )
@@ -450,13 +434,9 @@ def test_describe_methods_names_every_parameter():
         ("lm_infinite:k=16", r"lm_infinite: top_k must be in \[17, 16777216\], got 16"),
         ("h2o:k=1", r"h2o: top_k must be in \[2, 16777216\], got 1"),
         ("h2o:k=8,l=8", r"h2o: n_local must be in \[-1, top_k=8\), got 8"),
-        ("alisa:one_set=2", r"alisa: one_set must be in \[0, 1\], got 2"),
         ("alisa:n_recent=0", r"alisa: n_recent must be in \[1, 16777216\], got 0"),
         ("quests", "parse_method: name must be one of dense, .*, got 'quests'"),
         ("quest:k=8", r"quest: top_k must be in \[16, 16777216\], got 8"),
-        ("fasa:r=5", "fasa: rank must be even, got 5"),
-        ("loki:index_bits=4", "loki: index_bits must be 16, as scores are not made from a key index, got 4"),
-        ("top_p:p=0.0", r"top_p: p must be in \(0, 1\], got 0.0"),
         ("sparq:q=1", "parse_method: parameter of sparq must be one of .*, got 'q=1'"),
         ("sparq:r", "parse_method: parameter of sparq must be one of .*, got 'r'"),
         ("sparq:r=x", "parse_method: r must be of type int, got 'x'"),

@@ -92,31 +92,16 @@ def test_what_is_calibrated_is_calibrated_on_other_texts(tmp_path):
     tasks = {"common": {**PLAN["common"], "items": 1}}
     run(evaluator, tmp_path / "none", Plan(tasks, METHODS))
     assert not seen
-    plan = Plan(tasks, ["loki:r=4,k=24", "fasa:r=4,k=24@sparq:r=4,k=24"])
+    plan = Plan(tasks, ["double_sparsity:r=4,k=24", "double_sparsity:r=4,k=20@sparq:r=4,k=24"])
     results = run(evaluator, tmp_path / "x", plan).results
     run(evaluator, tmp_path / "y", plan)
     (tokens,) = seen
     pieces = [text[:4096] for _, text in excerpts("held_out")[:3]]
     assert tokens == [id for p in pieces for id in TOKENIZER(p, add_special_tokens=False)["input_ids"]]
     assert {line["method"] for line in results.of_kind("result")} == {"dense", *plan.methods}
-    both = Plan({"lm": {"texts": "held_out"}, "needle": {}}, ["loki"])
+    both = Plan({"lm": {"texts": "held_out"}, "needle": {}}, ["double_sparsity"])
     with pytest.raises(ValueError, match="texts must leave one of study, held_out to calibrate on"):
         calibration_tokens(TOKENIZER, both)
-
-
-def test_compression_counts_the_rows_that_were_read(evaluator, tmp_path):
-    plan = Plan({"common": {**PLAN["common"], "items": 1}}, ["top_p:r=4,k=24,p=0.05", "sparq:r=4,k=24"])
-    lines = {
-        line["method"]: line
-        for line in run(evaluator, tmp_path / "x", plan).results.of_kind("result")
-        if line["question"] == "sparse"
-    }
-    few, all_rows = (lines[label] for label in plan.methods[1:])
-    assert few["compression"] > all_rows["compression"] and few["resolved"] == "top_p:r=4,k=24,p=0.05"
-    least = parse_method("sparq:r=4,k=6").compression(
-        few["seq_len"], evaluator.head_dim, evaluator.group_size, evaluator.n_layers
-    )
-    assert few["compression"] <= round(least, 4)  # n_local are read in any case
 
 
 def test_prompt_is_decoded_by_the_method_only_if_asked(evaluator, tmp_path):
@@ -208,41 +193,6 @@ def test_results_name_the_code_they_were_continued_with(tmp_path):
     for version in ("a", "a", "b"):
         Results.create(path, header(plan, "tiny", {"git": version}))
     assert [line["versions"]["git"] for line in read_lines(path)] == ["a", "b"]
-
-
-def test_lines_of_a_former_revision_are_left_out_and_computed_anew(evaluator, tmp_path):
-    """A method whose arithmetic changed: no old line is shown, or beside a new one of the same text."""
-    changed, same = "sparq:r=4,k=24,index_bits=4", "sparq:r=4,k=24"
-    plan, path = Plan({"needle": {"items": 1, "lengths": [200]}}, [changed, same]), tmp_path / "lines.jsonl"
-    runner = run(evaluator, path, plan)
-    runner.check_decode(TASKS["lm"].build(TOKENIZER, 0, 0, length=100, span=1), 2)
-    first = read_lines(path)
-    assert {line["revision"] for line in first if line.get("method") == changed} == {2}
-    assert {line["revision"] for line in first if line.get("method") == same} == {1}
-
-    former = []
-    for line in first:
-        if line.get("method") == same:
-            line = {key: value for key, value in line.items() if key != "revision"}  # older than the key
-        elif line.get("method") == changed:
-            line = {**{key: value for key, value in line.items() if key != "revision"}, "sums": {}}
-        former.append(json.dumps(line) + "\n")
-    path.write_text("".join(former), encoding="utf-8")
-    kept = read_lines(path)
-    assert {line.get("method") for line in kept} == {None, "dense", same} and len(kept) == len(first) - 3
-
-    runner = run(evaluator, path, plan)
-    runner.check_decode(TASKS["lm"].build(TOKENIZER, 0, 0, length=100, span=1), 2)
-    assert '"sums": {}' not in path.read_text(encoding="utf-8")  # gone from the file too
-    again = [strip({**line, "revision": line.get("revision", 1)}) for line in read_lines(path)]
-    wanted = [strip({**line, "revision": line.get("revision", 1)}) for line in first]
-    assert sorted(map(json.dumps, map(sorted_keys, again))) == sorted(
-        map(json.dumps, map(sorted_keys, wanted))
-    )
-
-
-def sorted_keys(line: dict) -> dict:
-    return dict(sorted(line.items()))
 
 
 def fake(method: str, item: int, hits: int, compression: float = 2.0) -> dict:

@@ -23,8 +23,8 @@ To add an accuracy method:
    `test_accuracy_methods.py` (against the loop, transfer formula) and `test_accuracy_engine.py` (decoding).
 5. Run study/accuracy.py, and describe the method in docs/study.md.
 
-Published results are keyed by text form, so a parameter's short name and its default must not change. What
-changes the numbers of a method raises its `revision`. Needs torch.
+Published results are keyed by text form, so a parameter's short name and its default must not change. Needs
+torch.
 """
 
 from __future__ import annotations
@@ -32,18 +32,15 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from .base import Dense, History, Method, Span, attend_to, top_positions
-from .calibrated import FASA, DoubleSparsity, Loki
-from .calibration import Calibration
+from .base import HIDDEN, Calibration, Dense, History, Method, Span, attend_to, top_positions
 from .fixed import LMInfinite, Local, Strided
-from .mass import TopP
-from .pages import HSA, Quest
-from .sparq import TEMPERATURES, LowRank, Oracle, SparQ, TopK
+from .pages import Quest
+from .sparq import TEMPERATURES, DoubleSparsity, LowRank, Oracle, SparQ, TopK
 from .stateful import H2O, Alisa
 
 _CLASSES: tuple[type[Method], ...] = (
     *(Dense, SparQ, Oracle, LowRank, TopK, H2O, LMInfinite, Alisa, Local, Strided),
-    *(Quest, HSA, DoubleSparsity, FASA, Loki, TopP),
+    *(Quest, DoubleSparsity),
 )
 METHODS: dict[str, type[Method]] = {cls.name: cls for cls in _CLASSES}
 
@@ -86,6 +83,7 @@ def describe_methods() -> str:
 
 __all__ = [
     "H2O",
+    "HIDDEN",
     "METHODS",
     "TEMPERATURES",
     "Alisa",

@@ -12,15 +12,17 @@ carried from call to call.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any, Callable, ClassVar, TypeVar
 
 import torch
 
 from sparq_reference import checks, transfers
 
-from .calibration import HIDDEN, Calibration
 from .quantise import ChannelRange
 
+#: hides a position from a softmax; finite, because a row of -inf gives NaN
+HIDDEN = -1e30
 # Bits of a stored element; 16 is not rounded at all.
 STORED_BITS = (2, 4, 8, 16)
 # Scores of a part of a span: 4 MiB of float32. But 8 queries at least: each part reads all keys.
@@ -28,6 +30,23 @@ _SCORES_IN_CACHE = 2**20
 _LEAST_QUERIES = 8
 
 _Made = TypeVar("_Made")
+
+
+@dataclasses.dataclass(frozen=True)
+class Calibration:
+    """Keys and queries of one layer, after rotary embedding, as a dense run of a text that no task has.
+
+    key: (n_kv_heads, seq_len, head_dim) float32.
+    query: (n_kv_heads, group_size, n_queries, head_dim) float32, the last positions' queries.
+    """
+
+    key: torch.Tensor
+    query: torch.Tensor
+
+    @functools.cached_property
+    def importance(self) -> torch.Tensor:
+        """(n_kv_heads, head_dim): mean over queries and positions of |q k|, component by component."""
+        return self.query.abs().mean((1, 2)) * self.key.abs().mean(1)
 
 
 class History:
@@ -41,8 +60,6 @@ class History:
         the last queries of the prompt; None if it was not recorded.
     state: whatever the method keeps between calls.
     indexed: (n_kv_heads, head_dim) bool, the components in the key index, of a method that chooses them.
-    rows, steps: how many rows of K and V were read by how many KV heads and queries, of a method that reads
-        as many as the query needs; else 0.
     """
 
     def __init__(
@@ -56,7 +73,6 @@ class History:
         self.query_weight = query_weight
         self.state: Any = None
         self.indexed: torch.Tensor | None = None
-        self.rows, self.steps = 0, 0
         self.key_range: ChannelRange | None = None
         self.value_range: ChannelRange | None = None
 
@@ -237,10 +253,6 @@ class Method:
         """
         raise NotImplementedError
 
-    def with_rows(self, rows: float | None) -> Method:
-        """The method whose transfer counts where so many rows were read on average; None: as it says."""
-        return self
-
     def compression(self, seq_len: int, head_dim: int, group_size: int = 1, n_layers: int = 1) -> float:
         """Elements that dense fp16 attention moves, divided by this method's."""
         dense = transfers.dense_elements(seq_len, head_dim)
@@ -272,15 +284,6 @@ class Method:
         if found is None:
             checks.fail(self.name, "transfer", f"fit the {budget:.0f} elements of {other}", None)
         return found
-
-    @property
-    def revision(self) -> int:
-        """Number of the arithmetic behind this text form, from 1.
-
-        Lines of results have it. One more wherever a method comes to give other numbers under the same text:
-        the lines from before are then left out, and computed anew.
-        """
-        return 1
 
     def window(self) -> int | None:
         """Last positions that the method always reads (where a needle would be found without any selection),

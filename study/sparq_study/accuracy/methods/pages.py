@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Methods that score pages of positions by the least and the greatest number of each key component."""
+"""A method that scores pages of positions by the least and the greatest number of each key component."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import torch
 
 from sparq_reference import checks
 
-from .base import Method, Span, attend_to, top_positions
-from .calibration import HIDDEN
+from .base import HIDDEN, Method, Span, attend_to, top_positions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,12 +51,8 @@ class Quest(Method):
         # Pages behind the newest position, and what its own will hold, are not used by `select`.
         n_pages = -(-span.seq_len // self.page)
         low, high = low[:, :n_pages], high[:, :n_pages]
-        of_high, of_low = self._parts(span.query)
+        of_high, of_low = span.query.clamp(min=0), span.query.clamp(max=0)
         return torch.einsum("hgnd,hpd->hgnp", of_high, high) + torch.einsum("hgnd,hpd->hgnp", of_low, low)
-
-    def _parts(self, query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """What of a query goes with the maximum of a page, and what with the minimum."""
-        return query.clamp(min=0), query.clamp(max=0)
 
     def select(self, span: Span) -> torch.Tensor:
         """(n_kv_heads, n_queries, seq_len) bool."""
@@ -73,40 +68,7 @@ class Quest(Method):
     def _attend(self, span: Span) -> torch.Tensor:
         return attend_to(span, self.select(span)[:, None])
 
-    def _page_elements(self, head_dim: int) -> int:
-        """Read of what stands for a page."""
-        return 2 * head_dim
-
     def _cache_elements(self, seq_len: int, head_dim: int, group_size: int) -> tuple[float, float]:
         n_pages = -(-seq_len // self.page)
         rows = 2 * min(self.top_k // self.page * self.page, seq_len) * head_dim + 2 * head_dim
-        return rows, n_pages * self._page_elements(head_dim)
-
-
-@dataclasses.dataclass(frozen=True)
-class HSA(Quest):
-    """Pages by a few components of their bounds: the hybrid of RocketKV's second stage (arXiv:2502.14051).
-
-    The `rank` components with the largest sum over heads of |q| are used, and of each either the minimum or
-    the maximum is read, by the sign of the sum over heads of q. The rest is as in `quest`. RocketKV's first
-    stage, which drops positions after the prompt for good, is left out: it can be put before any method.
-
-    Transfer: rank ceil(S / page) + 2 k d + 2 d.
-    """
-
-    name: ClassVar[str] = "hsa"
-
-    page: int = dataclasses.field(default=4, metadata={"short": "page"})
-    rank: int = dataclasses.field(default=32, metadata={"short": "r"})
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checks.check_integer(self.name, "rank", self.rank, 1, checks.MAX_CAPACITY)
-
-    def _parts(self, query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        used = top_positions(query.abs().sum(1), self.rank)
-        is_high = query.sum(1) > 0
-        return query * (used & is_high)[:, None], query * (used & ~is_high)[:, None]
-
-    def _page_elements(self, head_dim: int) -> int:
-        return min(self.rank, head_dim)
+        return rows, n_pages * 2 * head_dim

@@ -13,10 +13,9 @@ from sparq_reference import checks, component_order, transfers
 from sparq_reference.numerics import BLOCK
 from sparq_reference.settings import SparqSettings
 
-from .base import Method, Span, attend_to, check_bits, top_positions
-from .calibration import HIDDEN
+from .base import HIDDEN, Method, Span, attend_to, check_bits, top_positions
 from .key_index import KeyIndex
-from .rows import ROWS, as_held, round_blocks, round_rows, scales_of_row
+from .rows import ROWS, as_held, scales_of_row
 
 TEMPERATURES = ("sparq", "sqrt_d", "sqrt_r", "none")
 
@@ -43,17 +42,15 @@ class SparQ(Method):
         step) per component and block. Its arithmetic is that of the kernels (docs/exactness.md, E9): integers
         made of K and of the query, both rounded to fp16 first. Positions behind the last full block are
         scored from K.
-    rows: how rows of K and V are stored: "fp16", or in 8 bits by a rule of rows.py. "int8" is what the
-        kernels have (row_bits=8, docs/exactness.md, E10): everything is made from the rounded rows. The two
-        others, "int8_row" and "int8_block" (with a key index, whose low and step it uses), are of the
-        selected rows alone.
+    rows: how rows of K and V are stored: "fp16", or "int8" (row_bits=8 of a cache, docs/exactness.md, E10),
+        where everything is made from the rounded rows.
     index_components: above 0, i1 is of so many components alone: those that the key index has. They are
         chosen once, for each layer and KV head, from the keys and the last queries of the prompt
         (`sparq_reference.component_order.by_prompt`).
 
     Transfer: S r + 2 k d + 4 d; without the mean value 2 d less; with a key index of b bits each position of
         a full block counts r b/16 + 2 r/64 in place of r; with rows of 8 bits 2 k d is halved, and each
-        selected row counts what it has of scales: d/8, 2 with "int8_row", 1 with "int8_block".
+        selected row counts its scales, d/8.
 
     These are not the settings of the device kernels (`sparq_reference.settings.SparqSettings`, which
     `sparq_attention` and `transformers.enable` take):
@@ -93,8 +90,6 @@ class SparQ(Method):
         check_bits(self.name, "index_bits", self.index_bits)
         if self.rows not in ROWS:
             checks.fail(self.name, "rows", f"be one of {', '.join(ROWS)}", repr(self.rows))
-        if self.rows == "int8_block" and self.index_bits == 16:
-            checks.fail(self.name, "rows", "not be int8_block without a key index", repr(self.rows))
         self._check_components(checks.MAX_CAPACITY, f"[0, {checks.MAX_CAPACITY}]")
 
     @classmethod
@@ -136,11 +131,6 @@ class SparQ(Method):
     def local(self) -> int:
         """How many of the last positions are always selected: what the kernels call n_local."""
         return self.top_k // 4 if self.n_local < 0 else self.n_local
-
-    @property
-    def revision(self) -> int:
-        # 1 had a symmetric key index, one scale per block, and queries that were not rounded.
-        return 1 if self.index_bits == 16 else 2
 
     def _check_rank(self, head_dim: int) -> None:
         checks.check_integer(self.name, "rank", self.rank, 1, head_dim, f"[1, head_dim={head_dim}]")
@@ -238,26 +228,12 @@ class SparQ(Method):
             span = span.with_rows(as_held(span.key), as_held(span.value))
         selected, s_hat = self.select(span)
         selected = selected[:, None]
-        out = self._attend_to_rows(span, selected)
+        out = attend_to(span, selected)
         if self.mean_value_from < 0 or span.layer < self.mean_value_from:
             return out
         alpha = (s_hat * selected).sum(-1, keepdim=True)
         mean = span.once("mean_value", _running_mean)[:, span.first : span.seq_len]  # as each query sees it
         return alpha * out + (1 - alpha) * mean[:, None]
-
-    def _attend_to_rows(self, span: Span, selected: torch.Tensor) -> torch.Tensor:
-        """Exact attention over the selected positions, with their rows as they are stored."""
-        if self.rows in ("fp16", "int8"):
-            return attend_to(span, selected)
-        value = round_rows(span.value)
-        if self.rows == "int8_row":
-            return attend_to(dataclasses.replace(span, key=round_rows(span.key), value=value), selected)
-        blocks = round_blocks(span.key, self.index_bits)
-        end = blocks.shape[1]
-        stored = torch.cat([blocks, span.key[:, end:]], 1)
-        exact, scores = span.scores(), dataclasses.replace(span, key=stored).scores()
-        scores = torch.where(_in_full_blocks(span, span.seq_len), scores, exact)
-        return attend_to(dataclasses.replace(span, value=value), selected, scores)
 
     def _score_elements(self, seq_len: int) -> tuple[int, float]:
         """(elements of K read for scores as K is cached, elements of a key index beside K)."""
@@ -272,7 +248,7 @@ class SparQ(Method):
         n_rows = min(self.top_k, seq_len)
         elements = transfers.sparq_elements(seq_len, head_dim, 0, n_rows) + scored
         if self.rows != "fp16":
-            elements += n_rows * (scales_of_row(self.rows, head_dim) - head_dim)
+            elements += n_rows * (scales_of_row(head_dim) - head_dim)
         # Equation 11 in two parts, with what the paper does not have. The mean value row, read and written,
         # keeps its 16 bits, and is left out with the mean value. A key index of few bits is a store of its
         # own, so kv_bits does not shrink it a second time.
@@ -365,3 +341,31 @@ class TopK(Method):
 
     def _cache_elements(self, seq_len: int, head_dim: int, group_size: int) -> tuple[float, float]:
         return head_dim * (seq_len + min(self.top_k, seq_len) + 2), 0  # appendix G: all keys, some values
+
+
+@dataclasses.dataclass(frozen=True)
+class DoubleSparsity(SparQ):
+    """Channels fixed in advance by their mean |q k| (arXiv:2408.07092).
+
+    The `rank` channels of each KV head with the largest mean |q k| of a calibration text score all positions;
+    index_bits=4 is the paper's label cache of 4 bits, with our scale for each 64 positions. Selection and
+    attention are SparQ's without the mean value. Transfer: as SparQ.
+    """
+
+    name: ClassVar[str] = "double_sparsity"
+    needs_calibration: ClassVar[bool] = True
+    mean_value_from: int = dataclasses.field(default=-1, metadata={"short": "mean_from"})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_all_components()
+
+    def components(self, span: Span) -> torch.Tensor:
+        if span.calibration is None:
+            checks.fail(self.name, "calibration", "be given", None)
+        fixed = top_positions(span.calibration.importance, self.rank, lower_first=True)
+        return fixed[:, None].expand(-1, span.n_queries, -1)
+
+    @property
+    def _ties_by_index(self) -> bool:
+        return self.index_bits < 16 or self.kv_bits < 16  # the same few numbers score every query
