@@ -197,7 +197,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument(
         "--kind",
-        choices=[kind for kind in traces.KINDS if kind != "synthetic"],
+        choices=traces.KINDS,
         default="prose",
         help="what the steps decode: the text as it goes on (default; code: of a program), a passage of it "
         "again, answers to questions about what was told in it",

@@ -4,10 +4,8 @@
 
     python study/capture.py --steps 512 --tokens 4608 --excerpt play_othello --output play.npz
     python study/reuse.py --input play.npz                          a table
-    python study/reuse.py --input play.npz --json runs/reuse.jsonl --plot runs/reuse.png
+    python study/reuse.py --input play.npz --json runs/reuse.jsonl
     python study/reuse.py --write                                   the published lines into docs/reuse.md
-
-    python study/reuse.py --synthetic 0 0.9 --k 128 --save made.npz   traces with a stated hit rate
 
 The selection is that of the reference, bit for bit. The buffers are simulated by the rules of
 study/sparq_study/traces/reuse.py.
@@ -19,10 +17,10 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, Sequence
+from typing import Any, Callable, Dict, Sequence
 
 import numpy as np
-from shared import ROOT, Parser, Progress, check_output, guarded, only, refuse
+from shared import ROOT, Parser, Progress, check_output, guarded, only
 
 from sparq_ipu.commands.tables import markdown_table, replace_block
 from sparq_reference import SparqSettings
@@ -40,16 +38,6 @@ def arguments() -> argparse.ArgumentParser:
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--input", type=Path, nargs="+", metavar="TRACE", default=[], help="traces of study/capture.py")
-    group = parser.add_argument_group("traces that are made, layer 0 of a model of this shape")
-    made = group.add_argument
-    made("--synthetic", type=float, nargs="+", metavar="RATE", default=[], help="hit rates in [0, 1]")
-    made("--S", type=int, default=16384, metavar="N", help="positions after the last step [16384]")
-    made("--steps", type=int, default=64, metavar="N", help="decode steps [64]")
-    made("--kv-heads", type=int, default=8, metavar="N", help="KV heads [8]")
-    made("--heads", type=int, metavar="N", help="query heads [as --kv-heads]")
-    made("--head-dim", type=int, default=128, metavar="N", help="components of a head [128]")
-    made("--seed", type=int, default=0, metavar="N", help="of their numbers [0]")
-    made("--save", type=Path, metavar="FILE", help="write the trace, of one rate and one --k")
     add("--r", type=int, default=32, metavar="N", help="rank [32]")
     add("--k", type=int, nargs="+", default=[128, 256], metavar="N", help="top_k, one or more [128 256]")
     add("--local", type=int, metavar="N", help="n_local [a quarter of top_k]")
@@ -64,7 +52,6 @@ def arguments() -> argparse.ArgumentParser:
         "and size; bench/plans.py recorded plans with them"
     )
     add("--misses", type=Path, metavar="FILE", help=text)
-    add("--plot", type=Path, metavar="FILE", help="draw the lines (needs matplotlib)")
     text = f"only put study/results/{RESULTS.name} into docs/{DOCUMENT.name}"
     add("--write", action="store_true", help=text)
     return parser
@@ -216,56 +203,6 @@ def misses(lines: Sequence[Line]) -> str:
     return markdown_table(header, rows)
 
 
-def draw(lines: Sequence[Line], path: Path) -> None:
-    """Hit rate by size of the buffer, policy and kind, and by layer; a row for each model and length."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    runs = _runs(lines)
-    columns = max(len(_values(some, "top_k")) for some in runs.values()) + 1
-    size = (5 * columns, 4.2 * len(runs))
-    figure, grid = plt.subplots(len(runs), columns, figsize=size, sharey=True, squeeze=False)
-    colours = dict(zip(traces.KINDS, ("tab:blue", "tab:red", "tab:orange", "tab:green", "tab:gray")))
-    for axes, (title, some) in zip(grid, runs.items()):
-        _draw_run(axes, some, colours)
-        axes[0].set_ylabel(f"{title}\nhit rate", fontsize=9)
-    figure.tight_layout()
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
-
-
-def _draw_run(axes: Sequence[Any], lines: Sequence[Line], colours: dict[str, str]) -> None:
-    """Panels of one model and length: one for each top_k, then one by layer."""
-    top_ks, kinds = _values(lines, "top_k"), _values(lines, "kind")
-    for axis, top_k in zip(axes, top_ks):
-        for kind in kinds:
-            for policy, style in (("lru", "-o"), ("recent", "--s")):
-                some = _where(lines, top_k=top_k, kind=kind, policy=policy)
-                sizes = sorted(_values(some, "n_hot"))
-                rates = [float(_mean(_where(some, n_hot=size), "hit_rate")) for size in sizes]
-                axis.plot(
-                    [s / top_k for s in sizes], rates, style, color=colours[kind], label=f"{policy}, {kind}"
-                )
-        axis.set(xscale="log", xlabel="slots / k", title=f"k = {top_k}, mean of layers", ylim=(0, 1))
-        ticks = sorted({line["n_hot"] // line["top_k"] for line in lines})
-        axis.set_xticks(ticks, [str(t) for t in ticks])
-        axis.minorticks_off()
-        axis.grid(alpha=0.3)
-    axes[0].legend(fontsize=8)
-    layers = sorted(_values(lines, "layer"))
-    for top_k, style in zip(top_ks, ("-o", "--s", ":^", "-.x")):
-        for kind in kinds:
-            some = _where(lines, top_k=top_k, kind=kind, policy="lru", n_hot=4 * top_k)
-            rates = [float(_mean(_where(some, layer=layer), "hit_rate")) for layer in layers if some]
-            if rates:
-                axes[-1].plot(layers, rates, style, color=colours[kind], label=f"{kind}, k = {top_k}")
-    axes[-1].set(xlabel="layer", title="lru, 4k slots")
-    axes[-1].grid(alpha=0.3)
-    axes[-1].legend(fontsize=8)
-
-
 def read(path: Path) -> list[Line]:
     """The lines of --json.
 
@@ -286,24 +223,8 @@ def blocks(lines: Sequence[Line]) -> dict[str, str]:
     return {"texts": by_text(lines), "layers": each(by_layer), "misses": each(misses)}
 
 
-def _traces(a: argparse.Namespace) -> Iterator[tuple[traces.Trace, list[SparqSettings]]]:
-    """The traces of the command line, each with the settings to run it with."""
-
-    def settings(k: int, head_dim: int) -> SparqSettings:
-        return SparqSettings(a.r, k, k // 4 if a.local is None else a.local, op="reuse", head_dim=head_dim)
-
-    for path in a.input:
-        trace = traces.load(path)
-        yield trace, [settings(k, trace.head_dim) for k in a.k]
-    n_heads = a.kv_heads if a.heads is None else a.heads
-    if n_heads < 1 or a.kv_heads < 1 or n_heads % a.kv_heads:
-        raise ValueError(f"reuse: heads must be a multiple of --kv-heads={a.kv_heads}, got {n_heads}")
-    for rate in a.synthetic:
-        for k in a.k:
-            shape = {"n_kv_heads": a.kv_heads, "group_size": n_heads // a.kv_heads, "head_dim": a.head_dim}
-            made = settings(k, a.head_dim)
-            length = {"start": a.S - a.steps, "n_steps": a.steps}
-            yield traces.synthetic_trace(made, hit_rate=rate, **length, **shape, seed=a.seed), [made]
+def _settings(a: argparse.Namespace, k: int, head_dim: int) -> SparqSettings:
+    return SparqSettings(a.r, k, k // 4 if a.local is None else a.local, op="reuse", head_dim=head_dim)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -314,30 +235,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name, text in blocks(read(RESULTS)).items():
             replace_block(DOCUMENT, name, text)
         return 0
-    if not a.input and not a.synthetic:
-        parser.error("--input or --synthetic must be given, got none")
-    if not a.synthetic:
-        made = ("S", "steps", "kv_heads", "heads", "head_dim", "seed", "save")
-        refuse(parser, a, "without --synthetic", *made)
+    if not a.input:
+        parser.error("--input or --write must be given, got none")
     if min(a.hot) < 1:
         parser.error(f"--hot must be at least 1, got {min(a.hot)}")
-    if a.save is not None and (len(a.synthetic), len(a.k)) != (1, 1):
-        parser.error("--save must come with one rate of --synthetic and one --k, got others")
-    for flag in ("json", "misses", "plot", "save"):
+    for flag in ("json", "misses"):
         check_output(parser, f"--{flag}", getattr(a, flag))
     progress = Progress()
     lines: list[Line] = []
     of_steps: list[Line] = []
     try:
-        for trace, settings in _traces(a):
+        for trace in map(traces.load, a.input):
+            settings = [_settings(a, k, trace.head_dim) for k in a.k]
             first = trace.n_steps // 2 if a.from_step is None else a.from_step
             if not 0 <= first < trace.n_steps:
                 rule = f"reuse: from-step must be in [0, {trace.n_steps}), the steps of {trace.text}"
                 raise ValueError(f"{rule}, got {first}")
             options = {"index_bits": a.index_bits, "multiples": a.hot, "policies": a.policy, "first": first}
             lines += measure(trace, settings, **options, progress=progress.step, of_steps=of_steps)
-            if a.save is not None:
-                trace.save(a.save)
     except (OSError, ValueError) as error:
         progress.step(None)
         parser.error(str(error))
@@ -347,8 +262,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             with path.open("a", encoding="utf-8") as file:
                 file.writelines(json.dumps(line) + "\n" for line in written)
     print("\n\n".join(f"{name}\n\n{text}" for name, text in blocks(lines).items()))
-    if a.plot is not None:
-        draw(lines, a.plot)
     return 0
 
 

@@ -25,9 +25,8 @@ from sparq_reference import checks
 
 #: name and version of the file format
 FORMAT = "sparq-ipu trace 1"
-#: what was decoded: running text, a program, a passage for the second time, answers found in the context, no
-#: text at all
-KINDS = ("prose", "code", "repetition", "retrieval", "synthetic")
+#: what was decoded: running text, a program, a passage for the second time, answers found in the context
+KINDS = ("prose", "code", "repetition", "retrieval")
 
 _OP = "trace"
 _ARRAYS = ("query", "key", "value")

@@ -21,8 +21,7 @@ CALLS = {
         ("--plots x", "--json x"),
     ],
     "reuse": [
-        ("--write", "--input x; --synthetic 0.5; --r 4; --k 9; --policy lru; --json x; --plot x"),
-        ("--input x", "--S 99; --steps 3; --kv-heads 2; --heads 3; --head-dim 8; --seed 1; --save x"),
+        ("--write", "--input x; --r 4; --k 9; --policy lru; --json x"),
     ],
 }
 

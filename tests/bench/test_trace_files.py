@@ -81,7 +81,7 @@ def test_numbers_and_kinds_of_a_trace(trace: traces.Trace) -> None:
         ({"layers": {}}, "trace: layers must hold one layer or more, got none"),
         (
             {"kind": "poem"},
-            "trace: kind must be one of prose, code, repetition, retrieval, synthetic, got 'poem'",
+            "trace: kind must be one of prose, code, repetition, retrieval, got 'poem'",
         ),
         ({"start": 7}, "trace: start must be the positions less the steps, and 1 or more, got 7"),
     ):

@@ -10,8 +10,7 @@
         cache.append(key[None], value[None])
         output = sparq_ipu.sparq_attention(query[None], cache, rank=32, top_k=128)
 
-`python study/capture.py --steps 512 ...` records a trace of a real model. `synthetic` makes one that has a
-hit rate of one's choice. Needs NumPy only.
+`python study/capture.py --steps 512 ...` records a trace of a real model. Needs NumPy only.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from sparq_ipu.traces import FORMAT, KINDS, Trace, TraceLayer, load
 
 from .reuse import POLICIES, HotRows, Reuse, simulate
 from .selection import selected_positions
-from .synthetic import synthetic_trace
 
 __all__ = [
     "FORMAT",
@@ -33,5 +31,4 @@ __all__ = [
     "load",
     "selected_positions",
     "simulate",
-    "synthetic_trace",
 ]

@@ -45,25 +45,6 @@ def test_lines_are_the_simulations(tmp_path: Path, capsys: pytest.CaptureFixture
     assert row.split(" | ")[header.split(" | ").index("lru 4k")] == f"{mean:.3f}"
 
 
-def test_made_traces(tmp_path: Path) -> None:
-    """One that never hits, and one that does half of the time; the file is that trace."""
-    out, file = tmp_path / "lines", tmp_path / "trace"
-    words = ["--synthetic", "0", "--S", "600", "--steps", "9", "--kv-heads", "2", "--heads", "4", "--k", "24"]
-    words += ["--head-dim", "64", "--hot", "1", "4", "--from-step", "1"]
-    assert reuse.main([*words, "--json", str(out), "--save", str(file)]) == 0
-    assert [line["hit_rate"] for line in reuse.read(out)] == [0, 0, 0, 0]
-    trace = traces.load(file)
-    assert (trace.start, trace.n_steps, trace.n_heads, trace.n_kv_heads) == (591, 9, 4, 2)
-    assert trace.kind == "synthetic"
-    assert reuse.main([*words, "--local", "3", "--json", str(tmp_path / "local")]) == 0
-    assert [{line["n_local"] for line in reuse.read(path)} for path in (out, tmp_path / "local")] == [
-        {6},
-        {3},
-    ]
-    assert reuse.main([*words, "--synthetic", "0.5", "--json", str(out)]) == 0
-    assert [line["hit_rate"] for line in reuse._where(reuse.read(out)[4:], policy="lru")] == [0.5, 0.5]
-
-
 def published() -> tuple[dict[str, str], dict[str, str]]:
     """Blocks of docs/reuse.md, and what the published lines say."""
     return dict(BLOCK.findall(reuse.DOCUMENT.read_text())), reuse.blocks(reuse.read(reuse.RESULTS))
@@ -87,7 +68,7 @@ def test_write_puts_an_altered_figure_right(tmp_path: Path, monkeypatch: pytest.
 
 def test_made_traces_are_apart_from_recorded_ones() -> None:
     lines = reuse.read(reuse.RESULTS)
-    assert set(traces.KINDS) == {line["kind"] for line in lines}
+    assert {*traces.KINDS, "synthetic"} == {line["kind"] for line in lines}
     never = [line for line in lines if line["text"] == "hit rate 0"]
     assert never and all(line["hit_rate"] == 0 for line in never)
     most = [line["misses_mean"] == line["top_k"] - line["n_local"] for line in never]
@@ -110,15 +91,13 @@ def test_models_and_lengths_are_apart() -> None:
 
 
 def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    real, made = ["--input", str(REAL)], ["--synthetic", "0", "--S", "600"]
+    real = ["--input", str(REAL)]
     for words, text in (
-        ([], "--input or --synthetic must be given, got none"),
+        ([], "--input or --write must be given, got none"),
         ([*real, "--hot", "0"], "--hot must be at least 1, got 0"),
         ([*real, "--from-step", "64"], "reuse: from-step must be in [0, 64), the steps of play_othello, got"),
         ([*real, "--r", "65"], "reuse: rank must be in [1, head_dim=64], got 65"),
         (["--input", str(tmp_path / "none")], "No such file or directory"),
-        ([*made, "--save", str(tmp_path / "x")], "--save must come with one rate of --synthetic and one --k"),
-        ([*made, "--heads", "9"], "reuse: heads must be a multiple of --kv-heads=8, got 9"),
         ([*real, "--json", str(tmp_path / "no" / "x")], "--json must be a file that can be written"),
     ):
         with pytest.raises(SystemExit):
@@ -128,11 +107,3 @@ def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other.write_text('{"schema": 0}\n')
     with pytest.raises(ValueError, match=r"^reuse: json must hold lines of schema 1, got others in "):
         reuse.read(other)
-
-
-def test_a_plot(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    path = tmp_path / "plot.png"
-    words = ["--input", str(REAL), "--k", "32", "--hot", "1", "4", "--plot", str(path)]
-    assert reuse.main(words) == 0
-    assert path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 10_000
