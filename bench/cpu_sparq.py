@@ -21,7 +21,6 @@ import importlib
 import json
 import sys
 import time
-from pathlib import Path
 from typing import Any, Callable
 
 import numpy as np
@@ -32,7 +31,6 @@ from lib.common import (
     Row,
     Workload,
     attention_functions,
-    check_output,
     guarded,
     new_row,
     number,
@@ -104,7 +102,7 @@ def command_line() -> CommandLine:
         __file__,
         __doc__,
         "Examples:\n"
-        "  python bench/cpu_sparq.py --S 4096 16384 65536 --plot sparq.png\n"
+        "  python bench/cpu_sparq.py --S 4096 16384 65536\n"
         "  python bench/cpu_sparq.py --heads 32 --kv-heads 8 --B 4 --kernels ours\n"
         "  python bench/cpu_sparq.py --heads 2 --S 4096 --reps 200 --kernels ours   (all data in caches)\n"
         "  SPARQ_CPU_ISA=avx2 python bench/cpu_sparq.py --threads 1 --kernels ours\n"
@@ -121,7 +119,6 @@ def command_line() -> CommandLine:
     add("--threads", type=int, metavar="N", help=text)
     cli.add_run("the random inputs, N(0, 1)", reps=15, warmup=3)
     add("--no-check", dest="check", action="store_false", help="skip the bitwise comparison")
-    add("--plot", type=Path, metavar="FILE", help="a picture of times over S (needs matplotlib)")
     return cli
 
 
@@ -136,12 +133,6 @@ def parse(cli: CommandLine, argv: list[str] | None) -> argparse.Namespace:
     workloads = cli.workloads(a, takes_settings=True)
     lengths = dict.fromkeys(w.seq_len for w in workloads)
     a.workloads = [[w for w in workloads if w.seq_len == length] for length in lengths]
-    check_output(cli.parser, "--plot", a.plot)
-    if a.plot:
-        try:
-            import matplotlib  # noqa: F401
-        except ImportError as error:
-            cli.error(f"--plot must not be given without matplotlib, got {a.plot} ({error})")
     return a
 
 
@@ -419,54 +410,6 @@ COLUMNS = (
 )
 
 
-def plot(rows: list[Row], workload: Workload, path: Path) -> None:
-    """Median time over S, one line for each kernel."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(9, 5), constrained_layout=True)
-    needed = {(row["kernel"], row["seq_len"]): row["n_bytes"] for row in rows}
-    markers = {"float32": "s", "bfloat16": "^", "float16": "v"}
-    palette = iter(("tab:blue", "tab:red", "tab:purple", "tab:green", "tab:orange", "tab:brown"))
-    colours: dict[str, str] = {}
-    for name in dict.fromkeys(row["kernel"] for row in rows):
-        mine = [row for row in rows if row["kernel"] == name]
-        by, method = mine[0]["by"], mine[0]["method"]
-        if method not in colours:
-            colours[method] = next(palette, "black")
-        floor = by == "stream"
-        # a sum over fewer bytes (the memory of the plain sums is limited) stands for all of them
-        times = [
-            row["seconds_per_query"] * (needed[method, row["seq_len"]] / row["n_bytes"] if floor else 1)
-            for row in mine
-        ]
-        axes.loglog(
-            [row["seq_len"] for row in mine],
-            [seconds * 1e3 for seconds in times],
-            label=f"plain sum of the bytes of {method}" if floor else name,
-            color=colours[method],
-            linestyle={"ours": "-", "stream": ":", "torch": "--"}[by],
-            linewidth=2.5 if by == "ours" else 1,
-            marker=markers[mine[0]["dtype"]] if by == "torch" else "o",
-        )
-    lengths = sorted({row["seq_len"] for row in rows})
-    axes.set_xticks(lengths, [str(n) for n in lengths])
-    axes.set_xticks([], minor=True)
-    axes.grid(alpha=0.3)
-    spec = workload.spec
-    axes.set(
-        xlabel="cached positions S",
-        ylabel="median ms of one decode step",
-        title=f"{rows[0]['cpu']}, {rows[0]['n_threads']} threads, batch {spec.batch}, "
-        f"{workload.n_heads}/{spec.n_kv_heads} heads, {workload.settings}",
-    )
-    figure.legend(fontsize="small", loc="outside right center")
-    figure.savefig(path)
-    pyplot.close(figure)
-
-
 def main(argv: list[str] | None = None) -> int:
     """Run; 0 if every result held, 1 if one did not, 2 for sizes that are refused."""
     cli = command_line()
@@ -487,8 +430,6 @@ def main(argv: list[str] | None = None) -> int:
         progress.line(f"error: {error}")
         return 2
     print("\n" + text_table(COLUMNS, rows), file=sys.stderr)
-    if a.plot:
-        plot(rows, a.workloads[0][0], a.plot)
     return 0
 
 

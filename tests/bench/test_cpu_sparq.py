@@ -59,17 +59,6 @@ def test_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "x stream" in printed.err and "S=7: run 3 of 3" in printed.err
 
 
-def test_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("matplotlib")
-    picture = tmp_path / "times.png"
-    command = [*SMALL.split(), "--kernels", "ours", "--S", "100", "7", "--plot", str(picture)]
-    assert cpu_sparq.main(command) == 0
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(SystemExit):
-        cpu_sparq.main([*command[:-1], str(tmp_path / "none" / "times.png")])
-    assert "--plot must be a file that can be written, got" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("more", [[], ["--no-mean-value"]])
 def test_pytorch_has_the_same_results(
     more: list, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -79,7 +79,6 @@ REFUSED = {
     "ipu_sparq dense": "--rank 5; --top-k 9; --n-local 3; --no-mean-value; --index-bits 4; --row-bits 8; "
     "--hot-rows 60; --index-components 8",
     "ipu_sparq streaming": "--row-bits 8; --hot-rows 60; --index-components 8",
-    "cpu_sparq": "--plot {tmp}",
     "lib.plans.layers": "--row-bits 8; --seed 1; --layers 0; --layers 2000",
     "lib.plans.tiers": "--heads 64; --kv-heads 8; --head-dim 64; --seed 1; --ipus 1000",
     "lib.plans.scaling": "--row-bits 8; --seed 1; --ipus 5; --layers 0; --tiles 2000; --read {tmp}/none",
