@@ -218,9 +218,6 @@ class Evaluator:
             model.set_attn_implementation(ATTENTION)
         self.model = model
         config = model.config
-        self.n_layers: int = config.num_hidden_layers
-        self.n_kv_heads: int = config.num_key_value_heads
-        self.group_size: int = config.num_attention_heads // config.num_key_value_heads
         self.head_dim: int = (
             getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         )

@@ -30,13 +30,13 @@ class Contender:
         if self.label.count("@") > 1:
             raise ValueError(f"accuracy: method must be METHOD or METHOD@REFERENCE, got {self.label!r}")
 
-    def resolve(self, seq_len: int, head_dim: int, group_size: int, n_layers: int) -> Method:
+    def resolve(self, seq_len: int, head_dim: int) -> Method:
         """The method to run at that length."""
         name, _, reference = self.label.partition("@")
         method = parse_method(name)
         if not reference:
             return method
-        return method.matched(parse_method(reference), seq_len, head_dim, group_size, n_layers)
+        return method.matched(parse_method(reference), seq_len, head_dim)
 
 
 # Three levels of transfer that the evicting and windowed methods are matched to: about 1/12, 1/6 and 1/3 of

@@ -186,7 +186,7 @@ class Runner:
         item = task.build(self.tokenizer, index, self.plan.seed, **self.plan.sizes(task.name))
         words = Words(self.tokenizer, "")
         evaluator = self.evaluator
-        shape = (item.seq_len, evaluator.head_dim, evaluator.group_size, evaluator.n_layers)
+        shape = (item.seq_len, evaluator.head_dim)
         methods = {label: Contender(label).resolve(*shape) for _, label in wanted}
         record = any(method.needs_history for method in methods.values())
         prefix = evaluator.prefill(item.context, record=record)
@@ -250,7 +250,7 @@ class Runner:
         done = {line["method"] for line in self.results.of_kind("decode_check")}
         context, tokens = item.context[:-n_tokens], item.context[-n_tokens:]
         prefix = self.evaluator.prefill(context)
-        shape = (len(context), self.evaluator.head_dim, self.evaluator.group_size, self.evaluator.n_layers)
+        shape = (len(context), self.evaluator.head_dim)
         for label in self.plan.methods:
             if label in done:
                 continue

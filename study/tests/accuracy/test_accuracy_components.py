@@ -219,9 +219,10 @@ def test_spans_choose_by_the_prompt_alone(evaluator, monkeypatch, text):
     one = evaluator.span(prefix, tokens, method)
     at_once, seen[:] = list(seen), []
     other = evaluator.decode(context, tokens, method)
-    assert len(seen) == len(at_once) == evaluator.n_layers  # once a layer
+    n_layers = evaluator.model.config.num_hidden_layers
+    assert len(seen) == len(at_once) == n_layers  # once a layer
     wanted = wanted_weights(evaluator, context, 512)
-    for layer in range(evaluator.n_layers):
+    for layer in range(n_layers):
         for query, key in (at_once[layer], seen[layer]):
             np.testing.assert_allclose(query[0, :, 0], wanted[layer], rtol=1e-3, atol=1e-4)
             keys = torch.cat(prefix.layers[layer].keys, 1)
@@ -238,7 +239,7 @@ def test_no_bytes_are_saved_and_texts_stay_as_they_were():
     method, half = parse_method(text), parse_method(f"{text},components=32")
     assert str(method) == text and str(half) == f"{text},components=32"
     for seq_len in (100, 3584, 16000):
-        assert half.transfer(seq_len, DIM, GROUP, 24) == method.transfer(seq_len, DIM, GROUP, 24)
+        assert half.transfer(seq_len, DIM) == method.transfer(seq_len, DIM)
     settings = {"rank": 32, "top_k": 256, "n_local": 64, "index_bits": 2, "index_components": 32}
     first_without_mean = {0: {"mean_value": False}}
     assert SparQ.from_settings(**settings, layers=first_without_mean) == half

@@ -95,7 +95,6 @@ def test_another_prefix_has_other_caches(evaluators):
         "oracle:k=24",
         "sparq:r=4,k=24,tau=none",
         "sparq:r=4,k=24,kv_bits=8",
-        "sparq:r=4,k=24,dense_layers=1",
         "sparq:r=4,k=24,index_bits=4,rows=int8",
         "sparq:r=4,k=24,components=8",
     ],

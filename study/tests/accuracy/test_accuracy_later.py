@@ -21,7 +21,7 @@ from sparq_study.accuracy.tasks import TASKS
 @pytest.mark.parametrize("seq_len", [3584, 16000, 32000])
 def test_methods_of_a_level_move_as_many_bytes(seq_len):
     """At most those of SparQ, and by less than a page of rows fewer."""
-    shape = (seq_len, 64, 7, 24)
+    shape = (seq_len, 64)
     for methods in LATER.values():
         for method, level in zip(methods, LATER_LEVELS):
             found = Contender(method).resolve(*shape)
@@ -43,7 +43,7 @@ def lines_of(kl: dict[str, float], model: str = "a model", length: int = 4000) -
     tasks = {"lm": {"items": 3, "texts": "held_out", "length": length}}
     lines = [{"kind": "header", "model": model, "plan": {"tasks": tasks, "methods": plan.methods}}]
     for method in plan.methods:
-        compression = Contender(method).resolve(length, 64, 3, 30).compression(length, 64, 3, 30)
+        compression = Contender(method).resolve(length, 64).compression(length, 64)
         for item in range(3):
             sums = {"n": 10, "kl": 10 * kl.get(method, 0.5) * (1 + item / 10)}
             lines.append(
@@ -127,9 +127,7 @@ def test_bytes_at_the_goal():
     assert first[0].startswith(later.CHOSEN_ON) and second[0].startswith("qwen2.5")  # in order
     dense = {later.CHOSEN_ON: 30 * 3 * 64 * 2 * 2 * length, "qwen": 24 * 2 * 64 * 2 * 2 * length}
     assert [first[1], second[1]] == [f"{n / 1e6:.1f} MB" for n in dense.values()]
-    shares = [
-        100 / Contender(level).resolve(length, 64, 3, 30).compression(length, 64, 3, 30) for level in goal
-    ]
+    shares = [100 / Contender(level).resolve(length, 64).compression(length, 64) for level in goal]
     assert first[2] == f"{shares[1] * dense[later.CHOSEN_ON] / 1e8:.1f} MB, {shares[1]:.1f} %"
     middle = shares[1] * (shares[2] / shares[1]) ** 0.5  # 0.2 is half of the way from 0.4 to 0.1
     assert second[2] == f"{middle * dense['qwen'] / 1e8:.1f} MB, {middle:.1f} %"
@@ -146,12 +144,12 @@ def test_settings_that_reach_the_goal():
     other = lines_of(dict(zip(LATER_LEVELS, (0.9, 0.8, 0.21))), "b", 1000)
     more = lines_of({"sparq:k=256,mean_from=1,index_bits=4": 0.15}, "b", 1000)
     method = "sparq:k=256,mean_from=1,index_bits=4"
-    compression = Contender(method).resolve(1000, 64, 3, 30).compression(1000, 64, 3, 30)
+    compression = Contender(method).resolve(1000, 64).compression(1000, 64)
     more = [more[0], *(dict(line, method=method, compression=compression) for line in more[1:4])]
     more[0]["plan"]["methods"] = ["dense", method]
     for lines in (own, other, more):
         for line in lines[1:]:
-            line["resolved"] = str(Contender(line["method"]).resolve(1000, 64, 3, 30))
+            line["resolved"] = str(Contender(line["method"]).resolve(1000, 64))
     for line in more[1:]:
         line["sums"] = {"n": 10, "kl": 1.5 * (1 + line["item"] / 10)}
     one = [dict(line) for line in more[:2]]  # a single context says nothing
@@ -166,7 +164,7 @@ def test_settings_that_reach_the_goal():
     of = {(row[0], row[3].partition("index_")[2].strip("`")): row for row in rows[2:]}
     assert len(of) == len(rows) - 2 == 4
     assert of[later.CHOSEN_ON, "bits=4"][3] == "`rank=32, top_k=128, index_bits=4`"
-    two_bits = Contender(list(two)[2]).resolve(1000, 64, 3, 30)
+    two_bits = Contender(list(two)[2]).resolve(1000, 64)
     assert of[later.CHOSEN_ON, "bits=2"][3] == f"`rank=32, top_k={two_bits.top_k}, index_bits=2`"
     assert of["b", "bits=4"][3:5] == ["`rank=32, top_k=256, index_bits=4`", "3"]
     assert of["b", "bits=4"][-1] == "yes"
@@ -184,7 +182,7 @@ def test_rows_of_withdrawn_methods_stay():
     lines[0]["plan"] = dict(plan, methods=[*plan["methods"], *levels])
     of_ours = [line for line in lines if line.get("method") in LATER_LEVELS]
     for line in lines[1:]:
-        line["resolved"] = str(Contender(line["method"]).resolve(1000, 64, 3, 30))
+        line["resolved"] = str(Contender(line["method"]).resolve(1000, 64))
     for line in of_ours:
         method = levels[LATER_LEVELS.index(line["method"])]
         lines.append(dict(line, method=method, resolved=method.partition("@")[0]))
@@ -200,7 +198,7 @@ def with_components(kl, contexts, method=LATER_HALF, **changes):
     plan = lines[0]["plan"]
     lines[0]["plan"] = dict(plan, methods=[*plan["methods"], method])
     for line in lines[1:]:
-        line["resolved"] = str(Contender(line["method"]).resolve(line["seq_len"], 64, 3, 30))
+        line["resolved"] = str(Contender(line["method"]).resolve(line["seq_len"], 64))
     of_base = [line for line in lines if line.get("method") == RECOMMENDED_METHOD][:contexts]
     for line in of_base:
         sums = {"n": 10, "kl": 10 * kl[method] * (1 + line["item"] / 4)}

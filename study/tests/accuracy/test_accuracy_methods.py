@@ -184,13 +184,6 @@ def test_mean_value_from_acts_by_layer():
     assert not torch.allclose(on.attend(span), off.attend(span), atol=1e-3)
 
 
-def test_dense_layers_run_dense():
-    method = parse_method("sparq:r=4,k=20,dense_layers=2")
-    for layer, equal in ((1, "dense"), (2, "sparq:r=4,k=20")):
-        span, _ = make_span(layer=layer)
-        torch.testing.assert_close(method.attend(span), parse_method(equal).attend(span), rtol=0, atol=0)
-
-
 @pytest.mark.parametrize("text", [*STATELESS, *STATEFUL])
 @pytest.mark.parametrize("bits", [4, 8])
 def test_kv_bits_of_every_method_agree_with_its_oracle_on_a_rounded_cache(text, bits):
@@ -225,7 +218,7 @@ def test_every_method_and_option_of_the_default_plan_has_an_oracle():
         method = parse_method(text)
         tested.setdefault(method.name, []).append(method)
     assert set(tested) == set(methods.METHODS)
-    numbers = {"rank", "top_k", "kv_bits", "dense_layers"}  # tested with every method, or mere sizes
+    numbers = {"rank", "top_k", "kv_bits"}  # tested with every method, or mere sizes
     for label in DEFAULT_METHODS:
         method = parse_method(label.partition("@")[0])
         for field in dataclasses.fields(method):
@@ -329,11 +322,6 @@ def test_transfer_of_a_key_index_is_that_of_its_bytes():
     assert both == 3 * rank * (32 + 4) / 2 + (8 * rank + 2 * 8 * D + 2 * D) / 2 + 2 * D
 
 
-def test_transfer_averages_dense_layers():
-    expected = 0.2 * (2 * S * D + 2 * D) + 0.8 * parse_method("sparq").transfer(S, D)
-    assert parse_method("sparq:dense_layers=2").transfer(S, D, n_layers=10) == pytest.approx(expected)
-
-
 @pytest.mark.parametrize("text", ["h2o", "lm_infinite", "alisa", "local", "strided", "alisa:kv_bits=8"])
 def test_matched_is_the_largest_that_fits(text):
     reference = parse_method("sparq:r=16,k=128")
@@ -343,9 +331,7 @@ def test_matched_is_the_largest_that_fits(text):
     assert dataclasses.replace(method, top_k=parse_method(text).top_k) == parse_method(text)
 
 
-@pytest.mark.parametrize(
-    "text", [*STATELESS, *STATEFUL, "sparq:r=16,k=64,tau=none,dense_layers=2,kv_bits=8", "h2o"]
-)
+@pytest.mark.parametrize("text", [*STATELESS, *STATEFUL, "sparq:r=16,k=64,tau=none,kv_bits=8", "h2o"])
 def test_text_form_round_trips(text):
     method = parse_method(text)
     assert parse_method(str(method)) == method
@@ -427,7 +413,6 @@ def test_describe_methods_names_every_parameter():
             "low_rank: index_bits must be 16, as scores are not made from a key index, got 8",
         ),
         ("dense:kv_bits=5", "dense: kv_bits must be 4, 8 or 16, got 5"),
-        ("dense:dense_layers=-1", r"dense: dense_layers must be in \[0, 16777216\], got -1"),
         ("flexgen:k=0", r"flexgen: top_k must be in \[1, 16777216\], got 0"),
         ("local:k=0", r"local: top_k must be in \[1, 16777216\], got 0"),
         ("lm_infinite:sinks=-1", r"lm_infinite: sinks must be in \[0, 16777215\], got -1"),

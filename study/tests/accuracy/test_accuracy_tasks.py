@@ -283,14 +283,14 @@ def test_needles_of_the_plans_lie_outside_every_window(plan):
             if item.distance is None:
                 continue
             for label in plan.methods:
-                window = Contender(label).resolve(item.seq_len, 64, 3, 30).window()
+                window = Contender(label).resolve(item.seq_len, 64).window()
                 assert window is None or window <= item.distance, (name, label)
 
 
 def test_contender_matches_at_the_length_of_the_item():
-    short, long = (Contender("h2o@sparq:r=16,k=128").resolve(n, 64, 3, 30) for n in (1000, 4000))
+    short, long = (Contender("h2o@sparq:r=16,k=128").resolve(n, 64) for n in (1000, 4000))
     assert short.top_k < long.top_k
-    assert Contender("h2o:k=99").resolve(1000, 64, 3, 30).top_k == 99
+    assert Contender("h2o:k=99").resolve(1000, 64).top_k == 99
 
 
 def test_plan_errors():

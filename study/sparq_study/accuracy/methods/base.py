@@ -193,7 +193,6 @@ def check_bits(op: str, argument: str, value: int) -> None:
 class Method:
     """Base of all methods, and dense attention's common options.
 
-    dense_layers: the first so many layers run dense attention (their cost is in the transfer).
     kv_bits: 16, or 8 / 4: K and V are stored with so many bits per element, channel-wise (ALISA's
         compression; see quantise.py).
     """
@@ -204,11 +203,9 @@ class Method:
     #: whether it needs what was found out about the layer beforehand, on another text
     needs_calibration: ClassVar[bool] = False
 
-    dense_layers: int = dataclasses.field(default=0, metadata={"short": "dense_layers"})
     kv_bits: int = dataclasses.field(default=16, metadata={"short": "kv_bits"})
 
     def __post_init__(self) -> None:
-        checks.check_integer(self.name, "dense_layers", self.dense_layers, 0, checks.MAX_CAPACITY)
         check_bits(self.name, "kv_bits", self.kv_bits)
 
     def attend(self, span: Span) -> torch.Tensor:
@@ -224,28 +221,20 @@ class Method:
                 history.key_range = ChannelRange.of(span.key[:, : span.first], self.kv_bits)
                 history.value_range = ChannelRange.of(span.value[:, : span.first], self.kv_bits)
             span = span.with_rows(history.key_range.round(span.key), history.value_range.round(span.value))
-        if span.layer < self.dense_layers:
-            return attend_to(span, span.visible())
         return self._attend(span)
 
     def _attend(self, span: Span) -> torch.Tensor:
         raise NotImplementedError
 
-    def transfer(self, seq_len: int, head_dim: int, group_size: int = 1, n_layers: int = 1) -> float:
-        """fp16 elements read and written per KV head and decode step, averaged over layers; one element of b
-        bits counts b/16.
+    def transfer(self, seq_len: int, head_dim: int) -> float:
+        """fp16 elements read and written per KV head and decode step; one element of b bits counts b/16.
 
-        The query and the output are left out, as in the paper (they do not depend on the cache). `group_size`
-        matters only where a method moves something per query head.
+        The query and the output are left out, as in the paper (they do not depend on the cache).
         """
-        cached, other = self._cache_elements(seq_len, head_dim, group_size)
-        if self.dense_layers:
-            share = min(self.dense_layers, n_layers) / n_layers
-            cached = share * transfers.dense_elements(seq_len, head_dim) + (1 - share) * cached
-            other = (1 - share) * other
+        cached, other = self._cache_elements(seq_len, head_dim)
         return cached * self.kv_bits / 16 + other
 
-    def _cache_elements(self, seq_len: int, head_dim: int, group_size: int) -> tuple[float, float]:
+    def _cache_elements(self, seq_len: int, head_dim: int) -> tuple[float, float]:
         """(elements of K and V as cached, other elements) of one step, K and V counted at 16 bits.
 
         The sum is a formula of `sparq_reference.transfers`. It is in two parts because `kv_bits` shrinks the
@@ -253,21 +242,19 @@ class Method:
         """
         raise NotImplementedError
 
-    def compression(self, seq_len: int, head_dim: int, group_size: int = 1, n_layers: int = 1) -> float:
+    def compression(self, seq_len: int, head_dim: int) -> float:
         """Elements that dense fp16 attention moves, divided by this method's."""
         dense = transfers.dense_elements(seq_len, head_dim)
-        return dense / self.transfer(seq_len, head_dim, group_size, n_layers)
+        return dense / self.transfer(seq_len, head_dim)
 
-    def matched(
-        self, other: Method, seq_len: int, head_dim: int, group_size: int = 1, n_layers: int = 1
-    ) -> Method:
+    def matched(self, other: Method, seq_len: int, head_dim: int) -> Method:
         """This method with the largest top_k whose transfer does not exceed that of `other`.
 
         Raises: ValueError if the method has no top_k, or if even its smallest costs more.
         """
         if not hasattr(self, "top_k"):
             checks.fail(self.name, "top_k", "be a parameter of a matched method", None)
-        budget = other.transfer(seq_len, head_dim, group_size, n_layers)
+        budget = other.transfer(seq_len, head_dim)
         low, high = 1, seq_len
         found: Method | None = None
         while low <= high:
@@ -277,7 +264,7 @@ class Method:
             except ValueError:  # fewer than the method's own parts (sinks): any larger top_k may still fit
                 low = middle + 1
                 continue
-            if candidate.transfer(seq_len, head_dim, group_size, n_layers) <= budget:
+            if candidate.transfer(seq_len, head_dim) <= budget:
                 found, low = candidate, middle + 1
             else:
                 high = middle - 1
@@ -310,7 +297,7 @@ class Dense(Method):
     def _attend(self, span: Span) -> torch.Tensor:
         return attend_to(span, span.visible())
 
-    def _cache_elements(self, seq_len: int, head_dim: int, group_size: int) -> tuple[float, float]:
+    def _cache_elements(self, seq_len: int, head_dim: int) -> tuple[float, float]:
         return transfers.dense_elements(seq_len, head_dim), 0
 
     def window(self) -> int | None:

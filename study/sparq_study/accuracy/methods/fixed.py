@@ -34,7 +34,7 @@ class Local(Method):
     def _attend(self, span: Span) -> torch.Tensor:
         return attend_to(span, self.selected(span) & span.visible())
 
-    def _cache_elements(self, seq_len: int, head_dim: int, group_size: int) -> tuple[float, float]:
+    def _cache_elements(self, seq_len: int, head_dim: int) -> tuple[float, float]:
         return 2 * head_dim * (min(self.top_k, seq_len) + 1), 0  # appendix G: rows, and the new one
 
 

@@ -21,7 +21,7 @@ class Quest(Method):
     is sum_c max(q_c min_c, q_c max_c). Read are the top_k // page best pages, that of the newest position
     always among them. For a group of heads pages are ordered by the sum over heads of softmax(score /
     sqrt(d)) over pages, as positions are in SparQ; the paper has one head a group. It also leaves its first
-    two layers dense: dense_layers=2.
+    two layers dense.
 
     Transfer: 2 d ceil(S / page) + 2 k d + 2 d.
     """
@@ -68,7 +68,7 @@ class Quest(Method):
     def _attend(self, span: Span) -> torch.Tensor:
         return attend_to(span, self.select(span)[:, None])
 
-    def _cache_elements(self, seq_len: int, head_dim: int, group_size: int) -> tuple[float, float]:
+    def _cache_elements(self, seq_len: int, head_dim: int) -> tuple[float, float]:
         n_pages = -(-seq_len // self.page)
         rows = 2 * min(self.top_k // self.page * self.page, seq_len) * head_dim + 2 * head_dim
         return rows, n_pages * 2 * head_dim

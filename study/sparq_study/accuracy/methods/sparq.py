@@ -243,7 +243,7 @@ class SparQ(Method):
         index = transfers.index_bytes(seq_len, self.rank, self.index_bits) / transfers.ELEMENT_BYTES
         return scored, index - scored
 
-    def _cache_elements(self, seq_len: int, head_dim: int, group_size: int) -> tuple[float, float]:
+    def _cache_elements(self, seq_len: int, head_dim: int) -> tuple[float, float]:
         scored, key_index = self._score_elements(seq_len)
         n_rows = min(self.top_k, seq_len)
         elements = transfers.sparq_elements(seq_len, head_dim, 0, n_rows) + scored
@@ -339,7 +339,7 @@ class TopK(Method):
         selected = top_positions(weight, self.top_k) & span.visible()
         return attend_to(span, selected[:, None], scores)
 
-    def _cache_elements(self, seq_len: int, head_dim: int, group_size: int) -> tuple[float, float]:
+    def _cache_elements(self, seq_len: int, head_dim: int) -> tuple[float, float]:
         return head_dim * (seq_len + min(self.top_k, seq_len) + 2), 0  # appendix G: all keys, some values
 
 

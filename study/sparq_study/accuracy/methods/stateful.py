@@ -53,7 +53,7 @@ class _Walking(Method):
             self._observe(history.state, position, index, weights)
         return torch.stack(outputs, dim=2)
 
-    def _cache_elements(self, seq_len: int, head_dim: int, group_size: int) -> tuple[float, float]:
+    def _cache_elements(self, seq_len: int, head_dim: int) -> tuple[float, float]:
         # The scores of all S positions are read and written, as the paper counts H2O; they are no part of the
         # cache, so kv_bits does not shrink them.
         return 2 * head_dim * (min(self.top_k, seq_len) + 1), 2 * seq_len
