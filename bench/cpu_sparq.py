@@ -5,11 +5,10 @@
 
 In one run, interleaved: our dense attention; our SparQ attention with each key index of --index-bits ("sparq"
 scores fp16 keys, "sparq-int8" and "sparq-int4" a quantised index); PyTorch dense attention through
-scaled_dot_product_attention and in eager steps, in float32, bfloat16 and float16; the SparQ formulas in
-PyTorch; and a plain vectorised sum over as many bytes as each of ours must read, by the same threads: the
-floor of a memory-bound kernel. Ours are compared with the reference bit for bit before anything is timed.
-PyTorch is optional. stdout: one JSON line for each kernel and length; stderr: progress and a table made from
-those lines.
+scaled_dot_product_attention in float32, bfloat16 and float16; and a plain vectorised sum over as many bytes
+as each of ours must read, by the same threads: the floor of a memory-bound kernel. Ours are compared with the
+reference bit for bit before anything is timed. PyTorch is optional. stdout: one JSON line for each kernel and
+length; stderr: progress and a table made from those lines.
 """
 
 from __future__ import annotations
@@ -50,11 +49,8 @@ _cpu: Any = importlib.import_module("sparq_ipu._cpu")
 
 #: what is timed, by short name
 FUNCTIONS = attention_functions()
-#: which of them PyTorch's dense attentions compute, and which its SparQ
-DENSE, SPARQ = (
-    next(name for name, kernel in FUNCTIONS.items() if kernel.takes == takes)
-    for takes in ("nothing", "sparq")
-)
+#: which of them PyTorch computes too
+DENSE = next(name for name, kernel in FUNCTIONS.items() if kernel.is_dense)
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 #: queries that the runs take turns with, so that one does not find the columns of K that the last one read
 N_QUERIES = 4
@@ -213,68 +209,6 @@ def our_kernels(
     return timed
 
 
-def torch_sparq(
-    torch: Any, query: Any, key: Any, key_columns: Any, value: Any, mean: Any, settings: Any
-) -> Any:
-    """SparQ attention (arXiv:2312.04985, Algorithm 1) in PyTorch.
-
-    query (batch, n_kv_heads, group_size, head_dim); key, value (batch, n_kv_heads, seq_len, head_dim);
-    key_columns the numbers of key as (batch, n_kv_heads, head_dim, seq_len)
-    mean (batch, n_kv_heads, 1, head_dim)
-    """
-    seq_len, head_dim = key.shape[-2:]
-    magnitude = query.abs()
-    components = magnitude.sum(2, keepdim=True).topk(settings.rank, -1).indices
-    some = query.gather(-1, components.expand(-1, -1, query.shape[2], -1))
-    share = some.abs().sum(-1, keepdim=True) / magnitude.sum(-1, keepdim=True)
-    columns = key_columns.gather(2, components.transpose(-1, -2).expand(-1, -1, -1, seq_len))
-    weights = (some @ columns / (head_dim * share).sqrt()).softmax(-1)
-    merit = weights.sum(2)
-    if settings.n_local:
-        merit[..., max(seq_len - settings.n_local, 0) :] = float("inf")
-    positions = merit.topk(min(settings.top_k, seq_len), -1).indices
-    rows = positions[..., None].expand(-1, -1, -1, head_dim)
-    attended = torch.nn.functional.scaled_dot_product_attention(
-        query, key.gather(2, rows), value.gather(2, rows)
-    )
-    if not settings.mean_value:
-        return attended
-    alpha = weights.gather(-1, positions[:, :, None].expand(-1, -1, query.shape[2], -1)).sum(-1, keepdim=True)
-    return alpha * attended + (1 - alpha) * mean
-
-
-def plain_index(workload: Workload) -> Workload:
-    """The same with keys as they are."""
-    spec = dataclasses.replace(workload.spec, index_bits=16, row_bits=16)
-    return dataclasses.replace(workload, spec=spec)
-
-
-def torch_functions(
-    torch: Any, workload: Workload, inputs: Inputs, queries: list[np.ndarray], dtype: str
-) -> dict[str, tuple[str, Callable[[int], Any]]]:
-    """PyTorch in one dtype, by name: which of our functions it computes, and how it is run; grouped heads as
-    (batch, n_kv_heads, group_size, head_dim) queries."""
-    spec = workload.spec
-    convert = dict(dtype=getattr(torch, dtype))
-    key, value = (torch.from_numpy(x).to(**convert) for x in (inputs.key, inputs.value))
-    columns = key.transpose(-1, -2).contiguous()
-    mean = value.float().mean(2, keepdim=True).to(**convert)
-    grouped = (spec.batch, spec.n_kv_heads, -1, spec.head_dim)
-    asked = [torch.from_numpy(q).reshape(grouped).to(**convert) for q in queries]
-    scale = spec.head_dim**-0.5
-
-    def sdpa(i: int) -> Any:
-        return torch.nn.functional.scaled_dot_product_attention(asked[i % N_QUERIES], key, value)
-
-    def eager(i: int) -> Any:
-        return ((asked[i % N_QUERIES] @ key.transpose(-1, -2)) * scale).softmax(-1) @ value
-
-    def sparq(i: int) -> Any:
-        return torch_sparq(torch, asked[i % N_QUERIES], key, columns, value, mean, workload.settings)
-
-    return {"sdpa": (DENSE, sdpa), "eager": (DENSE, eager), "sparq": (SPARQ, sparq)}
-
-
 def torch_kernels(
     a: argparse.Namespace,
     workload: Workload,
@@ -283,7 +217,8 @@ def torch_kernels(
     ours: list[Timed],
     progress: Progress,
 ) -> list[Timed]:
-    """PyTorch in each dtype.
+    """PyTorch's dense attention in each dtype; grouped heads as (batch, n_kv_heads, group_size, head_dim)
+    queries.
 
     Raises: ImportError.
     """
@@ -295,24 +230,27 @@ def torch_kernels(
     def wake() -> Any:
         return idle + 1
 
-    results = {timed.name: timed.run(0).astype(np.float32) for timed in ours}
-    # SparQ in PyTorch reads keys as they are; without such a run of ours, it is compared with the first.
-    run_of = {timed.name: timed for timed in ours}
-    sparq = run_of.get(SPARQ) or next(timed for timed in ours if timed.workload.settings)
-    ours_of = {DENSE: next(timed for timed in ours if timed.workload.settings is None), SPARQ: sparq}
+    mine = next(timed for timed in ours if timed.workload.settings is None)
+    spec = workload.spec
+    plain = dataclasses.replace(
+        mine.workload, spec=dataclasses.replace(mine.workload.spec, index_bits=16, row_bits=16)
+    )
+    expected = mine.run(0).astype(np.float32)
+    grouped = (spec.batch, spec.n_kv_heads, -1, spec.head_dim)
     timed = []
     for dtype, item in DTYPE_BYTES.items():
         progress.step(f"S={workload.seq_len}: prepare PyTorch in {dtype}")
-        for name, (same, run) in torch_functions(torch, workload, inputs, queries, dtype).items():
-            result = run(0).reshape(queries[0].shape).float().numpy()
-            mine = ours_of[same]
-            difference = float(np.abs(result - results[mine.name]).max())
-            needed = needed_bytes(plain_index(mine.workload)) * item // 2
-            timed.append(
-                Timed(
-                    "torch", name, mine.name, plain_index(mine.workload), run, needed, wake, dtype, difference
-                )
-            )
+        kind = getattr(torch, dtype)
+        key, value = (torch.from_numpy(x).to(kind) for x in (inputs.key, inputs.value))
+        asked = [torch.from_numpy(q).reshape(grouped).to(kind) for q in queries]
+
+        def run(i: int, asked: Any = asked, key: Any = key, value: Any = value) -> Any:
+            return torch.nn.functional.scaled_dot_product_attention(asked[i % N_QUERIES], key, value)
+
+        result = run(0).reshape(queries[0].shape).float().numpy()
+        difference = float(np.abs(result - expected).max())
+        n_bytes = needed_bytes(plain) * item // 2
+        timed.append(Timed("torch", "sdpa", mine.name, plain, run, n_bytes, wake, dtype, difference))
         progress.step(None)
     return timed
 

@@ -74,11 +74,12 @@ REFUSED = {
     "ipu_sparq": "--split heads; --ipus 2; --reps 3; --warmup 1; --layer 2; --steps 3",
     "ipu_sparq plans": "--reps 3; --warmup 1; --seed 1; --stages; --no-check; --split heads; --ipus 2; "
     f"--trace t; --heat-map t; --device ipu; --input {REAL}",
-    "ipu_sparq stack": "--ipus 3; --layers 0",
+    "ipu_sparq stack": "--ipus 3; --layers 0; --stages",
     "ipu_sparq input": "--B 2; --heads 4; --kv-heads 1; --head-dim 16; --seed 1; --top-k 9; --row-bits 8",
     "ipu_sparq dense": "--rank 5; --top-k 9; --n-local 3; --no-mean-value; --index-bits 4; --row-bits 8; "
     "--hot-rows 60; --index-components 8",
     "ipu_sparq streaming": "--row-bits 8; --hot-rows 60; --index-components 8",
+    "cpu_sparq": "--threads 0",
     "lib.plans.layers": "--row-bits 8; --seed 1; --layers 0; --layers 2000",
     "lib.plans.tiers": "--heads 64; --kv-heads 8; --head-dim 64; --seed 1; --ipus 1000",
     "lib.plans.scaling": "--row-bits 8; --seed 1; --ipus 5; --layers 0; --tiles 2000; --read {tmp}/none",

@@ -245,7 +245,6 @@ def test_a_call_that_gives_other_bits_is_no_measurement(
         (f"--input {REAL} --r 65", "--rank must be in [1, --head-dim=64], got 65"),
         (f"--input {REAL} --index-bits 3", "--index-bits must be one of 16, 8, 4, 2, got 3"),
         ("--tiles 1473", "--tiles must be in [0, 1472], got 1473"),
-        ("--ipus 2", "--ipus must be left out without --layers, got 2"),
     ],
 )
 def test_usage_errors(arguments: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:

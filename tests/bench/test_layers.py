@@ -33,14 +33,6 @@ def test_rows_and_table(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     assert f"{three['vertices']:,}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("number", [0, 2000])
-def test_refused_numbers(number: int, capsys: pytest.CaptureFixture) -> None:
-    with pytest.raises(SystemExit) as stop:
-        layers.main([*TINY, "--layers", str(number)])
-    assert stop.value.code == 2
-    assert f"--layers must be in [1, 1024], got {number}" in capsys.readouterr().err
-
-
 def test_what_does_not_fit_is_a_row(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     words = ["--S", "1048576", "--B", "16", "--layers", "64", "--index-bits", "4"]

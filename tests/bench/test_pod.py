@@ -80,21 +80,6 @@ def test_a_stack_that_does_not_fit_says_where(capsys: pytest.CaptureFixture) -> 
     assert "streaming memory of IPU 0 must be at most 64000000000 bytes" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--layers", "0"], "--layers must be at least 1, got 0"),
-        (["--layers", "2", "--stages"], "--layers must be 1 with --input or --stages, got 2"),
-        (["--ipus", "2"], "--ipus must be left out without --layers, got 2"),
-    ],
-)
-def test_refused_flags(words: list[str], message: str, capsys: pytest.CaptureFixture) -> None:
-    with pytest.raises(SystemExit) as stop:
-        ipu_sparq.main(["--S", "64", *words])
-    assert stop.value.code == 2
-    assert message in capsys.readouterr().err
-
-
 def test_the_document_has_the_table_of_its_rows() -> None:
     rows = scaling.read_rows(ROWS)
     assert markdown(rows, scaling.COLUMNS) in (ROOT / "docs/ipu_tables.md").read_text()
