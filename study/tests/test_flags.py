@@ -10,10 +10,9 @@ import pytest
 #: calls that are good but for what is behind the bar, one by one
 CALLS = {
     "accuracy": [
-        ("--list", "--jobs 2; --model x; --out x; --report x; --plots x; --statistics; --threads 1"),
+        ("--list", "--jobs 2; --model x; --out x; --report x; --plots x; --threads 1"),
         ("--write", "--quick; --seed 3; --out x; --items 2; --report-only; --force"),
         ("--report-only --out x", "--model x; --held-out; --size lm.length=9; --threads 1; --jobs 2"),
-        ("--statistics", "--methods dense; --tasks lm; --items 2; --jobs 2; --decode-check 3; --held-out"),
         ("--quick", "--force"),
     ],
     "alisa": [

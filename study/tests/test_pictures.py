@@ -15,7 +15,6 @@ ROOT = Path(__file__).resolve().parents[2]
 PICTURES = {
     "accuracy_curves": ("accuracy_smollm2_135m", "accuracy.py --report-only --out FILE --plots docs"),
     "accuracy_needles": ("accuracy_smollm2_135m", "accuracy.py --report-only --out FILE --plots docs"),
-    "attention_statistics": ("attention_statistics", "accuracy.py --report-only --out FILE --plots docs"),
     "alisa_throughput": ("alisa", "alisa.py --plots docs"),
     "alisa_phases": ("alisa", "alisa.py --plots docs"),
 }

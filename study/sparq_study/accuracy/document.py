@@ -244,15 +244,10 @@ def decode_summary(lines: list[dict[str, Any]]) -> str:
     )
 
 
-def blocks(
-    lines: list[dict[str, Any]],
-    held_out: list[dict[str, Any]],
-    statistics: list[dict[str, Any]],
-) -> dict[str, str]:
+def blocks(lines: list[dict[str, Any]], held_out: list[dict[str, Any]]) -> dict[str, str]:
     """Name -> text of every generated block.
 
-    lines: of the file of results. held_out: of that of the held-out texts. statistics: of the file of
-    attention statistics.
+    lines: of the file of results. held_out: of that of the held-out texts.
     """
     return {
         "run": run_table(lines),
@@ -263,5 +258,4 @@ def blocks(
         "held_out": settings_table(held_out),
         **{name: differences(held_out, wanted, True) for name, wanted in HELD_OUT_DIFFERENCES.items()},
         "decode": decode_summary(lines),
-        "statistics": report.statistics_page(statistics),
     }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plots of a result file: quality against compression, needle maps, attention statistics.
+"""Plots of a result file: quality against compression, needle maps.
 
 Needs matplotlib.
 """
@@ -84,8 +84,6 @@ def draw(lines: list[dict[str, Any]], folder: Path) -> list[Path]:
     matplotlib.use("Agg")
     matplotlib.rcParams.update({"font.size": 9, "savefig.dpi": 100})
     folder.mkdir(parents=True, exist_ok=True)
-    if lines[0]["plan"].get("statistics"):
-        return [_statistics(lines, folder / "attention_statistics.png")]
     written = [_curves(lines, folder / "accuracy_curves.png")]
     if "needle" in lines[0]["plan"]["tasks"]:
         written.append(_needles(lines, folder / "accuracy_needles.png"))
@@ -183,74 +181,4 @@ def _needles(lines: list[dict[str, Any]], path: Path) -> Path:
             axis.set_xlabel("tokens", fontsize=7)
     figure.colorbar(image, ax=axes, shrink=0.5, aspect=30, pad=0.01, label="digits right")
     figure.suptitle("needle: digits right of those asked for, whole prompt decoded by the method", fontsize=9)
-    return pictures.save(figure, path, lines, bbox_inches="tight")
-
-
-def _statistics(lines: list[dict[str, Any]], path: Path) -> Path:
-    """Per-layer spread over heads, agreement, and alpha against true mass for each temperature."""
-    import matplotlib.pyplot as plt
-
-    rows = [line for line in lines if line["kind"] == "statistics"]
-    layers = sorted({line["layer"] for line in rows})
-    figure, axes = plt.subplots(2, 5, figsize=(17, 6.2))
-    for axis, (key, title) in zip(
-        axes[0],
-        (
-            ("top_mass", "mass of the 32 largest weights"),
-            ("kurtosis", "excess kurtosis of query components"),
-            ("beyond_3_sigma", "query components beyond 3 sigma"),
-        ),
-    ):
-        for layer in layers:
-            heads = np.mean([line[key] for line in rows if line["layer"] == layer], axis=0)
-            axis.scatter([layer] * len(heads), heads, s=6, color="tab:blue", alpha=0.6)
-        axis.set(title=title, xlabel="layer (one dot per query head)")
-        axis.grid(alpha=0.3)
-    axis = axes[0, 3]
-    for key in rows[0]["agreement"]:
-        rank, k = key.split(",")
-        if k == "k=128":
-            shares = [
-                np.mean([line["agreement"][key] for line in rows if line["layer"] == n]) for n in layers
-            ]
-            axis.plot(layers, shares, label=rank, linewidth=1)
-    axis.set(title="agreement of the top 128", xlabel="layer", ylim=(0, 1))
-    axis.legend(fontsize=7)
-    axis.grid(alpha=0.3)
-    axis = axes[0, 4]
-    shares_of: dict[str, list[tuple[int, float]]] = {}
-    for key in rows[0]["agreement"]:
-        rank, k = key.split(",")
-        share = float(np.mean([line["agreement"][key] for line in rows]))
-        shares_of.setdefault(rank, []).append((int(k[2:]), share))
-    for rank, found in shares_of.items():
-        axis.plot(*zip(*found), marker="o", markersize=3, label=rank, linewidth=1)
-    ticks = [k for k, _ in found]
-    axis.set(title="agreement of the top k, all layers", xlabel="k", xscale="log", ylim=(0, 1))
-    axis.set_xticks(ticks, [str(k) for k in ticks])
-    axis.minorticks_off()
-    axis.legend(fontsize=7)
-    axis.grid(alpha=0.3)
-    for axis, temperature in zip(axes[1], rows[0]["coverage"]):
-        for layer in layers:
-            here = [line["coverage"][temperature] for line in rows if line["layer"] == layer]
-            mass, alpha = (np.mean([line[key] for line in here], axis=0) for key in ("mass", "alpha"))
-            axis.scatter(mass, alpha, s=6, color=plt.get_cmap("viridis")(layer / max(layers)), alpha=0.7)
-        axis.plot([0, 1], [0, 1], color="black", linewidth=0.6)
-        axis.set(
-            title=f"alpha, temperature {temperature}",
-            xlabel="true mass selected",
-            xlim=(0, 1),
-            ylim=(0, 1.02),
-        )
-        axis.grid(alpha=0.3)
-    axes[1, 0].set_ylabel("alpha (a dot per query head; light: late layer)", fontsize=8)
-    ratios: dict[str, float] = next(
-        (line["ratio"] for line in lines if line["kind"] == "correlation_ratio"), {}
-    )
-    axes[1, 4].bar(list(ratios), list(ratios.values()), color="tab:blue")
-    axes[1, 4].set(title="variance of V left by averaging along", ylim=(0, 1))
-    axes[1, 4].tick_params(axis="x", labelsize=7)
-    axes[1, 4].grid(alpha=0.3, axis="y")
-    figure.tight_layout()
     return pictures.save(figure, path, lines, bbox_inches="tight")

@@ -116,8 +116,6 @@ def _conflict(old: dict[str, Any], new: dict[str, Any]) -> str | None:
         if old.get(key) != new[key]:
             return key
     old_plan, new_plan = old["plan"], new["plan"]
-    if "tasks" not in old_plan or "tasks" not in new_plan:
-        return None if old_plan == new_plan else "plan"
     sizes = [{t: dict(s, items=0) for t, s in plan["tasks"].items()} for plan in (old_plan, new_plan)]
     same = all(sizes[0][task] == sizes[1][task] for task in set(sizes[0]) & set(sizes[1]))
     how = [

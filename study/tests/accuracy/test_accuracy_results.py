@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runner, result files, report and attention statistics, on a tiny random model."""
+"""Runner, result files and report, on a tiny random model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 from tiny import TinyTokenizer, tiny_model
 
-from sparq_study.accuracy import plots, report, statistics
+from sparq_study.accuracy import plots, report
 from sparq_study.accuracy.engine import Evaluator
 from sparq_study.accuracy.methods import SparQ, parse_method
 from sparq_study.accuracy.plan import DEFAULT_METHODS, Plan
@@ -330,53 +330,6 @@ def test_every_default_method_has_a_family_of_its_own_name(label):
         "low": "random low-rank",
     }
     assert name.startswith(aliases.get(first, first))
-
-
-def test_statistics_of_known_distributions():
-    generator = torch.Generator().manual_seed(0)
-    normal = torch.randn(20000, generator=generator)
-    assert statistics.kurtosis(normal).item() == pytest.approx(0, abs=0.15)
-    assert statistics.beyond(normal, 3).item() == pytest.approx(0.0027, abs=0.0012)
-    outlier = torch.ones(100)
-    outlier[0], outlier[1] = 11.0, -9.0
-    # mean 1; second moment 2, fourth 200: 200 / 2^2 - 3
-    assert statistics.kurtosis(outlier).item() == pytest.approx(47)
-    assert statistics.beyond(outlier, 3).item() == pytest.approx(0.02)
-
-
-def test_agreement():
-    exact = torch.tensor([9.0, 8, 7, 6, 5, 4])
-    approximate = torch.tensor([9.0, 1, 7, 2, 8, 0])
-    assert statistics.agreement(approximate, exact, 3).item() == pytest.approx(2 / 3)
-    assert statistics.agreement(exact, exact, 3).item() == 1
-    assert statistics.agreement(exact, exact, 9).item() == 1  # of all six
-
-
-def test_correlation_ratio():
-    generator = torch.Generator().manual_seed(0)
-    rows = torch.randn(50, 1, generator=generator).expand(50, 40)
-    assert statistics.correlation_ratio(rows, 1) == pytest.approx(1)
-    assert statistics.correlation_ratio(rows, 0) == pytest.approx(0, abs=1e-9)
-    noise = torch.randn(400, 300, generator=generator)
-    assert statistics.correlation_ratio(noise, 0) == pytest.approx(1 / 400, rel=0.2)
-
-
-def test_statistics_lines_page_and_plot(evaluator, tmp_path, monkeypatch):
-    pytest.importorskip("matplotlib", reason="plots need matplotlib (extra `plot`)")
-    monkeypatch.setattr(statistics, "settings", lambda quick: {"items": 2, "length": 300, "queries": 8})
-    head = dict(header(Plan({}, []), "tiny", {}), plan={"statistics": statistics.settings(True), "seed": 0})
-    for _ in range(2):  # the second time there is nothing left to do
-        results = Results.create(tmp_path / "lines.jsonl", head)
-        statistics.measure(evaluator, TinyTokenizer(), results, 0, True)
-    lines = read_lines(tmp_path / "lines.jsonl")
-    assert [line["kind"] for line in lines].count("statistics") == 2 * 3
-    assert [line["kind"] for line in lines].count("correlation_ratio") == 1
-    row = next(line for line in lines if line["kind"] == "statistics")
-    assert len(row["top_mass"]) == 4 and 0 < min(row["top_mass"]) <= max(row["top_mass"]) <= 1
-    assert row["agreement"]["r=32,k=256"] > row["agreement"]["r=4,k=32"]
-    assert "Correlation ratio" in report.statistics_page(lines)
-    (path,) = plots.draw(lines, tmp_path)
-    assert path.stat().st_size > 5000
 
 
 def test_coverage_at_full_rank_is_the_true_mass(evaluator, tmp_path):
