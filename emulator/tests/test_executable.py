@@ -14,7 +14,7 @@ CHECKS = ("GUARD", "CHECK_WORKERS", "REPORT_READS")
 @pytest.fixture(scope="module")
 def saved(programs, tmp_path_factory) -> Path:
     file = tmp_path_factory.mktemp("executable") / "file"
-    assert programs.run("executable", programs.codelets, "save", file, **IPU) == ""
+    assert programs.run("executable", programs.codelets, "save", file, **IPU) == "0/4 1/4 2/4 3/4 4/4 "
     return file
 
 

@@ -74,3 +74,7 @@ def test_doubles_round_once(programs):
     np.testing.assert_array_equal(got, want)
     # control: rounding through float32 is a different function on these inputs
     assert (x.astype(np.float32).astype(np.float16).view(np.uint16) != want).any()
+
+
+def test_sizes_of_types_and_units_of_a_tile(programs):
+    assert programs.run("half", "target").split() == "1 1 2 4 16 8 0 16".split()

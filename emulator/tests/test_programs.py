@@ -51,6 +51,7 @@ def check_drawn(drawn):
         ("test::Affine", "y", "out", False),
         ("test::Increment", "inOut", "data", True),
     }
+    assert re.findall(r'"test::Below\\ntile \d+\\n(\w+)"', drawn) == ["mixed"]  # its compute set
 
 
 def test_control(programs):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -80,3 +81,16 @@ def test_rows_are_plans_of_today() -> None:
     assert recorded.seconds_of(first) == row["first"]
     dense = plan(**shape, kernel="dense-streaming")  # type: ignore[arg-type]
     assert recorded.seconds_of(dense) == row["dense"]
+
+
+def test_layers_of_a_model_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = {"dense-streaming": [1.0, 2.0, 4.0], "sparq-streaming": [0.5, 1.0, 3.0], "others": [0.25] * 3}
+    monkeypatch.setattr(recorded, "plan", lambda **how: how["kernel"])
+    monkeypatch.setattr(recorded, "seconds_of", seconds.__getitem__)
+    best = SimpleNamespace(seconds_low=1, seconds_per_step=2, seconds_high=3)
+    monkeypatch.setattr(recorded, "plan_model", lambda *_, **__: best)
+    placed = SimpleNamespace(ipus=[SimpleNamespace(n_on_chip=0, others="others")])
+    monkeypatch.setattr(recorded, "placed_layers", lambda *_, **__: placed)
+    row = recorded.model_row("Llama-3-8B", 16384, 4)
+    assert row["dense"] == [32.0, 64.0, 128.0] and row["published"] == [16.0, 32.0, 96.0]
+    assert row["best_dense"] == [1, 2, 3] and row["tiers"] == [8.0] * 3

@@ -37,6 +37,7 @@ OF_CODELETS = ("poplar_ops/codelets/", "poplar_ops/arith/")
 OF_MUCH = (
     *("test_reference_contract.py", "test_cpu_bits.py", "test_cpu_few_bits.py"),
     *("test_attention.py", "test_tiered.py"),
+    *("emulator/tests/test_programs.py", "emulator/tests/test_counters.py"),
 )
 #: tests that meet a room of C++ without the names of what it defines
 OF_DECODER = (

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Saves a compiled program, loads it, or runs it without either: executable CODELETS.gp
-// save|load|run FILE. What "load" and "run" print must be the same: results, counts, memory.
+// save|load|run FILE. What "load" and "run" print must be the same: results, counts, memory. "save"
+// prints how far it is.
 #include <poplar/DeviceManager.hpp>
 
 #include <fstream>
@@ -12,7 +13,8 @@ using namespace poplar::program;
 
 namespace {
 
-Executable compile(const Target &target, const std::string &codelets) {
+Executable compile(const Target &target, const std::string &codelets,
+                   const ProgressFunc &progress) {
   Graph graph(target);
   graph.addCodelets(codelets);
   Tensor x = graph.addVariable(FLOAT, {4, 6}, "x"), y = graph.addVariable(FLOAT, {6, 4}, "y"),
@@ -51,7 +53,8 @@ Executable compile(const Target &target, const std::string &codelets) {
   Sequence body({Execute(increment), Copy(x[1], rows, offset)});
   Sequence first({Copy(in, x), Repeat(3, body), Copy(rows, x[0], offset), Execute(work),
                   Switch(three, {{3, PrintTensor("y", y)}}, Sequence()), Copy(y, out)});
-  return compileGraph(graph, {first, Sequence({Execute(increment), Sync(SyncType::INTERNAL)})});
+  return compileGraph(graph, {first, Sequence({Execute(increment), Sync(SyncType::INTERNAL)})}, {},
+                      progress);
 }
 
 void run(Engine &engine, const Device &device) {
@@ -87,7 +90,11 @@ int main(int argc, char **argv) {
       run(engine, devices[0]);
       return 0;
     }
-    const Executable exe = compile(devices[0].getTarget(), argv[1]);
+    const auto progress = [&](int step, int of) {
+      if (what == "save")
+        std::cout << step << "/" << of << " ";
+    };
+    const Executable exe = compile(devices[0].getTarget(), argv[1], progress);
     if (what == "save") {
       std::ofstream file(argv[3], std::ios::binary);
       exe.serialize(file);

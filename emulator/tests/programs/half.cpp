@@ -6,6 +6,7 @@
 //   half quarter METADATA         all 256 quarters to double
 //   half to-quarter METADATA NAN  the doubles on stdin to quarter; NAN is 1 where overflow gives
 //   NaN
+//   half target         sizes of types, and units of a tile, as text
 #include <poplar/HalfFloat.hpp>
 #include <poplar/QuarterFloat.hpp>
 #include <poplar/Target.hpp>
@@ -70,6 +71,15 @@ int main(int argc, char **argv) {
   if (argc > 2)
     return quarters(mode, std::stoi(argv[2]), argc > 3 && std::stoi(argv[3]));
   const poplar::Target target;
+  if (mode == "target") {
+    using poplar::FLOAT, poplar::HALF;
+    for (const poplar::Type &type : {poplar::BOOL, poplar::QUARTER_METADATA, HALF, FLOAT})
+      std::cout << target.getTypeSize(type) << " ";
+    for (const poplar::Type &of : {HALF, FLOAT})
+      std::cout << target.getNumConvUnits(of, HALF) << " " << target.getNumConvUnits(of, FLOAT)
+                << " ";
+    return 0;
+  }
   if (mode == "widen") {
     std::vector<std::uint16_t> h(65536);
     for (unsigned i = 0; i < 65536; ++i)

@@ -192,6 +192,8 @@ int main(int argc, char **argv) {
                         {"listSums", listSums},
                         {"below", below}})
     graph.createHostRead(t.first, t.second);
+  if (Tensor() != Tensor() || Tensor() == y)
+    return 1;
   std::ostringstream drawn;
   graph.outputVertexGraph(drawn);
   Engine engine(graph, prog);
