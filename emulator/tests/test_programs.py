@@ -59,7 +59,7 @@ def test_control(programs):
     assert r["repeated"] == 5 * (1 + 3 * 10)
     assert (r["whileTrue"], r["never"]) == (7, 0)
     assert (r["ifTrue"], r["ifFalse"]) == (1, 10)
-    assert (r["control"], r["one"], r["five"], r["other"]) == (7, 1, 1, 5)
+    assert (r["control"], r["one"], r["five"], r["other"]) == (65537, 1, 1, 6)
     assert r["called"] == 3 * (1 + 2)
     assert r["value"] == 1
     assert r["predicate"] == 0  # one of the two vertices returned false

@@ -59,6 +59,7 @@ int main(int argc, char **argv) {
          other = counter("other");
   Switch s(control, {{1, add(one, 1)}, {5, add(five, 1)}}, add(other, 1));
   prog.add(Repeat(7, Sequence{s, add(control, 1)})); // control 0 .. 6
+  prog.add(Sequence{add(control, 65530), s});        // 1 in its low 16 bits
 
   Tensor called = counter("called");
   Function f = graph.addFunction(Sequence{add(called, 1), add(called, 2)});
