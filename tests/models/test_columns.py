@@ -50,3 +50,6 @@ def test_any_order_of_changes(room: int, sequence: list[tuple[str, Any]]) -> Non
             table = table[list(what)]
         assert np.array_equal(columns.flags.numpy(), table)
         assert columns.is_all_real == table.all()
+        padding = (~table).sum(1)
+        is_left = all(real[n:].all() for real, n in zip(table, padding))
+        assert columns.starts() == (padding.tolist() if is_left else None)

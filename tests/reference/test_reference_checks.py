@@ -279,7 +279,7 @@ def test_append_and_the_cache_is_unchanged(
 ) -> None:
     cache = KVCache(2, 2, 16, 8)
     rng = np.random.default_rng(0)
-    cache.append(*(strategies.tensors("normal", (2, 2, 5, 16), rng) for _ in range(2)))
+    cache.append(*(strategies.tensors("normal", (2, 2, 5, 16), rng) for _ in range(2)), lengths=[4, 5])
     before = cache.key.copy(), cache.value.copy(), cache.lengths, cache.value_sum
     assert message(cache.append, *arguments, **named) == f"append: {expected}"
     for got, old in zip((cache.key, cache.value, cache.lengths, cache.value_sum), before):

@@ -313,6 +313,7 @@ def test_page_and_plots(lines, tmp_path):
     page = report.page(lines)
     for task in PLAN:
         assert f"## {task}" in page
+        assert all(report.task_table(lines, task, question) in page for question in TASKS[task].questions)
     assert "Check against true decoding" in page and "prompt decoded by the method" in page
     assert all(path.stat().st_size > 5000 for path in plots.draw(lines, tmp_path))
 
