@@ -61,6 +61,7 @@ def test_a_config_file_gives_the_shape(tmp_path: Path) -> None:
         assert (shape.head_dim, shape.n_kv_heads, shape.gated, shape.tied) == (128, 8, True, False)
     assert from_config("op", {"text_config": config}, "x").n_layers == 32
     assert not from_config("op", {**config, "model_type": "gpt2"}, "x").gated
+    assert TINY.gated and not TINY.tied  # where nothing is said
     assert from_config("op", {**config, "num_key_value_heads": None}, "x").n_kv_heads == 32
 
 

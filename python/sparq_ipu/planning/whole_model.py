@@ -152,8 +152,6 @@ def _planned(request: ModelRequest, layers: _Layers) -> ModelPlan:
         for way in _splits(request.n_ipus, request.split, request.shape, request.cache.batch)
         for place in places
     ]
-    if not plans:  # a change that can not be split
-        raise ValueError("plan_model: n_ipus must split layers or heads")
     fitting = [p for p in plans if p.fits]
     if fitting:
         return min(fitting, key=lambda p: p.seconds_per_step)
