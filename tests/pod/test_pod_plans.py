@@ -266,3 +266,11 @@ def test_options_are_those_of_a_plan() -> None:
         for more in ({}, dict(row_bits=8, index_bits=4, rank=8))
     )
     assert plain == dense and dense.row()["row_bits"] == 16
+
+
+def test_a_cache_does_not_grow_where_nothing_is_said() -> None:
+    sizes = dict(n_layers=2, n_ipus=2, n_tiles=8, kernel="dense-streaming")
+    plans = [
+        plan_pod(1, 2, 2, 64, 256, **sizes, **more) for more in ({}, dict(append=False), dict(append=True))
+    ]  # type: ignore[arg-type]
+    assert plans[0] == plans[1] != plans[2]
