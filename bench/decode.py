@@ -34,8 +34,8 @@ from lib.decode_method import METHODS, OURS, Method, head_dim_of, settings_of
 from lib.decode_tables import TYPES, best_plain, of_the_lengths, of_the_peers, read_rows
 from lib.json_lines import SCHEMA, JsonLines
 from lib.origin import origin, repeat_command
-from lib.quiet import Pace, noise, watched
-from peers import KV_TYPES, Peer, prompt_tokens
+from lib.quiet import Pace, forget_peak, noise, peak_bytes, watched
+from peers import FILLED, KV_TYPES, Peer, least_more, prompt_tokens
 
 from sparq_ipu.commands.command_line import thread_count
 from sparq_ipu.commands.extras import needed
@@ -85,7 +85,7 @@ def parser() -> argparse.ArgumentParser:
         "int4 round what has more bits there; beside these three all is bfloat16"
     )
     cli.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"], choices=tuple(TYPES), help=text)
-    cli.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS, help="(default all)")
+    cli.add_argument("--methods", nargs="*", default=list(METHODS), choices=METHODS, help="(default all)")
     cli.add_argument("--rank", "--r", dest="r", type=int, default=32, help="(default 32)")
     cli.add_argument("--top-k", "--k", dest="k", type=int, default=128, help="(default 128)")
     cli.add_argument("--n-local", "--local", dest="local", type=int, default=32, help="(default 32)")
@@ -115,6 +115,13 @@ def parser() -> argparse.ArgumentParser:
         help="with --peers: of their types of keys and values, these alone (default all; llama.cpp takes "
         "minutes to read a long prompt with q8_0)",
     )
+    text = (
+        f"with --peers, of {' and '.join(FILLED)}: none reads a prompt. Keys and values of a short one are "
+        "repeated in their caches, which dense attention reads as fast; so --batch may be more than 1"
+    )
+    cli.add_argument("--filled", action="store_true", help=text)
+    text = "first our methods, then one peer after another: only one has its model in memory"
+    cli.add_argument("--apart", action="store_true", help=text)
     text = (
         "seconds of idleness before the steps (default 0): some virtual machines are slowed for minutes "
         "after long work, such as reading a long prompt"
@@ -175,7 +182,9 @@ def rows_of(a: argparse.Namespace, seq_len: int, progress: Progress, command: st
     n_tokens = a.steps * (a.rounds + 1)
     load_average = [os.getloadavg()[0]]
     tensors: list[Any] | None = None
-    for dtype in a.dtypes:
+    model: Any = None
+    forget_peak()
+    for dtype in a.dtypes if a.methods else ():
         progress.step(f"{seq_len} positions, {dtype}: weights and caches")
         model = load(a.model, dtype, a.seed)
         config = model.config
@@ -200,7 +209,7 @@ def rows_of(a: argparse.Namespace, seq_len: int, progress: Progress, command: st
     ours = list(methods)
     made_row = functools.partial(_row, a, dtype="gguf", seq_len=seq_len, model=model, command=command)
     try:
-        if a.peers is not None or a.predict:
+        if (a.peers is not None and not a.filled) or a.predict:
             for row, method in ours:
                 progress.step(f"{seq_len} positions: the first token of {method.name}, {row['dtype']}")
                 _first_token(row, method, a, seq_len)
@@ -208,7 +217,8 @@ def rows_of(a: argparse.Namespace, seq_len: int, progress: Progress, command: st
             for row, peer in _peers(a, seq_len, made_row, progress):
                 rows.append(row)
                 methods += [(row, peer)] if peer is not None else []
-        tokens = torch.randint(0, config.vocab_size, (n_tokens, a.batch, 1), generator=generator)
+        vocabulary = model.config.vocab_size if a.methods else 1
+        tokens = torch.randint(0, vocabulary, (n_tokens, a.batch, 1), generator=generator)
         for dtype in a.dtypes if a.predict else ():
             progress.step(f"{seq_len} positions, {dtype}: predictions")
             weights = None if dtype == "gguf" else dtype
@@ -222,6 +232,8 @@ def rows_of(a: argparse.Namespace, seq_len: int, progress: Progress, command: st
             time.sleep(a.rest)
         with watched(a.threads, [peer.pid for _, peer in methods[len(ours) :]]) as watch:
             _rounds(a, seq_len, methods, tokens, progress)
+        for row, method in methods:
+            row["peak_bytes"] = peak_bytes(method.pid if isinstance(method, Peer) else os.getpid())
     finally:
         for _, peer in methods[len(ours) :]:
             peer.close()
@@ -270,7 +282,8 @@ def _peers(
             row, peer = made_row(program), None
             row["kv_type"] = kv_type
             with _errors_are(row):
-                peer = Peer(program, kv_type, gguf_of(a.model), seq_len, a.steps, a.threads, a.seed)
+                where = (gguf_of(a.model), seq_len, a.steps, a.threads, a.seed, a.batch, a.filled)
+                peer = Peer(program, kv_type, *where)
                 row["version"] = peer.prompt["version"]
                 if noise(peer.prompt["others"], peer.prompt["paused"]) is None:
                     row["first_token_seconds"] = peer.prompt["first_token_seconds"]
@@ -306,7 +319,7 @@ def _rounds(
 
 
 def _row(a: argparse.Namespace, name: str, dtype: str, seq_len: int, model: Any, command: str) -> Row:
-    settings = settings_of(name, a, seq_len, head_dim_of(model.config))[1]
+    settings = settings_of(name, a, seq_len, head_dim_of(model.config))[1] if name in METHODS else None
     return {
         "schema": SCHEMA,
         "bench": "decode",
@@ -317,13 +330,16 @@ def _row(a: argparse.Namespace, name: str, dtype: str, seq_len: int, model: Any,
         "dtype": dtype,
         "seq_len": seq_len,
         "batch": a.batch,
+        "filled": a.filled and name in FILLED,
+        "apart": a.apart,
+        "peak_bytes": None,
         **{
             setting: getattr(settings, setting, None)
             for setting in ("rank", "top_k", "n_local", "index_bits")
         },
         "n_threads": a.threads,
         "clock": "cpu" if a.cpu_time else "wall",
-        "weight_bytes": _weight_bytes(model),
+        "weight_bytes": None if model is None else _weight_bytes(model),
         "cache_bytes": None,
         "logits_differ": None,
         "seconds_per_step": None,
@@ -379,6 +395,19 @@ def table(rows: list[Row]) -> str:
     return text_table(columns, rows)
 
 
+def _runs(a: argparse.Namespace) -> Iterator[argparse.Namespace]:
+    """What is in memory at once: all, or with --apart our methods, and then each peer alone."""
+    if not a.apart:
+        yield a
+        return
+    if a.methods:
+        yield argparse.Namespace(**{**vars(a), "kv": []})
+    for program in a.peers or KV_TYPES:
+        for kv_type in KV_TYPES[program]:
+            if a.kv is None or kv_type in a.kv:
+                yield argparse.Namespace(**{**vars(a), "methods": [], "peers": [program], "kv": [kv_type]})
+
+
 def main(argv: list[str] | None = None) -> int:
     """The command; returns the exit status: 1 if a method failed."""
     words = sys.argv[1:] if argv is None else argv
@@ -401,6 +430,8 @@ def main(argv: list[str] | None = None) -> int:
             "cpu_time",
             "peers",
             "kv",
+            "filled",
+            "apart",
             "rest",
             "predict",
         )
@@ -416,13 +447,15 @@ def main(argv: list[str] | None = None) -> int:
     if min(a.S) < 1:
         cli.error(f"--S must be at least 1, got {min(a.S)}")
     if a.peers is None:
-        refuse(cli, a, "without --peers", "kv")
-    if a.peers is not None and (a.batch != 1 or a.cpu_time):
-        cli.error("--peers must have batch 1 and wall time, as the others have")
+        refuse(cli, a, "without --peers", "kv", "filled", "apart")
+    if a.peers is not None and (a.cpu_time or (a.batch != 1 and not a.filled)):
+        cli.error("--peers must have wall time, and batch 1 without --filled, as the others have")
+    if a.filled and set(a.peers or KV_TYPES) - set(FILLED):
+        cli.error(f"--filled must have --peers of {', '.join(FILLED)}, got {' '.join(a.peers or KV_TYPES)}")
     if a.peers is not None and a.model != "smollm2" and not a.model.endswith(".gguf"):
         cli.error(f"--peers must have --model smollm2 or a .gguf file, which all read, got {a.model}")
-    if a.peers is not None and min(a.S) < a.steps + 3:
-        rule = "be at least 3 more than --steps with --peers"
+    if a.peers is not None and min(a.S) < a.steps + least_more(a.filled):
+        rule = f"be at least {least_more(a.filled)} more than --steps with --peers"
         cli.error(f"--S must {rule}, got {min(a.S)} and {a.steps}")
     if "gguf" in a.dtypes and a.model in SHAPES:
         cli.error(f'--dtypes gguf must have --model "smollm2" or a path, got {a.model}')
@@ -444,8 +477,9 @@ def main(argv: list[str] | None = None) -> int:
 
         torch.set_num_threads(a.threads)
     progress = Progress()
-    for seq_len in a.S if a.read is None else ():
-        new = rows_of(a, seq_len, progress, repeat_command("decode.py", words))
+    runs = [(seq_len, run) for seq_len in a.S for run in _runs(a)] if a.read is None else []
+    for seq_len, run in runs:
+        new = rows_of(run, seq_len, progress, repeat_command("decode.py", words))
         rows += new
         for row in new:
             print(json.dumps(row), flush=True)

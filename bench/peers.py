@@ -12,6 +12,8 @@ ours are of the model alone.
     echo 4 | python bench/peers.py llama.cpp MODEL.gguf --kv q8_0 --S 512
 
 is one of these processes: a JSON line for the prompt, and one for each number of tokens on stdin.
+With --filled it reads 128 tokens, whose keys and values it repeats in the cache up to the length: a long
+prompt takes a large model hours. OpenVINO's runtime then decodes by itself, without OpenVINO GenAI.
 """
 
 from __future__ import annotations
@@ -24,11 +26,13 @@ import os
 import random
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
 from typing import Any, Callable, Iterable, Iterator
 
+from lib import filled
 from lib.common import Parser, Row, guarded
 from lib.decode_method import WARM_UP
 from lib.quiet import watched
@@ -48,12 +52,19 @@ PACKAGES = {
     "openvino-xattention": "openvino-genai",
     "mistral.rs": "mistralrs",
 }
+#: those whose cache can be filled without a prompt
+FILLED = ("llama.cpp", "openvino")
 #: words of no meaning: of a vocabulary the first ones may be special
 _FIRST_TOKEN, _LAST_TOKEN = 1000, 40000
 #: one token each in most vocabularies
 _WORDS = "the of and to in is was for on that by this with from at are it an be as".split()
 #: a letter in the vocabularies that begin with the bytes
 _LETTER = 70
+
+
+def least_more(is_filled: bool) -> int:
+    """Positions that a text has at least besides the tokens of a turn."""
+    return 3 + (filled.SPARE if is_filled else 0)
 
 
 def prompt_tokens(n: int, seed: int) -> list[int]:
@@ -67,19 +78,29 @@ def _llama(a: argparse.Namespace) -> Callable[[list[int], int], list[float]]:
 
     params = xllamacpp.CommonParams()
     params.model.path = str(a.model)
-    params.n_ctx = max(a.S, sum(WARM_UP) + 2)
-    params.n_parallel = 1
+    params.n_ctx = a.batch * max(a.S, sum(WARM_UP) + 2)
+    params.n_parallel = a.batch
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = a.threads
     kind = getattr(xllamacpp.ggml_type, f"GGML_TYPE_{a.kv.upper()}")
     params.cache_type_k = params.cache_type_v = kind
     state = "DISABLED" if a.program == "llama.cpp-no-flash" else "ENABLED"
     params.flash_attn_type = getattr(xllamacpp.llama_flash_attn_type, f"LLAMA_FLASH_ATTN_TYPE_{state}")
     params.verbosity = 0
+    if a.filled:
+        slots = tempfile.mkdtemp()
+        params.slot_save_path, params.endpoint_slots = f"{slots}/", True
     server = xllamacpp.Server(params)
 
-    def run(tokens: list[int], n_new: int) -> list[float]:
+    def run(tokens: list[int], n_new: int, slot: int = 0) -> list[float]:
         times = [time.perf_counter()]
-        body = {"prompt": tokens, "n_predict": n_new, "stream": True, "temperature": 0.0, "ignore_eos": True}
+        body = {
+            "prompt": tokens,
+            "id_slot": slot,
+            "n_predict": n_new,
+            "stream": True,
+            "temperature": 0.0,
+            "ignore_eos": True,
+        }
         body["cache_prompt"] = True
         body["logit_bias"] = [[_LETTER, 1000.0]]  # of a token that is part of a letter it says nothing
 
@@ -92,10 +113,12 @@ def _llama(a: argparse.Namespace) -> Callable[[list[int], int], list[float]]:
         server.handle_completions(body, came)
         return times
 
-    return run
+    return filled.llama_cpp(run, server.listening_address, Path(slots), a.batch) if a.filled else run
 
 
 def _openvino(a: argparse.Namespace) -> Callable[[list[int], int], list[float]]:
+    if a.filled:
+        return filled.openvino(a.model, a.S, a.batch, a.threads, a.kv)
     import numpy as np
     import openvino
     import openvino_genai
@@ -178,11 +201,11 @@ def said(a: argparse.Namespace, asked: Iterable[str]) -> Iterator[Row]:
     """
     run = _PROGRAMS[a.program](a)
     run(prompt_tokens(WARM_UP[0], a.seed + 1), WARM_UP[1])
-    prompt = prompt_tokens(a.S - a.tokens - 2, a.seed)
+    prompt = prompt_tokens(a.S - a.tokens + 1 - least_more(a.filled), a.seed)
     with watched(a.threads) as seen:
         begin, end = run(prompt, 1)
     yield {
-        "first_token_seconds": end - begin,
+        "first_token_seconds": None if a.filled else end - begin,
         "others": seen.others,
         "paused": seen.pace.paused,
         "version": importlib.metadata.version(PACKAGES[a.program]),
@@ -201,20 +224,31 @@ class Peer:
 
     Args:
         program, kv_type: of KV_TYPES. gguf: the model. seq_len: positions at the end.
-        tokens: that it will be asked for in a turn. threads, seed: as of the other methods.
+        tokens: that it will be asked for in a turn. threads, seed, batch: as of the other methods.
+        is_filled: the cache is filled without a prompt.
 
     Raises:
         RuntimeError: it failed; with the last line that it wrote.
     """
 
     def __init__(
-        self, program: str, kv_type: str, gguf: Path, seq_len: int, tokens: int, threads: int, seed: int
+        self,
+        program: str,
+        kv_type: str,
+        gguf: Path,
+        seq_len: int,
+        tokens: int,
+        threads: int,
+        seed: int,
+        batch: int = 1,
+        is_filled: bool = False,
     ):
         self.name, self.kv_type = program, kv_type
         #: of each step that counts
         self.seconds: list[float] = []
         command = [sys.executable, __file__, program, gguf, "--kv", kv_type, "--S", seq_len]
         command += ["--tokens", tokens, "--threads", threads, "--seed", seed]
+        command += ["--filled", "--batch", batch] if is_filled else []
         self._process = subprocess.Popen(
             [str(word) for word in command],
             stdin=subprocess.PIPE,
@@ -282,6 +316,9 @@ def parser() -> argparse.ArgumentParser:
     cli.add_argument("--tokens", type=int, default=20, help="of a turn, at most (default 20)")
     cli.add_argument("--threads", type=int, default=2, help="(default 2)")
     cli.add_argument("--seed", type=int, default=0, help="of the prompt (default 0)")
+    text = f"repeat the keys and values of {filled.SHORT} tokens in the cache instead of reading a prompt"
+    cli.add_argument("--filled", action="store_true", help=text)
+    cli.add_argument("--batch", type=int, default=1, help="texts, with --filled (default 1)")
     return cli
 
 
@@ -291,8 +328,13 @@ def main(argv: list[str] | None = None) -> int:
     a = cli.parse_args(argv)
     if a.kv not in KV_TYPES[a.program]:
         cli.error(f"--kv must be one of {', '.join(KV_TYPES[a.program])} with {a.program}, got {a.kv}")
-    if a.tokens < 1 or a.S < a.tokens + 3:
-        cli.error(f"--S must be at least 3 more than --tokens, got {a.S} and {a.tokens}")
+    least = least_more(a.filled)
+    if a.tokens < 1 or a.S < a.tokens + least:
+        cli.error(f"--S must be at least {least} more than --tokens, got {a.S} and {a.tokens}")
+    if a.filled and a.program not in FILLED:
+        cli.error(f"--filled must have one of {', '.join(FILLED)}, got {a.program}")
+    if a.batch < 1 or (a.batch > 1 and not a.filled):
+        cli.error(f"--batch must be at least 1, and 1 without --filled, got {a.batch}")
     try:
         for row in said(a, sys.stdin):
             print(json.dumps(row), flush=True)

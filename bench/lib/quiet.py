@@ -61,6 +61,21 @@ class Others:
         return max(last - first, 0.0) / max(now - before, 1e-9)
 
 
+def forget_peak() -> None:
+    """What this process has from now on is what counts as the most that it had."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_bytes(pid: int) -> int | None:
+    """The most memory that a process has had at once; None where the system is silent."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return None
+
+
 @contextlib.contextmanager
 def others(pids: Sequence[int] = ()) -> Iterator[Others]:
     """Two looks: `share_of_all` is what others had meanwhile."""

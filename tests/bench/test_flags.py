@@ -100,7 +100,8 @@ READS = {
     "decode": (
         "--read {rows}",
         "--model x; --S 9; --batch 2; --dtypes float16; --methods dense; --steps 3; --rounds 3; --threads 1; "
-        "--rank 5; --top-k 9; --n-local 3; --index-bits 8; --seed 1; --peers; --kv u8; --json {tmp}/x",
+        "--rank 5; --top-k 9; --n-local 3; --index-bits 8; --seed 1; --peers; --kv u8; --filled; --apart; "
+        "--json {tmp}/x",
     ),
     "calibrate": ("--check {rows}", "--write; --points"),
 }

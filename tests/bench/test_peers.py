@@ -51,7 +51,7 @@ def test_a_process_times_every_token_after_the_first(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(peers.importlib.metadata, "version", lambda name: f"{name} 1")
     monkeypatch.setattr(quiet, "pace", pace)
     monkeypatch.setattr(quiet, "others", others)
-    a = argparse.Namespace(program="llama.cpp", S=9, tokens=4, seed=0, threads=3)
+    a = argparse.Namespace(program="llama.cpp", S=9, tokens=4, seed=0, threads=3, filled=False)
     said = peers.said(a, iter(["2\n", "4\n"]))
     assert next(said) == dict(first_token_seconds=3.0, others=0.25, paused=0.2, version="xllamacpp 1")
     assert asked == [peers.WARM_UP, "pace", "others", (3, 1), "pace"]
@@ -182,7 +182,17 @@ def test_the_table_has_processors_apart_and_what_we_lose() -> None:
     ("words", "text"),
     [
         ("--peers", "--peers must have --model smollm2 or a .gguf file"),
-        ("--peers --model smollm2 --batch 2", "--peers must have batch 1 and wall time"),
+        ("--peers --model smollm2 --batch 2", "--peers must have wall time, and batch 1 without --filled"),
+        ("--filled", "--filled must be left out without --peers"),
+        ("--apart", "--apart must be left out without --peers"),
+        (
+            "--peers --filled --model smollm2",
+            "--filled must have --peers of llama.cpp, openvino, got",
+        ),
+        (
+            "--peers openvino --filled --model smollm2 --S 9",
+            "at least 6 more than --steps with --peers",
+        ),
         (
             "--peers --model smollm2 --S 512 6",
             "--S must be at least 3 more than --steps with --peers, got 6 and 4",

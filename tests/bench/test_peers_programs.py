@@ -30,7 +30,8 @@ def module(monkeypatch: pytest.MonkeyPatch, name: str, **names: Any) -> None:
 
 
 def asked(program: str, kv: str) -> argparse.Namespace:
-    return argparse.Namespace(program=program, model=Path("x.gguf"), kv=kv, S=64, threads=3)
+    values = dict(program=program, model=Path("x.gguf"), kv=kv, S=64, threads=3, batch=1, filled=False)
+    return argparse.Namespace(**values)
 
 
 def test_llama_cpp(monkeypatch: pytest.MonkeyPatch, clock: SimpleNamespace) -> None:

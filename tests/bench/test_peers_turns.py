@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
+import os
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, ClassVar, Iterator, Mapping, Sequence
@@ -184,9 +185,13 @@ def rows_beside_others(
         ("sparq", "bfloat16"),
     ]
     # their turns are not work of others
-    assert pids == [[], [], [peer.pid for peer in Peer.made], *[[]] * (len(pids) - 3)]
+    is_filled = "--filled" in words
+    first_tokens = [] if is_filled else [[], []]
+    turns = [peer.pid for peer in Peer.made]
+    assert pids == [*first_tokens, turns, *[[]] * (len(pids) - len(first_tokens) - 1)]
     for peer in Peer.made:
-        assert not peer.is_open and peer.words == (Path("smollm2.gguf"), 64, 2, 2, 3)
+        batch = 3 if is_filled else 1
+        assert not peer.is_open and peer.words == (Path("smollm2.gguf"), 64, 2, 2, 3, batch, is_filled)
     return rows
 
 
@@ -213,6 +218,52 @@ def test_rows_of_other_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [(row["method"], row["kv_type"]) for row in some] == [
         (row["method"], row["kv_type"]) for row in (rows[0], *rows[2:])
     ]
+
+
+def test_filled_caches_have_no_first_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode, "peak_bytes", lambda pid: pid)
+    words = "--peers openvino --kv f16 --filled --batch 3"
+    rows = rows_beside_others(monkeypatch, [QUIET], words=words, prompt=dict(first_token_seconds=None))
+    assert [row["first_token_seconds"] for row in rows] == [None] * 3
+    assert [row["filled"] for row in rows] == [False, False, True]
+    assert [row["tokens_per_second"] for row in rows] == [12.0] * 3
+    assert [row["peak_bytes"] for row in rows] == [os.getpid()] * 2 + [70]
+
+
+def test_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Our methods first, then each other program without them: no model of ours is loaded for it."""
+    words = (
+        "--model smollm2 --S 64 --steps 2 --rounds 1 --methods dense --peers openvino llama.cpp --kv f16 u8"
+    )
+    asked = []
+
+    def rows_of(a: argparse.Namespace, *_: Any) -> list[Any]:
+        asked.append(a)
+        return []
+
+    with monkeypatch.context() as patch:
+        patch.setattr(decode, "rows_of", rows_of)
+        assert decode.main([*words.split(), "--apart"]) == 0
+        assert [(a.methods, a.peers, a.kv) for a in asked] == [
+            (["dense"], ["openvino", "llama.cpp"], []),
+            ([], ["openvino"], ["f16"]),
+            ([], ["openvino"], ["u8"]),
+            ([], ["llama.cpp"], ["f16"]),
+        ]
+        assert decode.main(words.split()) == 0 and len(asked) == 5  # all together
+        assert not asked[-1].apart
+    rows_beside_others(monkeypatch, [QUIET])
+    monkeypatch.setattr(decode, "load", None)
+    (row,) = decode.rows_of(asked[1], 64, PROGRESS, "c")
+    assert (row["method"], row["kv_type"], row["apart"], row["weight_bytes"]) == (
+        "openvino",
+        "f16",
+        True,
+        None,
+    )
+    assert row["tokens_per_second"] == 4.0 and row["error"] is None
+    ours = decode._runs(decode.parser().parse_args("--peers --apart --kv f16 --methods".split()))
+    assert all(not a.methods and len(a.kv) == 1 for a in ours)
 
 
 @pytest.mark.parametrize("noise", [dict(others=BUSY), dict(paused=BUSY)])

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -128,3 +129,17 @@ def test_the_machine_is_looked_at_before_and_after(
     with quiet.watched(3, [7]) as watch:
         assert watch.others is None and asked == [3]
     assert watch.others == 0.25 and watch.pace == (2.0, 0.75) and (pids, asked) == ([[7]], [3, 3])
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the system does not say it")
+def test_the_most_memory_since_the_last_look() -> None:
+    n_bytes = 1 << 26
+    block = bytearray(b"x") * n_bytes
+    with_it = quiet.peak_bytes(os.getpid())
+    del block
+    after = quiet.peak_bytes(os.getpid())
+    quiet.forget_peak()
+    without = quiet.peak_bytes(os.getpid())
+    assert with_it is not None and after is not None and without is not None
+    assert abs(with_it - after) < n_bytes / 16 and n_bytes / 2 < with_it - without
+    assert quiet.peak_bytes(1 << 30) is None
