@@ -78,6 +78,23 @@ def test_a_history_takes_132_bytes_a_position() -> None:
     assert largest(n_recent=32, n_layers=9) - largest(n_recent=16, n_layers=9) == 9 * more
 
 
+def test_a_history_counts_as_the_program_holds_it() -> None:
+    """Of each layer the shares of 32 steps, their sum and a row's number; and the sums of the layer that a
+    step works on. With those of another layer it is above 70 % of a tile, and tasks take turns."""
+    plan, other = (
+        planning.plan(
+            1, 2, 2, 8, 2048, kernel="window-streaming", n_tiles=2, n_layers=n, n_recent=32, baseline=False
+        )
+        for n in (3, 4)
+    )
+    names = ("cache/history_rows", "cache/history_sums", "cache/history_step", "recent_sums")
+    held = sum(n for name, n in plan.memory["largest"] if name in names)
+    length, limit = 2048 // 2, plan.memory["limit"]
+    assert 0 <= held - (3 * (33 * length * 4 + 4) + length * 4) < 8  # but for alignment
+    assert held < 0.7 * limit < held + 32 * length * 4
+    assert (plan.mapping["rounds"], other.mapping["rounds"]) == (1, 2)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

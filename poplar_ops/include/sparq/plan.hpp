@@ -191,8 +191,12 @@ struct History {
   unsigned tile(unsigned element, unsigned piece) const {
     return (element * nPieces + piece) % nTiles;
   }
-  // Bytes of one piece in one layer.
-  std::uint64_t pieceBytes() const { return std::uint64_t(nRecent + 1) * length * 4 + 4; }
+  // Bytes of one piece: in each layer; and the sums of the layer that is being worked on, where
+  // there are several.
+  std::uint64_t pieceBytes(unsigned nLayers) const {
+    return nLayers * (std::uint64_t(nRecent + 1) * length * 4 + 4) +
+           (nLayers != 1 ? length * 4 : 0);
+  }
 };
 
 struct Kernel;   // sparq/kernels.hpp

@@ -35,7 +35,7 @@ public:
   TileNeed need(const Plan &plan) const override {
     return {0,
             ceilDiv(std::uint64_t(plan.shape.batch) * plan.history.nPieces, plan.history.nTiles) *
-                plan.history.pieceBytes() * plan.layout.nCopies()};
+                plan.history.pieceBytes(plan.layout.nLayers)};
   }
 };
 
