@@ -193,13 +193,14 @@ std::unique_ptr<PySession> makeSession(const CacheSpec &cache, unsigned nHeads,
                                        const std::vector<Attention> &attention,
                                        const std::optional<DeviceOptions> &given,
                                        const std::string &device, unsigned nLayers, bool append,
-                                       bool timed, bool stacked) {
+                                       bool timed, bool stacked, bool mayWiden) {
   DeviceOptions options = given.value_or(DeviceOptions{});
   options.device = device;
   Programs programs;
   programs.attention = attention;
   programs.nLayers = nLayers;
   programs.append = append;
+  programs.mayWiden = mayWiden;
   return std::make_unique<PySession>(Shape(cache, nHeads), programs, options, timed, stacked);
 }
 
@@ -226,7 +227,8 @@ PYBIND11_MODULE(_core, m) {
   py::class_<PySession, EngineOwner>(m, "Session")
       .def(py::init(&makeSession), "cache"_a, "n_heads"_a, py::kw_only(),
            "attention"_a = py::tuple(), "options"_a = py::none(), "device"_a = "emulator",
-           "n_layers"_a = 1u, "append"_a = true, "timed"_a = false, "stacked"_a = false)
+           "n_layers"_a = 1u, "append"_a = true, "timed"_a = false, "stacked"_a = false,
+           "may_widen"_a = true)
       .def("write", &PySession::write, "key"_a, "value"_a, "counts"_a, "layer"_a = 0u)
       .def("append", &PySession::append, "key"_a, "value"_a, "active"_a, "layer"_a = 0u)
       .def("read", &PySession::read, "n_tokens"_a, "layer"_a = 0u)
@@ -243,6 +245,8 @@ PYBIND11_MODULE(_core, m) {
       .def_property_readonly("clock_hz", locked(&Session::clock), "Tile cycles in a second.")
       .def_property_readonly("n_recent", locked(&Session::nRecent),
                              "Steps that window attention remembers, 0 without it.")
+      .def_property_readonly("wide_rows", locked(&Session::wideRows),
+                             "Whether keys and values are in SRAM in fp32.")
       .def("history", &PySession::history, "layer"_a = 0u,
            "Of each batch element the shares of its steps, the oldest first.")
       .def("set_history", &PySession::setHistory, "steps"_a, "layer"_a = 0u)

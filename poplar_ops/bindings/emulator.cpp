@@ -123,6 +123,8 @@ py::dict toDict(const Plan &plan, const Waves &waves) {
                   "parts"_a = p.parts, "tiles_used"_a = p.slots * p.parts,
                   "capacity"_a = plan.layout.capacity, "chunk"_a = plan.layout.chunk,
                   "waves"_a = toDict(waves));
+  if (plan.attention[0].kernel->memory == Memory::sram)
+    result["wide_rows"] = plan.layout.wideRows;
   if (plan.hot.nPlaces != 0)
     result["hot_rows"] = plan.hot.nPlaces;
   return result;
@@ -135,7 +137,7 @@ NamedValues plan(const CacheSpec &cache, unsigned nHeads, const Attention &atten
                  const std::vector<std::uint32_t> &lengths,
                  const std::optional<DeviceOptions> &given, const NamedValues &parameters,
                  bool append, unsigned nLayers, double hitRate, bool stacked,
-                 const std::vector<unsigned> &misses, bool onlyBetween) {
+                 const std::vector<unsigned> &misses, bool onlyBetween, bool mayWiden) {
   const DeviceModel model = modelFrom(parameters);
   DeviceOptions options = given.value_or(DeviceOptions{});
   options.tiers.assumedHitRate = hitRate;
@@ -144,6 +146,7 @@ NamedValues plan(const CacheSpec &cache, unsigned nHeads, const Attention &atten
   programs.append = append;
   programs.nLayers = nLayers;
   programs.onlyBetween = onlyBetween;
+  programs.mayWiden = mayWiden;
   programs.attention = {attention};
   std::unique_ptr<Session> session;
   {
@@ -219,7 +222,7 @@ void bindEmulator(py::module_ &module) {
   module.def("emulator_plan", &plan, "cache"_a, "n_heads"_a, "attention"_a, "lengths"_a,
              py::kw_only(), "options"_a = py::none(), "model"_a = py::dict(), "append"_a = true,
              "n_layers"_a = 1u, "hit_rate"_a.noconvert() = 0.0, "stacked"_a = false,
-             "misses"_a = std::vector<unsigned>(), "only_between"_a = false,
+             "misses"_a = std::vector<unsigned>(), "only_between"_a = false, "may_widen"_a = true,
              "Counts one call of an attention program, or of all layers in one launch, without "
              "running it.");
 }

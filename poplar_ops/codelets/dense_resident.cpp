@@ -7,6 +7,9 @@
 // exact, so a sum is rounded once for each. Lanes lie in the order in which their sums are added.
 //
 // Values are kept in units: two components of a block of 64 positions.
+//
+// T: of a number of keys and values, which are fp16; as float they take twice the room, and no
+// instruction to be widened.
 #include "code_products.hpp"
 
 namespace sparq {
@@ -16,14 +19,28 @@ constexpr unsigned ofUnit = blockSize * pairSize;
 // 0 4 2 6 1 5 3 7, as (ae + cg) + (bf + dh) takes them: few sums wait for others.
 constexpr unsigned placeOfLane(unsigned lane) { return 0x73516240u >> lane * 4 & 7; }
 
+// A number of a key into its pair of positions: behind the last position are zeros.
+inline void keepNumber(half *pair, bool second, const half *from) {
+  unsigned short bits;
+  __builtin_memcpy(&bits, from, sizeof(bits));
+  storeWord(pair, second ? (loadWord(pair) & 0xFFFFu) | unsigned(bits) << 16 : bits);
+}
+inline void keepNumber(float *pair, bool second, const half *from) {
+  const float number = static_cast<float>(*from);
+  store(pair, second ? Pair{pair[0], number} : Pair{number, 0.0f});
+}
+// Two numbers of a value.
+inline void keepTwo(half *to, const half *from) { storeWord(to, loadWord(from)); }
+inline void keepTwo(float *to, const half *from) { store(to, load<Pair>(from)); }
+
 // A new key into the part that has its position.
-class KeepKey : public poplar::MultiVertex {
+template <class T> class KeepKey : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled; // its position
   poplar::Input<unsigned> active; // 0 or 1
   poplar::Input<unsigned> layer;
-  HalvesIn row;     // [headDim]
-  HalvesInOut keys; // [nLayers][length / 2][headDim][2]
+  HalvesIn row;                                      // [headDim]
+  poplar::InOut<poplar::Vector<T, ONE_PTR, 8>> keys; // [nLayers][length / 2][headDim][2]
   unsigned headDim, length, firstPosition;
 
   bool compute(unsigned worker) {
@@ -31,26 +48,22 @@ public:
     if (!*active || local >= n)
       return true;
     const unsigned perLane = d / nLanes * pairSize;
-    half *const to = &keys[(*layer * n + (local & ~1u)) * d];
-    for (unsigned c = worker; c < d; c += numWorkers()) {
-      unsigned short bits;
-      __builtin_memcpy(&bits, &row[c], sizeof(bits));
-      half *const word = to + placeOfLane(c % nLanes) * perLane + c / nLanes * pairSize;
-      // What comes behind the last position is 0.
-      storeWord(word, local % 2 == 0 ? bits : (loadWord(word) & 0xFFFFu) | unsigned(bits) << 16);
-    }
+    T *const to = &keys[(*layer * n + (local & ~1u)) * d];
+    for (unsigned c = worker; c < d; c += numWorkers())
+      keepNumber(to + placeOfLane(c % nLanes) * perLane + c / nLanes * pairSize, local % 2 != 0,
+                 &row[c]);
     return true;
   }
 };
 
 // The same of a value: a part may have some of its units.
-class KeepValue : public poplar::MultiVertex {
+template <class T> class KeepValue : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
   poplar::Input<unsigned> active;
   poplar::Input<unsigned> layer;
-  HalvesIn row;       // [headDim]
-  HalvesInOut values; // [nLayers][nUnits][64][2]
+  HalvesIn row;                                        // [headDim]
+  poplar::InOut<poplar::Vector<T, ONE_PTR, 8>> values; // [nLayers][nUnits][64][2]
   unsigned headDim, nUnits, firstUnit;
 
   bool compute(unsigned worker) {
@@ -58,10 +71,10 @@ public:
       return true;
     const unsigned n = nUnits, perBlock = headDim / pairSize, position = *filled,
                    own = position / blockSize * perBlock - firstUnit;
-    half *const to = &values[*layer * n * ofUnit + position % blockSize * pairSize];
+    T *const to = &values[*layer * n * ofUnit + position % blockSize * pairSize];
     for (unsigned i = worker; i < perBlock; i += numWorkers())
       if (own + i < n) // wraps around if before
-        storeWord(to + (own + i) * ofUnit, loadWord(&row[i * pairSize]));
+        keepTwo(to + (own + i) * ofUnit, &row[i * pairSize]);
     return true;
   }
 };
@@ -90,14 +103,21 @@ public:
   }
 };
 
+struct OfTwo { // heads
+  Pair first, second;
+  OfTwo operator+(const OfTwo &other) const { return {first + other.first, second + other.second}; }
+};
+inline Pair next(OuterSums &sums, Pair) { return sums.next(); } // what is left is 0
+inline OfTwo next(OuterSums &sums, const OfTwo &) { return {sums.next(), sums.next()}; }
+
 // Scores of the positions of a part, two of them at a time.
-class PairScores : public poplar::MultiVertex {
+template <class T> class PairScores : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
   poplar::Input<unsigned> layer;
-  HalvesIn keys;    // [nLayers][length / 2][headDim][2]
-  FloatsIn spread;  // [(groupSize + 1) / 2][headDim][2]
-  FloatsOut scores; // [groupSize][length]
+  poplar::Input<poplar::Vector<T, ONE_PTR, 8>> keys; // [nLayers][length / 2][headDim][2]
+  FloatsIn spread;                                   // [(groupSize + 1) / 2][headDim][2]
+  FloatsOut scores;                                  // [groupSize][length]
   unsigned groupSize, headDim, length, firstPosition;
   float scale;
 
@@ -105,12 +125,12 @@ public:
     // Copies, for a score that is stored could be any of these.
     const unsigned n = *filled > firstPosition ? minimum(*filled - firstPosition, length) : 0,
                    d = headDim, heads = groupSize, ofHead = length;
-    const half *const first = &keys[*layer * ofHead * d];
+    const T *const first = &keys[*layer * ofHead * d];
     const float *const query = &spread[0], times = scale;
     float *const to = &scores[0];
     OuterSums sums;
     for (unsigned p = worker * pairSize; p < n; p += numWorkers() * pairSize) {
-      const half *const key = first + p * d;
+      const T *const key = first + p * d;
       unsigned h = 0;
       for (; h + 2 <= heads; h += 2) {
         const OfTwo two = laneSum<OfTwo>(key, query + h * d, d / nLanes, sums);
@@ -124,15 +144,10 @@ public:
   }
 
 private:
-  struct OfTwo { // heads
-    Pair first, second;
-    OfTwo operator+(const OfTwo &other) const {
-      return {first + other.first, second + other.second};
-    }
-  };
   // The lane sums of two positions, of one head (a Pair) or of two.
   template <class V>
-  static V laneSum(const half *keys, const float *query, unsigned perLane, OuterSums &sums) {
+  __attribute__((always_inline)) static V laneSum(const T *keys, const float *query,
+                                                  unsigned perLane, OuterSums &sums) {
     const auto lane = [&]() __attribute__((always_inline)) {
       addLane(keys, query, perLane, sums);
       return next(sums, V{});
@@ -144,7 +159,7 @@ private:
     const V aecg = four();
     return aecg + four();
   }
-  static void addLane(const half *&key, const float *&query, unsigned perLane, OuterSums &sums) {
+  static void addLane(const T *&key, const float *&query, unsigned perLane, OuterSums &sums) {
     const auto add = [&](const Pair &positions) {
       sums.add(positions, load<Pair>(query));
       query += pairSize;
@@ -158,19 +173,17 @@ private:
       for (unsigned left = perLane; left != 0; --left, key += pairSize)
         add(load<Pair>(key));
   }
-  static Pair next(OuterSums &sums, Pair) { return sums.next(); } // what is left is 0
-  static OfTwo next(OuterSums &sums, const OfTwo &) { return {sums.next(), sums.next()}; }
 };
 
 // Partial sums of the units of a part, each over the positions of its block, ascending from +0. A
-// value is loaded and widened once for two heads.
-class UnitValues : public poplar::MultiVertex {
+// value is loaded, and widened if it is fp16, once for two heads.
+template <class T> class UnitValues : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
   poplar::Input<unsigned> layer;
-  HalvesIn values;    // [nLayers][layerUnits][64][2]
-  FloatsIn weights;   // [nBlocks][groupSize][64]
-  FloatsOut partials; // [nUnits][groupSize][2]
+  poplar::Input<poplar::Vector<T, ONE_PTR, 8>> values; // [nLayers][layerUnits][64][2]
+  FloatsIn weights;                                    // [nBlocks][groupSize][64]
+  FloatsOut partials;                                  // [nUnits][groupSize][2]
   // The first unit is number `firstUnit` of its block, which begins at firstPosition.
   unsigned groupSize, layerUnits, nUnits, nBlocks, unitsPerBlock, firstUnit, firstPosition;
   unsigned ofTwo, ofOne; // units of a worker, for two heads and for one
@@ -199,7 +212,7 @@ private:
   }
   template <unsigned nHeads> void ofRun(unsigned unit, unsigned n, unsigned head) {
     const unsigned heads = groupSize, perBlock = unitsPerBlock, held = *filled;
-    const half *value = &values[(*layer * layerUnits + unit) * ofUnit];
+    const T *value = &values[(*layer * layerUnits + unit) * ofUnit];
     const float *weight = &weights[head * blockSize];
     float *to = &partials[(unit * heads + head) * pairSize];
     unsigned first = firstPosition;
@@ -218,7 +231,7 @@ private:
   }
 
   template <unsigned nHeads>
-  static void sumUnit(const half *value, const float *weight, unsigned rows, float *to) {
+  static void sumUnit(const T *value, const float *weight, unsigned rows, float *to) {
     Pair sums[nHeads] = {};
     const auto add = [&](const Pair &two) {
       for (unsigned i = 0; i != nHeads; ++i)
@@ -269,5 +282,14 @@ public:
     return true;
   }
 };
+
+template class KeepKey<half>;
+template class KeepKey<float>;
+template class KeepValue<half>;
+template class KeepValue<float>;
+template class PairScores<half>;
+template class PairScores<float>;
+template class UnitValues<half>;
+template class UnitValues<float>;
 
 } // namespace sparq

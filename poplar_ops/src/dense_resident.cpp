@@ -66,6 +66,7 @@ public:
 private:
   void score(const Tensor &query) const {
     const unsigned heads = (g + 1) / 2 * 2;
+    const std::string pairScores = ResidentRows::vertex("PairScores", context.layout());
     const Tensor spread = context.perPart(FLOAT, {std::size_t(heads) * d}, "spread_query");
     const ComputeSet spreads = context.execute("spread_query"), cs = context.execute("pair_scores");
     for (unsigned slot = 0; slot != context.nSlots(); ++slot)
@@ -74,7 +75,8 @@ private:
                           "query"_f = query[slot][part], "spread"_f = spread[slot][part],
                           "groupSize"_f = g, "headDim"_f = d);
         context.addVertex(
-            cs, "sparq::PairScores", slot, part, cycles::pairScores(pieces.positions, g, d),
+            cs, pairScores.c_str(), slot, part,
+            cycles::pairScores(pieces.positions, g, d, context.layout().wideRows),
             "filled"_f = context.filled(slot, part), "layer"_f = context.cache.layer[slot][part],
             "keys"_f = rows.keys[context.task(slot)][part], "spread"_f = spread[slot][part],
             "scores"_f = scores.weights[slot][part], "groupSize"_f = g, "headDim"_f = d,
@@ -98,6 +100,7 @@ private:
     const unsigned nOutput = g * pieces.perBlock, perPart = ceilDiv(nOutput, context.parts()),
                    nBlocks = pieces.nUnits / pieces.perBlock, nSums = g * nBlocks,
                    ownSums = ceilDiv(nSums, context.parts()), each = headsToFold(g, nBlocks);
+    const std::string unitValues = ResidentRows::vertex("UnitValues", context.layout());
     for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
       const Tensor ofHeads = ascending(scores.weights[slot], waves, 1)
                                  .slice(0, context.layout().capacity, 1)
@@ -127,8 +130,8 @@ private:
                        firstBlock = first / pieces.perBlock,
                        endBlock = ceilDiv(end, pieces.perBlock);
         context.addVertex(
-            cs, "sparq::UnitValues", slot, part,
-            cycles::unitValues(end - first, pieces.perBlock, g),
+            cs, unitValues.c_str(), slot, part,
+            cycles::unitValues(end - first, pieces.perBlock, g, context.layout().wideRows),
             "filled"_f = context.filled(slot, part), "layer"_f = context.cache.layer[slot][part],
             "values"_f = rows.values[context.task(slot)][i],
             "weights"_f = ofBlocks.slice(firstBlock, endBlock),

@@ -11,6 +11,8 @@ namespace {
 
 // Of a tile's memory: what all working tensors of a slot may take.
 constexpr double workingShare = 0.7;
+// And what these and wide rows in SRAM may take: the rest is for code and the state of vertices.
+constexpr double wideShare = 0.75;
 
 // The kinds of stores decide it, one after the other.
 CacheLayout makeLayout(const Request &request, const std::vector<const StoreKind *> &stores) {
@@ -88,6 +90,16 @@ Plan arrange(const Request &request, const std::vector<const StoreKind *> &store
   return plan;
 }
 
+// Wide rows give the same bits in less time.
+Plan widened(Plan plan, const Request &request) {
+  if (request.programs.mayWiden && spreadsEvenly(request)) {
+    plan.layout.wideRows = true;
+    const TileNeed need = tileNeed(plan, request.nTiles);
+    plan.layout.wideRows = need.working + need.cache <= wideShare * request.tileBytes;
+  }
+  return plan;
+}
+
 } // namespace
 
 unsigned Attention::topK() const {
@@ -135,7 +147,7 @@ Plan makePlan(const poplar::Target &target, const Shape &shape, const Programs &
     const TileNeed need = tileNeed(plan, request.nTiles);
     const std::uint64_t all = need.working + need.cache;
     if (smallest && all > least)
-      return *smallest;
+      return widened(*smallest, request);
     const unsigned slots = plan.placement.slots;
     least = all;
     smallest = std::move(plan);
@@ -144,7 +156,7 @@ Plan makePlan(const poplar::Target &target, const Shape &shape, const Programs &
     // Where even one slot at a time is too much, compiling the graph says by how much.
     if (need.cache > request.tileBytes || slots == 1 ||
         all - kept <= workingShare * (request.tileBytes - kept))
-      return *smallest;
+      return widened(*smallest, request);
   }
 }
 

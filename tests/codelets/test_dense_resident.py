@@ -12,11 +12,14 @@ from sparq_reference import numerics
 
 LAYER, N_LAYERS = 1, 2
 LANES = [0, 4, 2, 6, 1, 5, 3, 7]  # in the order of their places
+#: what keys and values are held in
+HELD = {"half": np.float16, "float": np.float32}
+held_in = pytest.mark.parametrize("held", HELD)
 
 
-def of_layers(rows: np.ndarray) -> np.ndarray:
+def of_layers(rows: np.ndarray, held: str) -> np.ndarray:
     """What a part holds of all layers: these numbers in one, NaN in the other."""
-    all_layers = np.full((N_LAYERS, *rows.shape), np.nan, np.float16)
+    all_layers = np.full((N_LAYERS, *rows.shape), np.nan, HELD[held])
     all_layers[LAYER] = rows
     return all_layers
 
@@ -54,22 +57,23 @@ def test_spread_query(group: int, head_dim: int) -> None:
     assert_bits(out["spread"], spread(query))
 
 
+@held_in
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("group", [1, 2, 3])
 @pytest.mark.parametrize("head_dim", [8, 24, 64])
-def test_pair_scores(head_dim: int, group: int, kind: str) -> None:
+def test_pair_scores(head_dim: int, group: int, kind: str, held: str) -> None:
     rng, length, first = np.random.default_rng(1), 22, 44
     keys, query = tensors(kind, (length, head_dim), rng), tensors(kind, (group, head_dim), rng)
     for n in (0, 1, 16, 21, length):
-        held = keys.copy()
-        held[n:] = 0
-        held[n + n % 2 :] = np.nan  # nobody reads a pair of which no position is held
+        own = keys.copy()
+        own[n:] = 0
+        own[n + n % 2 :] = np.nan  # nobody reads a pair of which no position is held
         out = run(
-            "PairScores",
+            f"PairScores<{held}>",
             dict(
                 filled=word(first + n),
                 layer=word(LAYER),
-                keys=of_layers(paired(held)),
+                keys=of_layers(paired(own), held),
                 spread=spread(query),
                 scores=floats(group, length),
             ),
@@ -85,23 +89,24 @@ def test_pair_scores(head_dim: int, group: int, kind: str) -> None:
         assert_bits(out[:, end:], floats(group, length)[:, end:])
 
 
+@held_in
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("group", [1, 2, 3, 4])
-def test_unit_values(group: int, kind: str) -> None:
+def test_unit_values(group: int, kind: str, held: str) -> None:
     """Of a part whose units begin within a block, with rows in the last one that are not held."""
     rng, head_dim, first_block, first, n_units = np.random.default_rng(2), 24, 3, 9, 25
     values = tensors(kind, (3 * 64, head_dim), rng)
     weights = rng.random((3, group, 64)).astype(np.float32)
-    for held in (64 + 64 + 21, 64 + 64 + 64, 30, 0):
+    for n_held in (64 + 64 + 21, 64 + 64 + 64, 30, 0):
         rows = values.copy()
-        rows[held:] = np.nan
+        rows[n_held:] = np.nan
         own = units(rows)[first : first + n_units]
         out = run(
-            "UnitValues",
+            f"UnitValues<{held}>",
             dict(
-                filled=word(first_block * 64 + held),
+                filled=word(first_block * 64 + n_held),
                 layer=word(LAYER),
-                values=of_layers(np.concatenate([own, np.full((1, 64, 2), np.nan, np.float16)])),
+                values=of_layers(np.concatenate([own, np.full((1, 64, 2), np.nan, np.float16)]), held),
                 weights=weights,
                 partials=floats(n_units, group, 2),
             ),
@@ -116,7 +121,7 @@ def test_unit_values(group: int, kind: str) -> None:
             ofOne=-(-n_units * (group % 2) // 6),
         )["partials"]
         expected = np.zeros((3, group, head_dim), np.float32)
-        for p in range(held):
+        for p in range(n_held):
             expected[p // 64] += weights[p // 64, :, p % 64, None] * values[p].astype(np.float32)
         by_unit = expected.reshape(3, group, -1, 2).transpose(0, 2, 1, 3).reshape(-1, group, 2)
         assert_bits(out, by_unit[first : first + n_units])
@@ -146,25 +151,26 @@ def test_dense_output(n: int, n_blocks: int) -> None:
     assert_bits(out, np.clip(expected, -65504, 65504).astype(np.float16))
 
 
+@held_in
 @pytest.mark.parametrize("head_dim", [8, 24])
 @pytest.mark.parametrize(("position", "active"), [(60, 1), (61, 1), (70, 1), (55, 1), (64, 1), (60, 0)])
-def test_keep_rows(head_dim: int, position: int, active: int) -> None:
+def test_keep_rows(head_dim: int, position: int, active: int, held: str) -> None:
     """A part with keys [56, 66) and all units of two blocks but the first takes what is its own."""
     rng = np.random.default_rng(4)
     row = tensors("normal", (head_dim,), rng)
     where = dict(filled=word(position), active=word(active), layer=word(LAYER), row=row)
     keys = tensors("normal", (10, head_dim), rng)
-    before = of_layers(paired(keys))
-    out = run("KeepKey", dict(**where, keys=before), headDim=head_dim, length=10, firstPosition=56)["keys"]
+    fields = dict(**where, keys=of_layers(paired(keys), held))
+    out = run(f"KeepKey<{held}>", fields, headDim=head_dim, length=10, firstPosition=56)["keys"]
     if active and 56 <= position < 66:
         keys[position - 56] = row
         if position % 2 == 0:  # nothing is behind it yet
             keys[position - 55] = 0
-    assert_bits(out, of_layers(paired(keys)))
+    assert_bits(out, of_layers(paired(keys), held))
 
     values, first, n_units = tensors("normal", (128, head_dim), rng), 1, head_dim - 1
-    before = of_layers(units(values)[first : first + n_units])
-    out = run("KeepValue", dict(**where, values=before), headDim=head_dim, nUnits=n_units, firstUnit=first)
+    fields = dict(**where, values=of_layers(units(values)[first : first + n_units], held))
+    out = run(f"KeepValue<{held}>", fields, headDim=head_dim, nUnits=n_units, firstUnit=first)
     if active:
         values[position] = row
-    assert_bits(out["values"], of_layers(units(values)[first : first + n_units]))
+    assert_bits(out["values"], of_layers(units(values)[first : first + n_units], held))

@@ -54,7 +54,8 @@ EXCEPTIONS = {
     "GroupScores": 0.43,
     "GroupScores#2bits": 0.43,
     "LentScores": 0.43,
-    "PairScores": 0.43,
+    "PairScores<half>": 0.43,
+    "PairScores<float>": 0.43,
     # choices without a branch, which an IPU does not have
     "FillIndex": 1.4,
     "IndexBlock": 1.41,
@@ -122,7 +123,9 @@ def test_an_estimate_is_what_a_codelet_does(
 
 
 def test_every_vertex_and_every_estimate_is_compared() -> None:
-    vertices = set(re.findall(r"^class (\w+) : public poplar::\w*Vertex", SOURCE, re.M))
+    vertices = set(
+        re.findall(r"^(?:template <class T> )?class (\w+) : public poplar::\w*Vertex", SOURCE, re.M)
+    )
     assert vertices <= {re.split("[<#]", name)[0] for name in CASES}
     formulas = [
         name

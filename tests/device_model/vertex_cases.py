@@ -91,7 +91,9 @@ def runs(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def call_of(name: str, values: dict[str, Any]) -> str:
     return re.sub(
-        r"\b[a-z]\w*\b(?!\()", lambda m: str(int(values[m[0]])) if m[0] != "true" else m[0], CASES[name][0]
+        r"\b[a-z]\w*\b(?!\()",
+        lambda m: m[0] if m[0] in ("true", "false") else str(int(values[m[0]])),
+        CASES[name][0],
     )
 
 
@@ -101,7 +103,9 @@ def fields_of(source: str, vertex: str) -> Iterator[tuple[str, str, str]]:
     name, _, element = vertex.partition("<")
     declared = re.search(rf"^(?:template <class T> )?class {name} : .*?compute\(", source, re.M | re.S)
     assert declared is not None, vertex
-    whole = {"half>": "Halves", "unsigned int>": "Words"}.get(element, element.rstrip(">"))
+    whole = {"half>": "Halves", "float>": "Floats", "unsigned int>": "Words"}.get(
+        element, element.rstrip(">")
+    )
     vectors = r"(Floats|Halves|Words|Ints|WholeWords)(?:InOut|In|Out)"
     others = r"poplar::(?:InOut|Input|Output)<(?:(\w+)|poplar::Vector<T, ONE_PTR(?:, 8)?>)>"
     comment = r"(?: *// (?:((?:\[[^]]*\])+)|the same))?"

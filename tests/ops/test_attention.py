@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from rows_in_sram import HELD_IN, held_in
 from strategies import KINDS, Attention, lengths_of_batch, make_attention
 
 import sparq_ipu
@@ -62,14 +63,24 @@ def test_sparq_equals_reference(a: Attention, n_tiles: int, data: st.DataObject)
     np.testing.assert_array_equal(bits(sparq_ipu.sparq_attention(a.query, cache, **settings)), bits(expected))
 
 
-@pytest.mark.parametrize("memory", ["streaming", "sram"])
 @given(a=problems(), n_tiles=st.sampled_from(TILES))
-def test_dense_equals_reference(memory: str, a: Attention, n_tiles: int) -> None:
-    # A tile has 624 KiB, also for what is not the cache; what does not fit is refused.
-    assume(memory == "streaming" or a.key.nbytes + a.value.nbytes <= n_tiles * 500 * 1024)
-    cache = filled_cache(a, n_tiles=n_tiles, memory=memory)
+def test_dense_equals_reference(a: Attention, n_tiles: int) -> None:
+    cache = filled_cache(a, n_tiles=n_tiles)
     expected = exact.dense_attention(*a.qkv, lengths=a.lengths)
     np.testing.assert_array_equal(bits(sparq_ipu.dense_attention(a.query, cache)), bits(expected))
+
+
+@pytest.mark.parametrize("numbers", HELD_IN)
+@given(a=problems(), n_tiles=st.sampled_from(TILES))
+def test_dense_in_sram_equals_reference(numbers: str, a: Attention, n_tiles: int) -> None:
+    # A tile has 624 KiB, also for what is not the cache; what does not fit is refused.
+    assume(a.key.nbytes + a.value.nbytes <= n_tiles * 500 * 1024)
+    cache = filled_cache(a, n_tiles=n_tiles, memory="sram")
+    expected = exact.dense_attention(*a.qkv, lengths=a.lengths)
+    with held_in(numbers):
+        np.testing.assert_array_equal(bits(sparq_ipu.dense_attention(a.query, cache)), bits(expected))
+    wide = cache._backends[0].session.wide_rows
+    assert not wide if numbers == "fp16" else wide or n_tiles < 7
 
 
 @pytest.mark.parametrize("place", [0, 450, 899])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rows_in_sram import held_in
 from strategies import fewer
 from vertex import assert_bits
 
@@ -82,9 +83,18 @@ class Stacks:
 
 
 @fewer(3)
-@given(data=st.data(), kind=st.sampled_from([16, 8, 4, 2, "sram"]), n_tiles=st.sampled_from([24, 7, 3]))
+@given(
+    data=st.data(),
+    kind=st.sampled_from([16, 8, 4, 2, "fp16", "fp32"]),
+    n_tiles=st.sampled_from([24, 7, 3]),
+)
 def test_layers_are_each_their_own(data: st.DataObject, kind: int | str, n_tiles: int) -> None:
-    in_sram = kind == "sram"
+    with held_in(str(kind)):  # if it is in SRAM
+        _layers_are_each_their_own(data, kind, n_tiles)
+
+
+def _layers_are_each_their_own(data: st.DataObject, kind: int | str, n_tiles: int) -> None:
+    in_sram = isinstance(kind, str)
     # three tiles have no room for eight layers
     n_layers = data.draw(st.sampled_from([3, 2] if in_sram else [8, 2, 3]))
     batch = data.draw(st.integers(1, 2))
@@ -114,17 +124,22 @@ def test_layers_are_each_their_own(data: st.DataObject, kind: int | str, n_tiles
                 assert_bits(actual, expected)
 
 
-@pytest.mark.parametrize("index_bits, memory", [*((n, "streaming") for n in (16, 8, 4, 2)), (16, "sram")])
-def test_tokens_one_by_one_through_chunks_and_blocks(index_bits: int, memory: str) -> None:
+@pytest.mark.parametrize("kind", [16, 8, 4, 2, "fp16", "fp32"])
+def test_tokens_one_by_one_through_chunks_and_blocks(kind: int | str) -> None:
     """Decode, the device's own append: layers fill their blocks and chunks at different steps."""
+    index_bits, memory = (16, "sram") if isinstance(kind, str) else (kind, "streaming")
     stacks = Stacks(3, 2, index_bits, 12, np.random.default_rng(0), memory)
     for layer, n in enumerate((60, 125, 253)):
         stacks.append(layer, n)
+    with held_in(str(kind)):
+        stacks.attend(0)
     for step in range(8):
         for layer in (2, 0, 1):
             stacks.append(layer, 1)
             if step % 3 == 2:
                 stacks.attend(layer)
+    session = stacks.emulator._backends[0].session
+    assert session.wide_rows == (kind == "fp32")
 
 
 def test_programs_do_not_grow_with_layers() -> None:

@@ -88,6 +88,23 @@ def test_both_programs_share_a_tile(
     assert (others.request.n_layers if others else 0) == (20 - found if found else 0)
 
 
+def test_layers_and_weights_come_before_rows_in_fp32() -> None:
+    """Two layers of 64 KiB a tile have room for twice that, unless weights take it; eight have not."""
+    few, many = (placed(n, 4096, attention="dense") for n in (2, 8))
+    heavy = ModelShape("heavy", 2, 4, 4, 64, 256, 7000, 1000)
+    loaded = plan_model(
+        heavy, seq_len=4096, attention="dense", device=WIDE, weights="fp16", weights_in="sram"
+    )
+    assert few.wide_rows and "2 of 2 layers in SRAM, keys and values in fp32" in str(few)
+    for narrow, n_layers in ((many, 8), (loaded, 2)):
+        assert not narrow.wide_rows and "fp32" not in str(narrow)
+        assert narrow.fits and narrow.layers_on_chip == (n_layers, n_layers)
+    (ipu,), (other,) = few.ipus, loaded.ipus
+    assert ipu.on_chip is not None and other.on_chip is not None
+    assert other.need.tile + ipu.on_chip.max_tile_bytes - other.on_chip.max_tile_bytes > WIDE.tile_bytes
+    assert few.seconds_per_step < loaded.seconds_per_step
+
+
 def test_no_more_rounds_than_make_it_smaller() -> None:
     """A slot has at most so many parts. With fewer slots tiles are idle, and others keep twice as much."""
     shape: dict[str, Any] = dict(n_heads=32, n_kv_heads=8, seq_len=262144, rank=32, top_k=192, index_bits=2)

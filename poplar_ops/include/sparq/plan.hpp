@@ -60,6 +60,7 @@ struct CacheLayout {
   unsigned indexBits;       // of the key columns: 16, 8, 4 or 2
   unsigned rowsPerPosition; // 2: keys and values apart; 1: both in one row
   std::size_t rowElements;  // numbers of a row
+  bool wideRows;            // in fp32, which the fp16 of rows becomes exactly: SRAM only
 
   bool quantised() const { return indexBits != 16; }
   // Of what SRAM keeps of a layer: all layers', and where there are several the one being worked
@@ -237,6 +238,8 @@ struct Programs {
   bool append = true;   // without it, and without key columns, rows are packed for reading in
                         // sequence
   TierOptions tiers{};  // where the cache is in three tiers
+  // Nothing else needs the tiles: keys and values in SRAM are wide if there is room.
+  bool mayWiden = false;
   // For a plan of several IPUs: only what passes between them. There is no cache, and attention is
   // a branch that is never taken.
   bool onlyBetween = false;

@@ -141,6 +141,7 @@ public:
   // which is 0 where no program remembers any. setHistory throws Error where there are more steps,
   // or positions beyond the capacity.
   unsigned nRecent() const { return plan().history.nRecent; }
+  bool wideRows() const { return plan().layout.wideRows; }
   std::vector<HostHistory::Steps> history(unsigned layer = 0);
   void setHistory(const std::vector<HostHistory::Steps> &steps, unsigned layer = 0);
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "arith/half_bits.hpp"
 #include "codelets/dense_resident.cycles.hpp"
 #include "rows.hpp"
 #include <algorithm>
@@ -31,7 +32,13 @@ public:
           for (unsigned c = 0; c != layout_.headDim; ++c)
             all[at(ofValues, tokens.layer, task, tokens.heldBy(task) + i, c)] =
                 from[tokens.at(task, i) + c];
-      writable_[ofValues].write(engine, all.data());
+      if (layout_.wideRows) {
+        std::vector<float> wide(all.size());
+        std::transform(all.begin(), all.end(), wide.begin(), widen);
+        writable_[ofValues].write(engine, wide.data());
+      } else {
+        writable_[ofValues].write(engine, all.data());
+      }
     }
   }
 
@@ -50,7 +57,13 @@ public:
 private:
   std::vector<std::uint16_t> contents(Engine &engine, bool ofValues) const {
     std::vector<std::uint16_t> all(readable_[ofValues].size());
-    readable_[ofValues].read(engine, all.data());
+    if (layout_.wideRows) {
+      std::vector<float> wide(all.size());
+      readable_[ofValues].read(engine, wide.data());
+      std::transform(wide.begin(), wide.end(), all.begin(), narrow);
+    } else {
+      readable_[ofValues].read(engine, all.data());
+    }
     return all;
   }
   // Where a component of a position is.
@@ -86,7 +99,8 @@ public:
   unsigned mostParts(const Request &request) const override { return request.nTiles; }
   TileNeed need(const Plan &plan) const override {
     const ResidentPieces pieces(plan);
-    return {0, std::uint64_t(plan.placement.nRounds) * plan.layout.nLayers * 2 *
+    return {0, std::uint64_t(plan.placement.nRounds) * plan.layout.nLayers *
+                   (plan.layout.wideRows ? 4 : 2) *
                    (pieces.keyElements(plan.shape.headDim) + pieces.valueElements())};
   }
 };
@@ -95,12 +109,16 @@ const KindOf<ResidentRows, ResidentRowsKind> residentRowsKind;
 
 Tensor addPieces(Graph &graph, const Cache &cache, unsigned nParts, std::size_t elements,
                  const char *name, unsigned firstPart) {
+  const bool wide = cache.layout().wideRows;
   const Tensor t =
-      addOnParts(graph, cache.plan.placement, HALF, cache.plan.placement.nTasks, nParts,
-                 {cache.layout().nLayers, elements}, cache.name + name,
+      addOnParts(graph, cache.plan.placement, wide ? FLOAT : HALF, cache.plan.placement.nTasks,
+                 nParts, {cache.layout().nLayers, elements}, cache.name + name,
                  [&](unsigned i) { return (firstPart + i) % cache.plan.placement.parts; });
-  graph.setInitialValueHalf(t,
-                            0); // a host writes some of it, and a pair of positions is read whole
+  // A host writes some of it, and a pair of positions is read whole.
+  if (wide)
+    graph.setInitialValue(t, 0.0f);
+  else
+    graph.setInitialValueHalf(t, 0);
   return t;
 }
 
@@ -132,18 +150,18 @@ void ResidentRows::append(Append &step) const {
   const ComputeSet cs = step.execute("keep_rows");
   for (unsigned task = 0; task != p.nTasks; ++task) {
     const unsigned slot = task % p.slots;
-    const auto add = [&](const char *type, unsigned part, std::uint64_t cycles,
+    const auto add = [&](const char *name, unsigned part, std::uint64_t cycles,
                          const auto &...fields) {
-      addVertex(step.graph, cs, type, p.tile(slot, part), cycles, "filled"_f = cache.filled[task],
-                "active"_f = step.active[task], "layer"_f = cache.layer[slot][part], fields...,
-                "headDim"_f = d);
+      addVertex(step.graph, cs, vertex(name, step.layout()).c_str(), p.tile(slot, part), cycles,
+                "filled"_f = cache.filled[task], "active"_f = step.active[task],
+                "layer"_f = cache.layer[slot][part], fields..., "headDim"_f = d);
     };
     for (unsigned part = 0; part != pieces.nKeyParts; ++part)
-      add("sparq::KeepKey", part, cycles::keepKey(d), "row"_f = step.keys[task],
+      add("KeepKey", part, cycles::keepKey(d), "row"_f = step.keys[task],
           "keys"_f = keys[task][part], "length"_f = pieces.positions,
           "firstPosition"_f = part * pieces.positions);
     for (unsigned part = 0; part != pieces.nValueParts; ++part)
-      add("sparq::KeepValue", (pieces.firstValuePart + part) % p.parts, cycles::keepValue(d),
+      add("KeepValue", (pieces.firstValuePart + part) % p.parts, cycles::keepValue(d),
           "row"_f = step.values[task], "values"_f = values[task][part], "nUnits"_f = pieces.units,
           "firstUnit"_f = part * pieces.units);
   }

@@ -110,7 +110,12 @@ public:
   static constexpr const char *what = "keys and values in SRAM";
   ResidentRows(Graph &graph, const Cache &cache, bool);
   const ResidentPieces pieces;
-  const Tensor keys, values; // {nTasks, parts that have some, nLayers, elements} HALF
+  // {nTasks, parts that have some, nLayers, elements} HALF, or FLOAT if rows are wide
+  const Tensor keys, values;
+  // A vertex that reads or writes them.
+  static std::string vertex(const char *name, const CacheLayout &layout) {
+    return std::string("sparq::") + name + (layout.wideRows ? "<float>" : "<half>");
+  }
 
   void append(Append &step) const override;
   std::unique_ptr<HostStore> host(Graph &graph, const Cache &cache) const override;

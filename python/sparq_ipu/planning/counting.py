@@ -40,6 +40,7 @@ def counted(
             hit_rate=request.hit_rate or 0.0,
             stacked=ipu is not None,
             misses=tuple(request.misses or ()),
+            may_widen=request.may_widen,
         )
     except DoesNotFit as error:
         if ipu is None or not error.resource.startswith("tile memory"):

@@ -7,11 +7,11 @@ import dataclasses
 from typing import Any
 
 from sparq_ipu.kernels import BASELINE, DEFAULT, DENSE_SRAM, KERNELS, TIERED
+from sparq_ipu.planning import planner, pod
 from sparq_ipu.planning.device_model import DeviceModel
 from sparq_ipu.planning.model_shape import NO_WEIGHTS, ModelShape
-from sparq_ipu.planning.planner import of_counts, plan
-from sparq_ipu.planning.pod import plan_pod
 from sparq_ipu.planning.record import Plan
+from sparq_ipu.planning.request import check_request
 from sparq_reference import CacheSpec, SparqSettings
 
 #: how attention is done: what `kernels` an IPU may have
@@ -106,9 +106,9 @@ class ModelRequest:
     hot_rows: int
     hit_rate: float
 
-    def key(self, kernel: str, n_layers: int) -> tuple[Any, ...]:
+    def key(self, kernel: str, n_layers: int, may_widen: bool) -> tuple[Any, ...]:
         """What a plan of so many layers on one IPU depends on."""
-        return kernel, n_layers, self.cache, self.n_ipus if self.split == "heads" else 1
+        return kernel, n_layers, may_widen, self.cache, self.n_ipus if self.split == "heads" else 1
 
     @property
     def dense_half(self) -> bool:
@@ -116,23 +116,41 @@ class ModelRequest:
         16 bits that take half of the memory and half of the time to stream, and no time to be widened."""
         return self.attention == "dense" and self.cache.row_bits == 8
 
-    def layer(self, kernel: str, n_layers: int) -> Plan:
+    def layer(self, kernel: str, n_layers: int, may_widen: bool = False) -> Plan:
         """Attention over the caches of one layer, `n_layers` of them, on one IPU, or DoesNotFit."""
         cache, n_parts = self.cache, self.n_ipus if self.split == "heads" else 1
-        shape = cache.batch, self.shape.n_heads, cache.n_kv_heads, cache.head_dim, cache.capacity
-        options: dict[str, Any] = dict(kernel=kernel, append=True, device=self.model)
-        options["n_layers"] = -(-n_layers // 2) if self.dense_half else n_layers
+        sizes = dict(
+            batch=cache.batch,
+            n_heads=self.shape.n_heads,
+            n_kv_heads=cache.n_kv_heads,
+            head_dim=cache.head_dim,
+            seq_len=cache.capacity,
+        )
+        options: dict[str, Any] = {}
         if not KERNELS[kernel].is_dense:
             options.update(index_bits=cache.index_bits, **self.settings.arguments())
         if kernel == TIERED.name:
             options.update(row_bits=cache.row_bits, index_components=cache.index_components)
-            options.update(hot_rows=self.hot_rows, hit_rate=self.hit_rate)
+            options.update(hot_rows=self.hot_rows)
+        request = check_request(
+            planner.plan,
+            sizes,
+            kernel,
+            options,
+            append=True,
+            device=self.model,
+            n_layers=-(-n_layers // 2) if self.dense_half else n_layers,
+            n_ipus=n_parts,
+            split="layers" if n_parts == 1 else "heads",
+            hit_rate=self.hit_rate if kernel == TIERED.name else 0.0,
+        )
+        request = dataclasses.replace(request, may_widen=may_widen)
         if n_parts == 1:
-            result = plan(*shape, baseline=False, **options)
+            result = planner.planned(request)
         else:  # the steps of all IPUs together, with what passes between them
-            pod = plan_pod(*shape, n_ipus=n_parts, split="heads", **options)
-            categories = {name: t / pod.request.n_layers for name, t in pod.seconds_by_category.items()}
-            result = of_counts(pod.request, pod.counts, pod.request.n_layers)
+            together = pod.planned(request)
+            categories = {name: t / request.n_layers for name, t in together.seconds_by_category.items()}
+            result = planner.of_counts(request, together.counts, request.n_layers)
             result = _with_times(result, categories)
         if self.dense_half:
             seconds = result.seconds_by_category
@@ -201,6 +219,11 @@ class ModelPlan:
         return sum(ipu.n_on_chip for ipu in parts), sum(ipu.n_layers for ipu in parts)
 
     @property
+    def wide_rows(self) -> bool:
+        """Whether layers in SRAM have keys and values in fp32."""
+        return any(ipu.on_chip is not None and ipu.on_chip.wide_rows for ipu in self.ipus)
+
+    @property
     def seconds_per_step(self) -> float:
         """From a token of every element of one batch to the next."""
         seconds = [ipu.seconds for ipu in self.ipus]
@@ -258,6 +281,7 @@ class ModelPlan:
         ipus = f"{r.n_ipus} IPU{'s' if r.n_ipus > 1 else ''} ({r.model.name})"
         each = max(i.n_layers for i in self.ipus)
         tiers = f", {n_on_chip} of {n_layers} layers {_ON_CHIP[r.attention == 'best']}" if n_on_chip else ""
+        tiers += ", keys and values in fp32" if self.wide_rows else ""
         result = (
             f"{self.seconds_per_step * 1e3:.3f} ms a token (modelled; work on chip low "
             f"{self.seconds_low * 1e3:.3f}, high {self.seconds_high * 1e3:.3f}), "

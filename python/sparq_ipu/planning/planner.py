@@ -71,7 +71,7 @@ def plan(
     how: dict[str, Any] = dict(append=append, device=device, n_layers=n_layers, hit_rate=hit_rate)
     request = check_request(plan, sizes, kernel, options, lengths=lengths, misses=misses, **how)
     baseline = checks.check_bool("plan", "baseline", baseline)
-    result = _planned(request)
+    result = planned(request)
     return _over_dense(result) if baseline else result
 
 
@@ -104,14 +104,15 @@ def _best_dense(request: Request, streaming: Plan | DoesNotFit) -> _Dense | None
         names = ("seconds_low", "seconds_per_query", "seconds_high")
         return _Dense(*(sum(n * getattr(p, name) for n, p in layers) / request.n_layers for name in names))
 
-    def planned(kernel: Kernel, n: int) -> Plan | DoesNotFit:
-        return _if_fits(dataclasses.replace(request.dense(kernel), n_layers=n))
+    def layers(kernel: Kernel, n: int, may_widen: bool = True) -> Plan | DoesNotFit:
+        return _if_fits(dataclasses.replace(request.dense(kernel), n_layers=n, may_widen=may_widen))
 
     n, sram, rest = most_on_chip(
         request.n_layers,
-        lambda n: planned(DENSE_SRAM, n),
-        lambda n: planned(BASELINE, n),
+        lambda n: layers(DENSE_SRAM, n, may_widen=False),
+        lambda n: layers(BASELINE, n),
         request.model.tile_bytes,
+        lambda n: layers(DENSE_SRAM, n),
     )
     of_sram: list[tuple[int, Any]] = [(n, sram), (request.n_layers - n, rest)]
     candidates = [[(request.n_layers, streaming)], [(k, p) for k, p in of_sram if k]]
@@ -121,7 +122,7 @@ def _best_dense(request: Request, streaming: Plan | DoesNotFit) -> _Dense | None
 
 def _if_fits(request: Request) -> Plan | DoesNotFit:
     try:
-        return _planned(request)
+        return planned(request)
     except DoesNotFit as error:
         return error
 
@@ -131,12 +132,15 @@ def most_on_chip(
     on_chip: Callable[[int], Plan | DoesNotFit],
     others: Callable[[int], Plan | DoesNotFit],
     room: int,
+    widened: Callable[[int], Plan | DoesNotFit] | None = None,
 ) -> tuple[int, Plan | None, Plan | None]:
     """How many of an IPU's layers can be on chip beside the others, which have a program of their own.
 
     Args:
         on_chip, others: the plan of so many layers of either kind, or what they lack by themselves.
         room: bytes of a tile for both.
+        widened: as `on_chip`, of programs that are faster and may take more memory. They get what the
+            largest number of layers leaves.
 
     Returns:
         The number, and both plans; 0 and no plan where none fits.
@@ -163,17 +167,22 @@ def most_on_chip(
 
     low, high = 0, n_layers  # SRAM grows with the layers on chip, nearly in a straight line
     if fits(n_layers):
-        return best
+        low = n_layers
     while high - low > 1:
         (a, of_a), (b, of_b) = list(need.items())[-2:]
         of_layer = (of_b - of_a) / (b - a)
         guess = a + int((room - of_a) / of_layer) if of_layer > 0 else (low + high) // 2
         middle = min(max(guess, low + 1), high - 1)
         low, high = (middle, high) if fits(middle) else (low, middle)
+    n, kept, rest = best
+    faster = widened(n) if widened and kept else None
+    if isinstance(faster, Plan) and tile_bytes(faster) + (tile_bytes(rest) if rest else 0) <= room:
+        return n, faster, rest
     return best
 
 
-def _planned(request: Request) -> Plan:
+def planned(request: Request) -> Plan:
+    """What `plan` returns, without a comparison with dense attention."""
     return of_counts(request, counted(request, request.cache, request.lengths, request.n_layers))
 
 

@@ -110,7 +110,7 @@ def plan_pod(
     """
     sizes = dict(batch=batch, n_heads=n_heads, n_kv_heads=n_kv_heads, head_dim=head_dim, seq_len=seq_len)
     how: dict[str, Any] = dict(append=append, device=device, n_layers=n_layers, hit_rate=hit_rate)
-    return _planned(check_request(plan_pod, sizes, kernel, options, n_ipus=n_ipus, split=split, **how))
+    return planned(check_request(plan_pod, sizes, kernel, options, n_ipus=n_ipus, split=split, **how))
 
 
 def _hand_over(request: Request, slots: int, source: int) -> dict[str, float]:
@@ -157,7 +157,8 @@ def _together(of_ipu: Sequence[dict[str, Any]], between: Sequence[dict[str, Any]
     return total
 
 
-def _planned(request: Request) -> PodPlan:
+def planned(request: Request) -> PodPlan:
+    """What `plan_pod` returns."""
     shares = request.shares
     counts: dict[int, dict[str, Any]] = {}  # by the layers of a share: nothing else differs
     for ipu, share in enumerate(shares):

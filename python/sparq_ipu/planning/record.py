@@ -100,6 +100,11 @@ class Plan:
         return footprint_extrapolated(self.request.kernel, self.streaming_memory_bytes)
 
     @property
+    def wide_rows(self) -> bool:
+        """Whether keys and values are in SRAM in fp32, not in fp16."""
+        return bool(self.mapping.get("wide_rows", False))
+
+    @property
     def seconds_per_token(self) -> float:
         """Attention of all layers for one token of every batch element."""
         return self.request.n_layers * self.seconds_per_query
@@ -180,6 +185,8 @@ class Plan:
                 if name != "total" and t > 0
             ),
         ]
+        if "wide_rows" in m:
+            lines.insert(1, f"  keys and values: {'fp32' if self.wide_rows else 'fp16'} in SRAM")
         if request.hit_rate is not None:
             lines.insert(
                 1,

@@ -52,6 +52,8 @@ class Request:
     hit_rate: float | None
     #: of each KV head of each batch element, where they are given; the rate is their mean then
     misses: tuple[int, ...] | None = None
+    #: keys and values in SRAM are in fp32 if there is room: less time, for more memory of the tiles
+    may_widen: bool = True
 
     @property
     def n_ipus(self) -> int:

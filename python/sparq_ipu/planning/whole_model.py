@@ -16,6 +16,7 @@ import dataclasses
 import math
 from typing import Any, Callable
 
+from sparq_ipu.kernels import DENSE_SRAM
 from sparq_ipu.planning.device_model import DeviceModel, device_model
 from sparq_ipu.planning.links import exchange_seconds, link_seconds
 from sparq_ipu.planning.model_plan import ATTENTION, SPLITS, IpuPlan, ModelPlan, ModelRequest, Need
@@ -165,16 +166,18 @@ class _Layers:
         self.say = say
         self._plans: dict[tuple[Any, ...], Plan | DoesNotFit] = {}
 
-    def plan(self, request: ModelRequest, kernel: str, n_caches: int) -> Plan | DoesNotFit:
+    def plan(
+        self, request: ModelRequest, kernel: str, n_caches: int, may_widen: bool = False
+    ) -> Plan | DoesNotFit:
         """So many caches; what is too little, where they do not fit by themselves."""
-        key = request.key(kernel, n_caches)
+        key = request.key(kernel, n_caches, may_widen)
         if key not in self._plans:
             self.say(f"{kernel}: {n_caches} caches of a layer on an IPU")
             if n_caches > checks.MAX_LAYERS:
                 rule = f"caches of a layer on an IPU must be at most {checks.MAX_LAYERS}, got {n_caches}"
                 return DoesNotFit(f"plan: {rule}", "caches", n_caches, checks.MAX_LAYERS)
             try:
-                self._plans[key] = request.layer(kernel, n_caches)
+                self._plans[key] = request.layer(kernel, n_caches, may_widen)
             except DoesNotFit as error:
                 self._plans[key] = error
         return self._plans[key]
@@ -296,11 +299,15 @@ def _choose(
     if len(kernels) == 1:
         return without
 
+    def widened(n: int) -> Plan | DoesNotFit:
+        return layers.plan(request, kernels[0], n * flight, may_widen=kernels[0] == DENSE_SRAM.name)
+
     n_on_chip, on_chip, rest = most_on_chip(
         n_layers,
         lambda n: layers.plan(request, kernels[0], n * flight),
         lambda n: layers.plan(request, kernels[-1], n * flight),
         room,
+        widened,
     )
     if on_chip is None:
         return without
