@@ -19,6 +19,8 @@ from tiny_models import tokens_of  # noqa: E402
 import sparq_ipu.transformers  # noqa: E402
 from sparq_ipu.transformers import SparqCache  # noqa: E402
 from sparq_ipu.transformers.decoder.few_bits_step import FewBitsStep  # noqa: E402
+from sparq_ipu.transformers.decoder.lean_step import LeanStep  # noqa: E402
+from sparq_ipu.transformers.supported import decoder_of  # noqa: E402
 
 #: more than go through a layer together
 N = 300
@@ -60,6 +62,34 @@ def test_the_bits_are_those_of_the_model(name: str, prompts: list[tuple[int, int
         lean = read(model, batch=batch)
         assert prompts[-1] == (batch, N)
         assert torch.equal(own, lean), (weights, batch)
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_the_last_layer_computes_what_is_taken(name: str, monkeypatch: Any) -> None:
+    """Of the last token alone; the cache holds them all."""
+    model, batch = of_family(name, "int4"), 1 + FAST.index(name) % 2
+    whole, own, outputs = read(model, batch=batch), LeanStep.step, []
+
+    def noted(*given: Any) -> Any:
+        output = own(*given)
+        outputs.append(output.last_hidden_state)
+        return output
+
+    monkeypatch.setattr(LeanStep, "step", noted)
+    tokens, cache, half = tokens_of(N, batch=batch), SparqCache(model), N // 2
+    with torch.no_grad():
+        decoder_of(model)(input_ids=tokens)
+        model(tokens, logits_to_keep=2)
+        model(tokens[:, :half], cache=cache, logits_to_keep=1)
+        last = model(tokens[:, half:], cache=cache, logits_to_keep=torch.tensor([N - half - 1])).logits
+        handle = decoder_of(model).register_forward_hook(lambda *_: None)
+        model(tokens, logits_to_keep=1)
+        handle.remove()
+    every, two, *pieces, seen = outputs
+    assert torch.equal(last[:, 0], whole[:, -1])
+    assert torch.equal(pieces[1][:, -1], every[:, -1])
+    assert not any(piece[:, :-1].any() for piece in pieces)
+    assert torch.equal(two, every) and torch.equal(seen, every)  # where others are taken, or looked at
 
 
 @pytest.mark.parametrize("seed", range(4))

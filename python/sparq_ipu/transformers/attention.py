@@ -45,6 +45,8 @@ class PassState(threading.local):
 
     #: its tokens go to a SparqCache
     has_cache = False
+    #: the tokens of which the model that calls the decoder takes the last output alone
+    gives_last_of: torch.Tensor | None = None
 
     def __reduce__(self) -> Any:  # a copied model is in no pass
         return PassState, ()

@@ -186,6 +186,8 @@ def _install(op: str, model: PreTrainedModel, hooks: _Hooks, lean: bool) -> None
         decoder.register_forward_pre_hook(hooks.before, with_kwargs=True),
         decoder.register_forward_hook(hooks.after, with_kwargs=True),
     ]
+    if decoder is not model:
+        handles.append(model.register_forward_pre_hook(hooks.before_model, with_kwargs=True))
     output = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     if isinstance(output, torch.nn.Module):  # a bare decoder has none
         handles.append(output.register_forward_pre_hook(_usual_strides))
@@ -266,6 +268,14 @@ class _Hooks:
         self.forward_pass = ForwardPass(windows)
 
     @outside_graphs
+    def before_model(self, module: PreTrainedModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Forward pre-hook of a model with an output layer: does that take the last token alone?"""
+        tokens, kept = kwargs.get("input_ids", args[0] if args else None), kwargs.get("logits_to_keep")
+        if isinstance(kept, torch.Tensor) and isinstance(tokens, torch.Tensor):
+            kept = int(kept.tolist() == [tokens.shape[1] - 1])
+        self.forward_pass.state.gives_last_of = tokens if kept == 1 else None
+
+    @outside_graphs
     def before(
         self, module: PreTrainedModel, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[()], dict[str, Any]]:
@@ -276,6 +286,12 @@ class _Hooks:
             kwargs = dict(zip(inspect.signature(module.forward).parameters, args), **kwargs)
         if kwargs.get("output_attentions"):
             checks.fail("sparq_attention", "output_attentions", "be False", True)
+        state = self.forward_pass.state
+        tokens, state.gives_last_of = state.gives_last_of, None
+        is_last = tokens is not None and tokens is kwargs.get("input_ids")
+        is_looked_at = len(module._forward_hooks) > 1  # one is ours
+        if is_last and not is_looked_at and isinstance(module.forward, LeanStep):
+            kwargs["last_only"] = True
         # Its older name. transformers refuses both together.
         if "past_key_values" in kwargs and "cache" not in kwargs:
             kwargs["cache"] = kwargs.pop("past_key_values")

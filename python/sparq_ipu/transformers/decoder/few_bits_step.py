@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Any, Sequence
 
 import torch
+import torch.nn.functional as F
 from transformers.activations import ACT2FN
 
 from sparq_ipu.transformers.decoder.families import Family
@@ -124,6 +125,7 @@ class FewBitsStep:
         rotaries: Sequence[Rotary],
         scaling: float,
         is_step: bool,
+        last_only: bool = False,
     ) -> torch.Tensor | None:
         """The normed output of the last layer, (batch, n_tokens, hidden_size). None, and nothing has
         happened, where the kernels do not take it.
@@ -134,6 +136,8 @@ class FewBitsStep:
             rotaries: by number.
             scaling: of the scores.
             is_step: tokens come by `step`, one of each row or several of one text; else by `read`.
+            last_only: of a prompt; the last layer then attends from the last token of each row, and the
+                output of the others is 0.
         """
         batch, n_tokens, _ = embedded.shape
         n_rows, is_taken = batch * n_tokens, all(rotary.is_for(torch.bfloat16) for rotary in rotaries)
@@ -157,15 +161,20 @@ class FewBitsStep:
                     layer.has_attended(of_rows)
             products = memory[: n_rows * self._widths[index]].view(n_rows, -1)
             if index == len(layers):
-                return products.view(batch, n_tokens, -1)
+                normed = products.view(batch, -1, self._hidden)
+                return F.pad(normed, (0, 0, n_tokens - normed.shape[1], 0))
             rotary = of_layer_among(rotaries, self._rotary[index])
             if is_step:
                 attended = layers[index].step(products, rotary)
             else:
                 step.turn(index, rotary.for_kernels, n_rows, memory.data_ptr(), n_threads)
-                attended = layers[index].read(*rotary.heads(products.view(batch, n_tokens, -1)), scaling)
+                query, key, value = rotary.heads(products.view(batch, n_tokens, -1))
+                if last_only and index + 1 == len(layers):
+                    query, hidden = query[:, :, -1:], hidden[:, -1:].contiguous()
+                    n_rows = batch
+                attended = layers[index].read(query, key, value, scaling)
             attended = attended.contiguous()
-            step.next(index, n_rows, attended.data_ptr(), *at[1:])
+            step.next(index, n_rows, attended.data_ptr(), hidden.data_ptr(), *at[2:])
             index += 1
 
 

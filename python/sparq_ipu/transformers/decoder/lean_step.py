@@ -87,14 +87,16 @@ class LeanStep:
         """The decoder of a copy may not be whole yet: the copy prepares for it at its first step."""
         return dict(vars(self), _layers=[], _as_written=None, _few_bits=None)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, last_only: bool = False, **kwargs: Any) -> Any:
+        """As the decoder. last_only: in a prompt, the output of tokens before the last may be anything."""
         is_step = None if args or self._is_looked_at() else _is_step(**kwargs)
         if is_step is None:
             return self.__wrapped__(*args, **kwargs)
         few_bits, tokens = self.find_few_bits(is_step), kwargs["input_ids"]
         if few_bits is None and (tokens.shape[1] > 1 or not (self._layers and self._as_written())):
             return self.__wrapped__(*args, **kwargs)
-        output = self.step(few_bits, tokens, kwargs.get("position_ids"), kwargs.get("cache"), is_step)
+        given = tokens, kwargs.get("position_ids"), kwargs.get("cache"), is_step, last_only
+        output = self.step(few_bits, *given)
         return self.__wrapped__(*args, **kwargs) if output is None else output
 
     def find_few_bits(self, is_step: bool = True) -> FewBitsStep | None:
@@ -130,6 +132,7 @@ class LeanStep:
         positions: torch.Tensor | None,
         cache: Any,
         is_step: bool = True,
+        last_only: bool = False,
     ) -> BaseModelOutputWithPast | None:
         """The pass of a decoder that is as it was written. None, and nothing has happened, where the kernels
         do not take several tokens. positions: of the tokens, or one for all; None: the next ones."""
@@ -151,7 +154,8 @@ class LeanStep:
             rotaries.append(Rotary(cos, _signed(sin), *heads, factor, family.has_wide_rotary))
         normed = None
         if few_bits is not None:
-            normed = few_bits(embedded, cache.layers, rotaries, self._scaling, is_step)
+            last_only = last_only and not is_step
+            normed = few_bits(embedded, cache.layers, rotaries, self._scaling, is_step, last_only)
         if normed is None:
             if n_tokens > 1:
                 return None
