@@ -17,7 +17,7 @@ BLOCK, STRIDE, THRESHOLD = 64, 8, 0.8
 
 def chosen_blocks(query: torch.Tensor, key: torch.Tensor, scale: float) -> torch.Tensor:
     """(n, d) and (n, d) of one head -> (blocks, blocks): whether a block of queries reads a block of keys."""
-    blocks = -(-len(query) // BLOCK)
+    blocks, strides = -(-len(query) // BLOCK), -(-len(query) // STRIDE)
     query, key = (
         torch.nn.functional.pad(x.float(), (0, 0, 0, blocks * BLOCK - len(x))).unflatten(0, (-1, STRIDE))
         for x in (query, key)
@@ -25,6 +25,7 @@ def chosen_blocks(query: torch.Tensor, key: torch.Tensor, scale: float) -> torch
     scores = query.flip(1).flatten(1) @ key.flatten(1).T * (scale / STRIDE)
     hidden = torch.ones_like(scores, dtype=torch.bool).triu_(1)
     sums = scores.masked_fill_(hidden, -torch.inf).softmax(-1)
+    sums[strides:] = 0  # padding
     sums = sums.unflatten(1, (blocks, -1)).sum(-1).unflatten(0, (blocks, -1)).sum(1)
     always = torch.eye(blocks, dtype=torch.bool)
     always[:, 0] = True
@@ -41,7 +42,9 @@ def attend(
     outputs = []
     for i, rows in enumerate(query.float().split(BLOCK)):
         end = i * BLOCK + len(rows)
-        columns = torch.cat([torch.arange(b * BLOCK, min(b * BLOCK + BLOCK, end)) for b in read[i].nonzero()])
+        columns = torch.cat(
+            [torch.arange(b * BLOCK, min(b * BLOCK + BLOCK, end)) for b in read[i].nonzero()[:, 0].tolist()]
+        )
         scores = rows @ key[columns].float().T * scale
         scores.masked_fill_(columns > torch.arange(i * BLOCK, end)[:, None], -torch.inf)
         outputs.append(scores.softmax(-1) @ value[columns].float())
