@@ -38,9 +38,11 @@ WAYS = (DENSE, "1e-9", "0.0003", "0.001", "0.003", "0.01", XATTENTION, OPENVINO,
 METRICS = (
     ("KL, nats", "lm", "kl", "n"),
     ("bits per character", "lm", "bits", "chars"),
-    ("several keys, digits", "multikey", "hits", "n"),
-    ("all retrieval, digits", "retrieval", "hits", "n"),
-    ("copying, tokens", "repetition", "hits", "n"),
+    ("bits per digit", "retrieval", "bits", "n"),
+    ("bits per copied token", "repetition", "bits", "n"),
+    ("digits right, several keys", "multikey", "hits", "n"),
+    ("digits right, all", "retrieval", "hits", "n"),
+    ("copied tokens right", "repetition", "hits", "n"),
 )
 SECONDS = ROOT / "study/results/prompt_blocks_seconds.jsonl"
 #: tokens of the text to predict, of a passage to continue and of its cue; passages

@@ -91,7 +91,7 @@ def test_xattention_is_that_of_loops(n: int) -> None:
 
 def line(index: int, way: str, kl: float, bits: float) -> dict[str, Any]:
     sums: dict[str, Any] = {"lm": {"kl": kl, "n": 10, "bits": bits, "chars": 10}}
-    sums.update((task, {"hits": 5, "n": 10}) for task in ("multikey", "retrieval", "repetition"))
+    sums.update((task, {"hits": 5, "n": 10, "bits": 0}) for task in ("multikey", "retrieval", "repetition"))
     return dict(index=index, length=100, way=way, prompt=sums)
 
 

@@ -59,10 +59,10 @@ COMPARED = {
         "study/tests/accuracy/test_accuracy_documents.py::test_an_altered_figure_is_put_right",
     ),
     ("docs/settings.md", "study/weights.py"): (
-        "study/tests/test_weights.py::test_the_document_has_the_table_of_the_lines",
+        "study/tests/test_weights.py::test_the_document_has_the_tables_of_the_lines",
     ),
     ("docs/settings.md", "study/prompt_blocks.py"): (
-        "study/tests/test_prompt_blocks.py::test_the_document_has_the_table_of_the_lines",
+        "study/tests/test_prompt_blocks.py::test_the_document_has_the_tables_of_the_lines",
     ),
     ("docs/reuse.md", "study/reuse.py"): (
         "study/tests/traces/test_reuse_command.py::test_the_document_is_what_the_lines_say",
