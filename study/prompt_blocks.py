@@ -29,7 +29,7 @@ from shared import ROOT, Parser, Progress, guarded, thread_count
 
 from sparq_ipu.commands.tables import markdown_table, replace_block
 from sparq_study.accuracy.measure import paired_difference, ratio
-from sparq_study.accuracy.report import interval
+from sparq_study.accuracy.report import clear, interval
 
 DENSE, XATTENTION, OPENVINO = "0", "xattention", "openvino"
 #: 1e-9 skips next to nothing: blocks in their order alone
@@ -262,7 +262,7 @@ def table(lines: Sequence[dict[str, Any]], how: str) -> str:
             is_base = items is base or over == "kl"
             value = ratio(*sums[:2]) if is_base else paired_difference(*sums)
             text = interval(value, 4, "" if is_base else "+")
-            cells.append(f"**{text}**" if not is_base and (value.low > 0 or value.high < 0) else text)
+            cells.append(f"**{text}**" if not is_base and clear(value) else text)
         rows.append((f"{length:,}", way, str(len(items)), f"{fast[way]:.2f}" if way in fast else "", *cells))
     header = ("tokens", "way", "contexts", "times as fast", *(name for name, *_ in METRICS))
     return markdown_table(header, rows)
