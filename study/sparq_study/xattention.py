@@ -19,14 +19,14 @@ def chosen_blocks(query: torch.Tensor, key: torch.Tensor, scale: float) -> torch
     """(n, d) and (n, d) of one head -> (blocks, blocks): whether a block of queries reads a block of keys."""
     blocks, strides = -(-len(query) // BLOCK), -(-len(query) // STRIDE)
     query, key = (
-        torch.nn.functional.pad(x.float(), (0, 0, 0, blocks * BLOCK - len(x))).unflatten(0, (-1, STRIDE))
+        torch.nn.functional.pad(x.float(), (0, 0, 0, blocks * BLOCK - len(x))).reshape(-1, STRIDE, x.shape[1])
         for x in (query, key)
     )
     scores = query.flip(1).flatten(1) @ key.flatten(1).T * (scale / STRIDE)
     hidden = torch.ones_like(scores, dtype=torch.bool).triu_(1)
     sums = scores.masked_fill_(hidden, -torch.inf).softmax(-1)
     sums[strides:] = 0  # padding
-    sums = sums.unflatten(1, (blocks, -1)).sum(-1).unflatten(0, (blocks, -1)).sum(1)
+    sums = sums.reshape(blocks, BLOCK // STRIDE, blocks, BLOCK // STRIDE).sum((1, 3))
     always = torch.eye(blocks, dtype=torch.bool)
     always[:, 0] = True
     order = torch.where(always, torch.inf, sums).argsort(dim=-1, descending=True, stable=True)
@@ -40,7 +40,8 @@ def attend(
 ) -> Any:
     """(n, d) each, of one head, and `chosen_blocks` -> (n, d) float32."""
     outputs = []
-    for i, rows in enumerate(query.float().split(BLOCK)):
+    for i in range(len(read)):
+        rows = query[i * BLOCK : (i + 1) * BLOCK].float()
         end = i * BLOCK + len(rows)
         columns = torch.cat(
             [torch.arange(b * BLOCK, min(b * BLOCK + BLOCK, end)) for b in read[i].nonzero()[:, 0].tolist()]

@@ -59,7 +59,7 @@ COMPARED = {
         "study/tests/accuracy/test_accuracy_documents.py::test_an_altered_figure_is_put_right",
     ),
     ("docs/settings.md", "study/weights.py"): (
-        "study/tests/test_weights.py::test_the_document_has_the_tables_of_the_lines",
+        "study/tests/test_weights.py::test_the_document_has_the_table_of_the_lines",
     ),
     ("docs/settings.md", "study/prompt_blocks.py"): (
         "study/tests/test_prompt_blocks.py::test_the_document_has_the_tables_of_the_lines",
