@@ -92,7 +92,7 @@ def enable(
         lean: steps of one token take fewer operations than transformers does, with the same bits, in families
             that `decoder.families` describes. False: the model's own forward pass, always.
         prompt_blocks: a token of a prompt skips blocks of 64 positions that are estimated to get less than
-            this share of its attention, e.g. 0.003. Long prompts are read faster, with other bits. 0: no
+            this share of its attention, e.g. 0.0003. Long prompts are read faster, with other bits. 0: no
             block is skipped, as in layers that see a window.
         weights: "int8" or "int4": round the weights of linear layers to so few bits, of a model in bfloat16;
             see `quantise_weights`. A model with weights of 4 bits keeps them with either. `disable` does not

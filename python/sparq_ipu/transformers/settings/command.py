@@ -50,7 +50,7 @@ def add_attention(settings: argparse._ArgumentGroup, advanced: argparse._Argumen
     share = number(float, "0 or in [2**-30, 0.5]", lambda x: x == 0 or 2**-30 <= x <= 0.5)
     text = (
         "a token of a prompt skips blocks of 64 positions that are estimated to get less than this share of "
-        "its attention, e.g. 0.003: long prompts are read faster, with other bits (default: 0, all are read)"
+        "its attention, e.g. 0.0003: long prompts are read faster, with other bits (default: 0, all are read)"
     )
     add("--prompt-blocks", type=share, default=0.0, metavar="SHARE", help=text)
     text = "never draft tokens from the text itself (same tokens, other speed)"
