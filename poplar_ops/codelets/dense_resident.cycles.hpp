@@ -18,8 +18,8 @@ inline std::uint64_t spreadQuery(unsigned g, double d) {
   return shared((g + 1) / 2 * d / 8, sidePass(8 + 16, 4 + 8 * 2, 5 + computed));
 }
 // Two positions and one or two heads. Of a lane two components to a pass: a load of both, widen, or
-// two loads; of each a load and an outer product; around each lane a loop. The lanes' sums are read and added: of
-// two heads two of each wait in memory. Of a head a product, a store; addresses.
+// two loads; of each a load and an outer product; around each lane a loop. The lanes' sums are read
+// and added: of two heads two of each wait in memory. Of a head a product, a store; addresses.
 inline std::uint64_t pairScores(double length, unsigned g, unsigned d, bool wide) {
   const unsigned perLane = d / 8;
   const double products = perLane % 2 == 0
@@ -32,9 +32,9 @@ inline std::uint64_t pairScores(double length, unsigned g, unsigned d, bool wide
   return shared(length / 2, g / 2 * ofHeads(2, 2) + g % 2 * ofHeads(1, 0) + 4 + computed);
 }
 // Two positions to a pass: of each pair widen, of each head a product and a sum; a load of each
-// pair and weight, of one head of both weights, and of both pairs in fp16. Of a unit of each head a sum to begin and to store; four
-// addresses, loop and rows. Of a run its beginning, and of each block before it; of two heads
-// whether any.
+// pair and weight, of one head of both weights, and of both pairs in fp16. Of a unit of each head a
+// sum to begin and to store; four addresses, loop and rows. Of a run its beginning, and of each
+// block before it; of two heads whether any.
 inline std::uint64_t unitValues(double nUnits, double perBlock, unsigned g, bool wide) {
   const double begin = 20 + nUnits / perBlock * (8 + computed), twos = g / 2;
   const auto ofHeads = [&](double n) {
