@@ -4,8 +4,8 @@
 Each program reads `SHORT` tokens. The rows that these leave in its cache are repeated up to the length that
 is asked for. A step of dense attention reads them all, whatever they contain. Before you trust a figure,
 compare with a read prompt (the same command without --filled) at a length that is quickly read. llama.cpp
-restores a saved slot that was lengthened. OpenVINO's runtime gets the model that OpenVINO GenAI converts, with
-the same paged attention, properties and types of the cache.
+restores a saved slot that was lengthened. OpenVINO's runtime gets the model that OpenVINO GenAI converts,
+with the same paged attention, properties and types of the cache.
 """
 
 from __future__ import annotations
