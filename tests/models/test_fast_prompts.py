@@ -92,6 +92,30 @@ def test_the_last_layer_computes_what_is_taken(name: str, monkeypatch: Any) -> N
     assert torch.equal(two, every) and torch.equal(seen, every)  # where others are taken, or looked at
 
 
+@pytest.mark.parametrize("n", [5, 40])
+def test_several_tokens_of_each_text_are_a_step_or_a_prompt(n: int) -> None:
+    """With up to 32 tokens in a step. The last one is enough, and all are stored."""
+    model = a_wide_model("int4")
+    sparq_ipu.transformers.enable(model, tokens_per_step=32, **SETTINGS)
+    tokens, last = tokens_of(60 + n + 1, batch=2), []
+    for kept in ({}, dict(logits_to_keep=1)):
+        cache = SparqCache(model)
+        with torch.no_grad():
+            for begin, end in ((0, 60), (60, 60 + n), (60 + n, 60 + n + 1)):
+                last.append(model(tokens[:, begin:end], cache=cache, **kept).logits[:, -1])
+    assert all(torch.equal(one, other) for one, other in zip(last[:3], last[3:]))
+
+
+def test_embeddings_in_place_of_tokens() -> None:
+    model = a_wide_model("int4")
+    sparq_ipu.transformers.enable(model, **SETTINGS)
+    embedded = model.get_input_embeddings()(tokens_of(N))
+    with torch.no_grad():
+        every = model(inputs_embeds=embedded).logits
+        for kept, rows in ((1, [N - 1]), (torch.tensor([3, N - 1]), [3, N - 1])):
+            assert torch.equal(model(inputs_embeds=embedded, logits_to_keep=kept).logits, every[:, rows])
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_pieces_change_no_bit(seed: int, prompts: list[tuple[int, int]]) -> None:
     model, numbers = a_wide_model("int4"), random.Random(seed)

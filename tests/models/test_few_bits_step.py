@@ -436,3 +436,8 @@ def test_shapes_that_do_not_fit_together() -> None:
             step.run(0, attention, [("bfloat16", 0, 0, 1, 16, n_heads, 1.0)], n_rows, 0, 0, 1, [])
     with pytest.raises(ValueError, match=r"^decoder_step: layers must be at least one, got 0"):
         step_of([])
+    odd = step_of([[([(0, 5, 64)], 0, 64), linear, gates, linear]])
+    for n_rows in (4, 400):  # for all threads together, and for each by itself
+        hidden, products = (torch.zeros(n_rows, 64, dtype=torch.bfloat16) for _ in range(2))
+        with pytest.raises(ValueError, match=r"^few_bits_product: bits must be 4, 6 or 8, got 5$"):
+            odd.begin(n_rows, hidden.data_ptr(), products.data_ptr(), 2)

@@ -154,8 +154,7 @@ class _LayerPass(StepLayer):
             scale = factor / float(query.shape[-1]) ** 0.5
             rows, window = self._of.rows(self._places), self._of.window or 0
             blocks = 0.0 if window else self.prompt_blocks
-            pieces = self._pieces if query.shape[2] == key.shape[2] else [(0, 1)]  # the last token of one
-            attended = attend_cache(query, rows, pieces, scale, window, blocks=blocks)
+            attended = attend_cache(query, rows, self._pieces, scale, window, blocks=blocks)
         else:
             assert self._waiting is not None
             new, self._waiting = self._waiting, None

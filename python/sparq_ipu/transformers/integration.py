@@ -271,7 +271,9 @@ class _Hooks:
     def before_model(self, module: PreTrainedModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Forward pre-hook of a model with an output layer: does that take the last token alone?"""
         tokens, kept = kwargs.get("input_ids", args[0] if args else None), kwargs.get("logits_to_keep")
-        if isinstance(kept, torch.Tensor) and isinstance(tokens, torch.Tensor):
+        if not isinstance(tokens, torch.Tensor):  # embeddings
+            return
+        if isinstance(kept, torch.Tensor):
             kept = int(kept.tolist() == [tokens.shape[1] - 1])
         self.forward_pass.state.gives_last_of = tokens if kept == 1 else None
 

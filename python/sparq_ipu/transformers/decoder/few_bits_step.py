@@ -136,8 +136,8 @@ class FewBitsStep:
             rotaries: by number.
             scaling: of the scores.
             is_step: tokens come by `step`, one of each row or several of one text; else by `read`.
-            last_only: of a prompt; the last layer then attends from the last token of each row, and the
-                output of the others is 0.
+            last_only: of a prompt; the last layer then computes the last token of each row, and the output of
+                the others is 0.
         """
         batch, n_tokens, _ = embedded.shape
         n_rows, is_taken = batch * n_tokens, all(rotary.is_for(torch.bfloat16) for rotary in rotaries)
@@ -162,17 +162,18 @@ class FewBitsStep:
             products = memory[: n_rows * self._widths[index]].view(n_rows, -1)
             if index == len(layers):
                 normed = products.view(batch, -1, self._hidden)
-                return F.pad(normed, (0, 0, n_tokens - normed.shape[1], 0))
+                n_before = n_tokens - normed.shape[1]
+                return F.pad(normed, (0, 0, n_before, 0)) if n_before else normed
             rotary = of_layer_among(rotaries, self._rotary[index])
             if is_step:
                 attended = layers[index].step(products, rotary)
             else:
                 step.turn(index, rotary.for_kernels, n_rows, memory.data_ptr(), n_threads)
-                query, key, value = rotary.heads(products.view(batch, n_tokens, -1))
-                if last_only and index + 1 == len(layers):
-                    query, hidden = query[:, :, -1:], hidden[:, -1:].contiguous()
-                    n_rows = batch
-                attended = layers[index].read(query, key, value, scaling)
+                is_enough = last_only and index + 1 == len(layers)
+                heads = rotary.heads(products.view(batch, n_tokens, -1))
+                attended = layers[index].read(*heads, scaling, is_enough)
+                if is_enough:
+                    attended, hidden, n_rows = attended[:, -1:], hidden[:, -1:].contiguous(), batch
             attended = attended.contiguous()
             step.next(index, n_rows, attended.data_ptr(), hidden.data_ptr(), *at[2:])
             index += 1

@@ -154,7 +154,6 @@ class LeanStep:
             rotaries.append(Rotary(cos, _signed(sin), *heads, factor, family.has_wide_rotary))
         normed = None
         if few_bits is not None:
-            last_only = last_only and not is_step
             normed = few_bits(embedded, cache.layers, rotaries, self._scaling, is_step, last_only)
         if normed is None:
             if n_tokens > 1:

@@ -42,16 +42,22 @@ class StepLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly typ
         """As `takes_step`, of several tokens that may come by `read`."""
 
     def read(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        scaling: float,
+        last_only: bool = False,
     ) -> torch.Tensor:
         """Store several tokens and attend to them: query, key, value (batch, heads, n_tokens, head_dim) ->
-        (batch, n_tokens, n_heads, head_dim). scaling: of the scores."""
+        (batch, n_tokens, n_heads, head_dim). scaling: of the scores. last_only: the last token's is enough,
+        (batch, 1, n_heads, head_dim)."""
         factor = scores_factor(scaling, query.shape[-1])
         key, value = self.update(key, value)
         if self.waits:
             return self.attend(query, key, value, factor)
         self.attend_prefill(key, value)
-        attended = self.attend_prompt(query, scaling)
+        attended = self.attend_prompt(query[:, :, -1:] if last_only else query, scaling)
         assert attended is not None  # of `takes_prompt`
         return attended
 
