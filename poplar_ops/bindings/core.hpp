@@ -2,7 +2,6 @@
 #pragma once
 
 #include "convert.hpp"
-#include "sparq/device_options.hpp"
 #include "sparq/session.hpp"
 #include <memory>
 #include <mutex>

@@ -136,7 +136,7 @@ py::array attendFromTokens(const KVCache &cache, const py::array &query, std::si
   return output.attr("swapaxes")(2, 3).attr("reshape")(query.attr("shape"));
 }
 
-py::array attend(KVCache &cache, const py::array &array, const py::object &settings) {
+py::array attention(KVCache &cache, const py::array &array, const py::object &settings) {
   std::optional<SparqSettings> sparq;
   std::optional<WindowSettings> window;
   try {
@@ -218,7 +218,7 @@ void bindCache(py::module_ &m) {
             cache.reorder(data);
           },
           "index"_a)
-      .def("attend", &attend, "query"_a, "settings"_a = py::none(),
+      .def("attend", &attention, "query"_a, "settings"_a = py::none(),
            "SparQ or window attention, or dense attention where settings is None.")
       .def("observe", &observe, "query"_a, "settings"_a)
       .def_property_readonly("n_recent", &KVCache::nRecent)

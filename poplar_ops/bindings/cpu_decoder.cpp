@@ -142,35 +142,34 @@ void turnRows(const DecoderStep &step, std::size_t layer, const RotaryAt &rotary
   step.turn(layer, rotaryAt(rotary), nRows, reinterpret_cast<std::uint16_t *>(products), nThreads);
 }
 
-// The layer that the caller goes on with, and the seconds of attention and of all else. `lengths`
-// gets those of each layer before it, also where this throws.
-std::tuple<std::size_t, double, double>
-runStep(const DecoderStep &step, std::size_t layer,
-        const std::vector<std::optional<std::vector<WaveAt>>> &attention,
-        const std::vector<RotaryAt> &rotaries, std::size_t nRows, std::uintptr_t hidden,
-        std::uintptr_t products, std::int64_t nThreads,
-        py::typing::List<py::typing::List<std::int64_t>> lengths) {
+// The layer that the caller goes on with. `lengths` gets those of each layer before it, also where
+// this throws.
+std::size_t runStep(const DecoderStep &step, std::size_t layer,
+                    const std::vector<std::optional<std::vector<WaveAt>>> &attention,
+                    const std::vector<RotaryAt> &rotaries, std::size_t nRows, std::uintptr_t hidden,
+                    std::uintptr_t products, std::int64_t nThreads,
+                    py::typing::List<py::typing::List<std::int64_t>> lengths) {
   std::vector<std::vector<Wave>> of;
   for (const auto &at : attention)
     of.push_back(at ? wavesAt(*at) : std::vector<Wave>());
-  DecoderStep::Done done{layer, {}, 0, 0};
+  std::vector<std::vector<std::int64_t>> ofLayers;
   const auto tell = [&] {
-    for (const auto &ofLayer : done.lengths)
-      lengths.append(py::cast(ofLayer));
+    for (const auto &ofRows : ofLayers)
+      lengths.append(py::cast(ofRows));
   };
+  std::vector<Rotary> turning;
+  for (const RotaryAt &at : rotaries)
+    turning.push_back(rotaryAt(at));
   try {
-    std::vector<Rotary> turning;
-    for (const RotaryAt &at : rotaries)
-      turning.push_back(rotaryAt(at));
     py::gil_scoped_release release;
-    step.run(of, turning, nRows, reinterpret_cast<std::uint16_t *>(hidden),
-             reinterpret_cast<std::uint16_t *>(products), nThreads, done);
+    layer = step.run(layer, of, turning, nRows, reinterpret_cast<std::uint16_t *>(hidden),
+                     reinterpret_cast<std::uint16_t *>(products), nThreads, ofLayers);
   } catch (...) {
     tell();
     throw;
   }
   tell();
-  return {done.layer, done.attentionSeconds, done.productSeconds};
+  return layer;
 }
 
 const DecoderKernels &kernels() { return *kernelsNamed("decoder_step", "auto").decoder; }

@@ -3,7 +3,7 @@
 // Softmax, attention over a list, and the history of its shares.
 #pragma once
 
-#include "lanes.cycles.hpp"
+#include "cycles.hpp"
 
 namespace sparq::cycles {
 

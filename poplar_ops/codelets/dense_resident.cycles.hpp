@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "lanes.cycles.hpp"
+#include "cycles.hpp"
 
 namespace sparq {
 namespace cycles {

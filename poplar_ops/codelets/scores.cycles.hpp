@@ -3,7 +3,7 @@
 // Approximate scores: components of the query, and the key index.
 #pragma once
 
-#include "lanes.cycles.hpp"
+#include "cycles.hpp"
 
 namespace sparq::cycles {
 

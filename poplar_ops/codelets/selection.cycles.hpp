@@ -3,7 +3,7 @@
 // Selection of positions.
 #pragma once
 
-#include "lanes.cycles.hpp"
+#include "cycles.hpp"
 
 namespace sparq::cycles {
 

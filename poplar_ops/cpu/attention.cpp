@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "attention.hpp"
-
 #include "pair_attention.hpp"
 
 #include <algorithm>

@@ -3,7 +3,6 @@
 
 #include "arith/arith.hpp"
 #include "arith/row_codes.hpp"
-#include "attention.hpp"
 #include "dispatch.hpp"
 #include "key_index.hpp"
 #include "thread_pool.hpp"

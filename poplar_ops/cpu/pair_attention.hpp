@@ -7,7 +7,6 @@
 #include "fetch.hpp"
 #include "list_attention.hpp"
 #include "pair_query.hpp"
-#include "scratch.hpp"
 
 #include <limits>
 

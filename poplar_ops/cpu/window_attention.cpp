@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "attention.hpp"
-
 #include "arith/window_history.hpp"
 #include "list_attention.hpp"
 #include "pair_query.hpp"
-#include "scratch.hpp"
 
 #include <atomic>
 

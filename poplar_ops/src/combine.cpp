@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "codelets/attention.cycles.hpp"
-#include "gathered_attention.hpp"
 #include "stores/rows.hpp"
 
 namespace sparq {

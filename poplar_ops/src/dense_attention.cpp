@@ -2,9 +2,7 @@
 //
 // Dense decode attention from streaming memory: all scores, one softmax with the exact maximum,
 // then all values. K is read once, V is read once.
-#include "arith/scale.hpp"
 #include "codelets/attention.cycles.hpp"
-#include "gathered_attention.hpp"
 #include "sparq/step_names.hpp"
 #include "stores/rows.hpp"
 #include <limits>

@@ -2,17 +2,11 @@
 //
 // Dense decode attention over a cache in SRAM. Keys and values are spread evenly over all parts of
 // a slot, each by units of its own, so that weights change tiles in between.
-#include "arith/scale.hpp"
 #include "codelets/attention.cycles.hpp"
 #include "codelets/dense_resident.cycles.hpp"
-#include "query_components.hpp"
-#include "softmax.hpp"
 #include "stores/rows.hpp"
 
 namespace sparq {
-
-using namespace poplar;
-using namespace poplar::program;
 
 namespace {
 
@@ -172,30 +166,14 @@ private:
 
 Tensor buildResident(Graph &graph, const Cache &cache, const PlannedAttention &attention,
                      const Tensor &query, Sequence &program, const DebugContext &dc) {
-  const Shape &shape = cache.plan.shape;
-  const Placement &p = cache.plan.placement;
-  std::map<std::string, Tensor> variables;
-  const Tensor output = createOutput(graph, cache, {dc, "output"});
-  for (unsigned round = 0; round != p.nRounds; ++round) {
-    const Context context{graph, cache, round, program, dc, variables};
-    const std::size_t first = p.firstTask(round);
-    Round(context, attention.waves).attend(query, output.slice(first, first + p.nActive(round), 0));
-  }
-  return output.reshape({shape.batch, shape.nHeads, shape.headDim});
+  return addRounds(graph, cache, program, dc, [&](const Context &context, const Tensor &output) {
+    Round(context, attention.waves).attend(query, output);
+  });
 }
 
 } // namespace
 
-const Kernel denseSram = [] {
-  Kernel k;
-  k.name = "dense-sram";
-  k.op = "dense_attention";
-  k.prefix = "dense";
-  k.memory = Memory::sram;
-  k.waves = oneWave;
-  k.need = need;
-  k.build = buildResident;
-  return k;
-}();
+const Kernel denseSram{"dense-sram", "dense_attention", "dense", Memory::sram, Takes::nothing,
+                       false,        oneWave,           need,    buildResident};
 
 } // namespace sparq

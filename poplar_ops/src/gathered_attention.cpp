@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "arith/scale.hpp"
 #include "codelets/attention.cycles.hpp"
 #include "list_weights.hpp"
 #include "planning.hpp"

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "arith/scale.hpp"
 #include "codelets/hot_rows.cycles.hpp"
 #include "list_weights.hpp"
-#include "softmax.hpp"
-#include "stores/hot_buffer.hpp"
+#include "stores/rows.hpp"
 
 namespace sparq {
 

@@ -6,7 +6,6 @@
 #include "codelets/hot_rows.cycles.hpp"
 #include "planning.hpp"
 #include "sparq/step_names.hpp"
-#include "stores/hot_buffer.hpp"
 #include "stores/rows.hpp"
 #include <cmath>
 #include <limits>

@@ -3,9 +3,8 @@
 // Softmax over the list of selected positions, whatever makes their scores.
 #pragma once
 
+#include "attention_steps.hpp"
 #include "codelets/attention.cycles.hpp"
-#include "context.hpp"
-#include "softmax.hpp"
 #include <functional>
 
 namespace sparq {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "query_components.hpp"
-#include "arith/scale.hpp"
+#include "attention_steps.hpp"
 #include "codelets/scores.cycles.hpp"
 
 namespace sparq {

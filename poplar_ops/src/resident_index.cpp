@@ -2,7 +2,7 @@
 #include "arith/key_index.hpp"
 #include "codelets/scores.cycles.hpp"
 #include "sparq/step_names.hpp"
-#include "stores/resident_records.hpp"
+#include "stores/index.hpp"
 
 namespace sparq {
 

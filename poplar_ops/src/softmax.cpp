@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "softmax.hpp"
 #include "codelets/attention.cycles.hpp"
 #include "planning.hpp"
 #include "sparq/step_names.hpp"
-#include "stores/resident_records.hpp"
+#include "stores/index.hpp"
 
 #include <cmath>
 

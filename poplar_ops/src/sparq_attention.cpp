@@ -3,7 +3,6 @@
 // SparQ decode attention (arXiv:2312.04985, Algorithm 1; docs/exactness.md E6): the steps in order,
 // over whatever stores the cache has. All give the same bits.
 #include "stores/index.hpp"
-#include "stores/resident_records.hpp"
 #include "stores/rows.hpp"
 
 namespace sparq {

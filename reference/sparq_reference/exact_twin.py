@@ -9,9 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from sparq_reference import key_index, numerics, window
-from sparq_reference.layout import all_lengths
 from sparq_reference.numerics import to_half, widen
-from sparq_reference.twin import Twin
+from sparq_reference.twin import Twin, all_lengths
 
 
 class Exact(Twin):

@@ -10,8 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from sparq_reference import key_index, numerics
-from sparq_reference.layout import all_lengths
-from sparq_reference.twin import Twin
+from sparq_reference.twin import Twin, all_lengths
 
 
 def _double(x: np.ndarray) -> np.ndarray:

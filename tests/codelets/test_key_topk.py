@@ -35,6 +35,21 @@ def window_digits(keys: np.ndarray, begin: int, shift: int) -> np.ndarray:
     return np.clip((keys.view(np.uint32).astype(np.int64) - begin) >> shift, 0, DIGITS - 1)
 
 
+def group_keys(
+    filled: int, weights: np.ndarray, sums: np.ndarray, counts: np.ndarray | None = None, **settings: int
+) -> dict[str, np.ndarray]:
+    """Runs GroupKeys on a part, with digits counted in a window of the bits from `windowShift` on."""
+    fields = dict(
+        filled=word(filled),
+        weights=weights,
+        sums=sums,
+        keys=floats(weights.shape[1]),
+        states=words(6, 4),
+        counts=floats(DIGITS, 6) if counts is None else counts,
+    )
+    return run("GroupKeys", fields, groupSize=len(weights), partPositions=weights.shape[1], **settings)
+
+
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda x: f"{x.n_parts}parts{x.filled}")
 @pytest.mark.parametrize("n_recent", [0, 7])
 def test_group_keys(layout: Layout, n_recent: int) -> None:
@@ -49,18 +64,10 @@ def test_group_keys(layout: Layout, n_recent: int) -> None:
     begin, shift = window(12, group_size=3)
     digits = np.zeros(DIGITS)
     for part in range(layout.n_parts):
-        out = run(
-            "GroupKeys",
-            dict(
-                filled=word(layout.filled),
-                weights=layout.spread(weights, np.float32(0))[part],
-                sums=sums,
-                keys=floats(layout.part_positions),
-                states=words(6, 4),
-                counts=floats(DIGITS, 6),
-            ),
-            groupSize=3,
-            partPositions=layout.part_positions,
+        out = group_keys(
+            layout.filled,
+            layout.spread(weights, np.float32(0))[part],
+            sums,
             topK=12,
             nLocal=n_recent,
             windowBegin=begin,
@@ -115,18 +122,10 @@ class Selection:
     def count_in_window(self, begin: int, shift: int) -> None:
         counts = []
         for part in self.parts:
-            out = run(
-                "GroupKeys",
-                dict(
-                    filled=self.filled,
-                    weights=self.keys[part][None],
-                    sums=np.ones(1, np.float32),
-                    keys=floats(self.layout.part_positions),
-                    states=words(6, 4),
-                    counts=floats(DIGITS, 6),
-                ),
-                groupSize=1,
-                partPositions=self.layout.part_positions,
+            out = group_keys(
+                self.layout.filled,
+                self.keys[part][None],
+                np.ones(1, np.float32),
                 topK=self.top_k,
                 nLocal=self.n_local,
                 windowBegin=begin,
@@ -369,18 +368,11 @@ def test_ties_go_to_the_lower_index_across_parts() -> None:
 @pytest.mark.parametrize("number", [np.nan, -np.nan, np.inf])
 def test_numbers_that_are_none_are_counted_within_the_counts(number: float) -> None:
     n, behind = 64, 400
-    out = run(
-        "GroupKeys",
-        dict(
-            filled=word(n),
-            weights=np.full((1, n), number, np.float32),
-            sums=np.ones(1, np.float32),
-            keys=floats(n),
-            states=words(6, 4),
-            counts=floats(6 * DIGITS + behind),
-        ),
-        groupSize=1,
-        partPositions=n,
+    out = group_keys(
+        n,
+        np.full((1, n), number, np.float32),
+        np.ones(1, np.float32),
+        floats(6 * DIGITS + behind),
         topK=4,
         nLocal=0,
         windowBegin=window(4)[0],

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cpu_caches import assert_same_bits, check_attention, filled_cache
+from cpu_caches import assert_bits, check_attention, filled_cache
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import Attention, attentions, make_attention, sparq_settings
@@ -85,7 +85,7 @@ def test_layouts(isa: str, data: st.DataObject, layouts: tuple[str, str, str]) -
     settings = data.draw(sparq_settings(tensors)).arguments()
     expected = exact.sparq_attention(*tensors.qkv, lengths=tensors.lengths, **settings)
     cache = filled_cache(moved, isa=isa, n_threads=2)
-    assert_same_bits(sparq_attention(moved.query, cache, **settings), expected, str(layouts))
+    assert_bits(sparq_attention(moved.query, cache, **settings), expected, str(layouts))
 
 
 @pytest.mark.parametrize("top_k", [1, 2, 40, 79, 80, 600, 1279, 1280, 4000, 5119])
@@ -181,7 +181,7 @@ def test_all_selected_is_dense(isa: str) -> None:
     tensors = make_attention(np.random.default_rng(5), batch=2, seq_len=130, group_size=3)
     cache = filled_cache(tensors, isa=isa)
     sparq = sparq_attention(tensors.query, cache, rank=1, top_k=130)
-    assert_same_bits(sparq, dense_attention(tensors.query, cache), isa)
+    assert_bits(sparq, dense_attention(tensors.query, cache), isa)
 
 
 @pytest.mark.parametrize("head_dim", [8, 40, 64, 128])
@@ -195,7 +195,7 @@ def test_every_number_in_8_bits(isa: str, head_dim: int) -> None:
     cache = KVCache(1, 1, head_dim, rows.shape[2], device="cpu", isa=isa, row_bits=8)
     cache.append(rows, -rows)
     for got, given_ in zip(cache.read(), (rows, -rows)):
-        assert_same_bits(got, row_codes.round_rows(given_, 8), isa)
+        assert_bits(got, row_codes.round_rows(given_, 8), isa)
 
 
 @pytest.mark.parametrize("head_dim", [64, 80, 128])
@@ -244,6 +244,6 @@ def test_rows_of_8_bits(isa: str, head_dim: int) -> None:
     )
     assert "index_bits=4, row_bits=8, device='cpu'" in repr(at_once)
     for cache in (at_once, one_by_one):
-        assert_same_bits(sparq_attention(query, cache, rank=5, top_k=9), expected, isa)
+        assert_bits(sparq_attention(query, cache, rank=5, top_k=9), expected, isa)
         for got, given_ in zip(cache.read(), (key, value)):
-            assert_same_bits(got, row_codes.round_rows(given_, 8), isa)
+            assert_bits(got, row_codes.round_rows(given_, 8), isa)

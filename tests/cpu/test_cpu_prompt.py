@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import strategies
+from bits import bits_of
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -17,10 +18,6 @@ from sparq_reference import NotFinite, prompt
 
 _cpu = pytest.importorskip("sparq_ipu._cpu", reason="the extension module sparq_ipu._cpu is not built")
 ISAS = ("portable", "avx2", "avx512vnni")
-
-
-def bits(x: np.ndarray) -> np.ndarray:
-    return x.view(np.uint16 if x.dtype == np.float16 else np.uint32)
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -53,7 +50,7 @@ def test_bits_of_the_reference(
     if starts is not None:
         settings["starts"] = [round(m * share) for share in starts]
     got = sparq_ipu.prompt_attention(query, key, value, n_threads=n_threads, isa=isa, **settings)
-    assert np.array_equal(bits(got), bits(prompt.prompt_attention(query, key, value, **settings)))
+    assert np.array_equal(bits_of(got), bits_of(prompt.prompt_attention(query, key, value, **settings)))
 
 
 #: of E16: from no block left out to most
@@ -88,7 +85,7 @@ def test_blocks_have_the_bits_of_the_reference(
     )
     settings: Any = dict(integers=integers, blocks=blocks, starts=[start])
     got = sparq_ipu.prompt_attention(query, key, value, n_threads=n_threads, isa=isa, **settings)
-    assert np.array_equal(bits(got), bits(prompt.prompt_attention(query, key, value, **settings)))
+    assert np.array_equal(bits_of(got), bits_of(prompt.prompt_attention(query, key, value, **settings)))
 
 
 def cut(rng: np.random.Generator, n: int) -> list[slice]:
@@ -123,7 +120,7 @@ def test_pieces_of_a_longer_text(seed: int) -> None:
         )
         form.pop("starts", None)
         got = got[-1:, -(piece.stop - piece.start) :]
-        assert np.array_equal(bits(got), bits(whole[:, piece])), (piece, form)
+        assert np.array_equal(bits_of(got), bits_of(whole[:, piece])), (piece, form)
 
 
 def beside_another(rng: np.random.Generator, x: np.ndarray, n_padding: int) -> np.ndarray:
@@ -143,7 +140,7 @@ def test_heads_that_are_packed_one_after_another() -> None:
         for head in range(3):
             one = slice(head, head + 1)
             alone = sparq_ipu.prompt_attention(query[:, one], key[:, one], value[:, one], **form)
-            assert np.array_equal(bits(got[:, :, one]), bits(alone)), (form, head)
+            assert np.array_equal(bits_of(got[:, :, one]), bits_of(alone)), (form, head)
 
 
 def test_control_a_cut_has_pieces_of_many_lengths() -> None:
@@ -155,7 +152,7 @@ def test_scale_changes_the_result_as_in_the_reference() -> None:
     rng = np.random.default_rng(2)
     query, key, value = (rng.standard_normal((1, 1, 9, 16)).astype(np.float32) for _ in range(3))
     got = sparq_ipu.prompt_attention(query, key, value, scale=0.3)
-    assert np.array_equal(bits(got), bits(prompt.prompt_attention(query, key, value, scale=0.3)))
+    assert np.array_equal(bits_of(got), bits_of(prompt.prompt_attention(query, key, value, scale=0.3)))
     assert not np.array_equal(got, sparq_ipu.prompt_attention(query, key, value))
 
 

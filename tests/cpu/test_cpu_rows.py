@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from cpu_caches import assert_same_bits
+from cpu_caches import assert_bits
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,7 +46,7 @@ def test_calls_through_rows_are_those_of_caches_of_their_own(
         for settings in (None, SETTINGS):
             query = rows_of(generator, len(index), 1, 2 * HEADS)[:, :, 0]
             expected = [attention(query[b : b + 1], own[p], settings) for b, p in enumerate(index)]
-            assert_same_bits(attention(query, rows, settings), np.concatenate(expected), str(settings))
+            assert_bits(attention(query, rows, settings), np.concatenate(expected), str(settings))
         what = data.draw(st.sampled_from(["truncate", "copy", "reset", "tokens", "nothing"]))
         if what == "truncate":
             kept = np.array([data.draw(st.integers(1, int(n))) for n in rows.lengths])
@@ -73,14 +73,14 @@ def test_calls_through_rows_are_those_of_caches_of_their_own(
                 append_and_attend(query[b : b + 1], key[b : b + 1], value[b : b + 1], own[p])
                 for b, p in enumerate(index)
             ]
-            assert_same_bits(
+            assert_bits(
                 append_and_attend(query, key, value, rows), np.concatenate(expected), "several tokens"
             )
     for place, alone in enumerate(own):
         one = whole.rows([place])
         assert one.lengths.tolist() == alone.lengths.tolist()
         for got, expected in zip(one.read(), alone.read()):
-            assert_same_bits(got, expected, "rows")
+            assert_bits(got, expected, "rows")
     key, value = rows_of(generator, BATCH, 1), rows_of(generator, BATCH, 1)
     if int(whole.lengths.max()) < CAPACITY:  # the whole cache sees what its rows did
         whole.append(key, value)
@@ -88,7 +88,7 @@ def test_calls_through_rows_are_those_of_caches_of_their_own(
         for b, alone in enumerate(own):
             alone.append(key[b : b + 1], value[b : b + 1])
         expected = [attention(query[b : b + 1], c, SETTINGS) for b, c in enumerate(own)]
-        assert_same_bits(attention(query, whole, SETTINGS), np.concatenate(expected), "whole")
+        assert_bits(attention(query, whole, SETTINGS), np.concatenate(expected), "whole")
 
 
 @pytest.mark.parametrize("index", [[], [4], [-1], [1, 1]])

@@ -6,26 +6,21 @@ from __future__ import annotations
 import copy
 import pickle
 from functools import partial
-from typing import Any, Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import strategies
-from cpu_caches import assert_same_bits
+from cpu_caches import assert_bits
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refusal
 
 import sparq_ipu
 from sparq_ipu.attention import attention
 from sparq_reference import WindowSettings
 
 _cpu = pytest.importorskip("sparq_ipu._cpu", reason="the extension module sparq_ipu._cpu is not built")
-
-
-def message(call: Callable[[], object]) -> str:
-    with pytest.raises(ValueError) as error:
-        call()
-    return str(error.value)
 
 
 def caches(*shape: int, **options: Any) -> list[sparq_ipu.KVCache]:
@@ -106,7 +101,7 @@ def test_bits(
                 cache.truncate(cache.lengths - 2)
             if now == start + 5:
                 cache.reorder(index)
-        assert_same_bits(outputs[1], outputs[0], f"step {now}")
+        assert_bits(outputs[1], outputs[0], f"step {now}")
         assert histories(both[1]) == histories(both[0])
     assert (histories(both[0]) is not None) == chosen.remembers
 
@@ -122,7 +117,7 @@ def test_elements_that_changed_places_are_cut_on_their_own() -> None:
         cache.reorder(np.array([2, 0, 1]))
         cache.truncate(np.array([4, 29, 13]))
     assert histories(both[1]) == histories(both[0]) is not None
-    assert_same_bits(*(attention(query[:, :, 0], cache, settings) for cache in reversed(both)), "after")
+    assert_bits(*(attention(query[:, :, 0], cache, settings) for cache in reversed(both)), "after")
 
 
 def test_many_positions_and_threads() -> None:
@@ -137,7 +132,7 @@ def test_many_positions_and_threads() -> None:
         for cache in both:
             cache.append(key[:, :, now : now + 1], value[:, :, now : now + 1])
             outputs.append(sparq_ipu.window_attention(query[:, :, now], cache, top_k=300, n_recent=16))
-        assert_same_bits(outputs[1], outputs[0], f"step {now}")
+        assert_bits(outputs[1], outputs[0], f"step {now}")
     assert histories(both[1]) == histories(both[0])
 
 
@@ -171,7 +166,7 @@ def test_several_tokens_a_step(device: str) -> None:
     got = sparq_ipu.append_and_attend(query, key, value, cache, settings)
     for now in range(12):
         one_by_one.append(key[:, :, now : now + 1], value[:, :, now : now + 1])
-        assert_same_bits(got[:, :, now], attention(query[:, :, now], one_by_one, settings), f"token {now}")
+        assert_bits(got[:, :, now], attention(query[:, :, now], one_by_one, settings), f"token {now}")
     assert histories(cache) == histories(one_by_one)
 
 
@@ -186,7 +181,7 @@ def test_a_copy_remembers_n_recent_where_no_step_is_left(device: str) -> None:
         assert histories(each) == [[]]
         words = "window_attention: n_recent must be the n_recent=3 of the steps so far, got 2"
         assert (
-            message(partial(sparq_ipu.window_attention, query[:, :, 8], each, top_k=4, n_recent=2)) == words
+            refusal(partial(sparq_ipu.window_attention, query[:, :, 8], each, top_k=4, n_recent=2)) == words
         )
 
 
@@ -206,9 +201,9 @@ def test_a_step_of_another_n_recent_is_refused_before_anything_is_stored(device:
     before, new = histories(cache), [x[:, :, :n_tokens] for x in (query, key, value)]
     refused = partial(sparq_ipu.append_and_attend, *new, cache)
     words = "window_attention: n_recent must be the n_recent=3 of the steps so far, got 2"
-    assert message(partial(refused, WindowSettings(4, n_recent=2))) == words
+    assert refusal(partial(refused, WindowSettings(4, n_recent=2))) == words
     words = "window_attention: n_recent must be in [0, 16383] for n_heads=2, got 20000"
-    assert message(partial(refused, WindowSettings(4, n_recent=20000))) == words
+    assert refusal(partial(refused, WindowSettings(4, n_recent=20000))) == words
     assert cache.lengths.tolist() == [10] and histories(cache) == before
     refused(WindowSettings(4, n_recent=3))  # negative control
     assert cache.lengths.tolist() == [10 + n_tokens] and histories(cache) != before
@@ -239,16 +234,16 @@ def test_of_two_errors_every_device_names_the_same(device: str) -> None:
     empty = "cache must hold at least one position of every batch element, got none of element 0"
     last = query[:, :, 4]
     far = dict(top_k=4, n_recent=20000)
-    assert message(partial(sparq_ipu.window_attention, last, cache, **far)) == f"window_attention: {empty}"
+    assert refusal(partial(sparq_ipu.window_attention, last, cache, **far)) == f"window_attention: {empty}"
     too_high = partial(sparq_ipu.sparq_attention, last, cache, rank=9, top_k=4)
-    assert message(too_high) == f"sparq_attention: {empty}"
+    assert refusal(too_high) == f"sparq_attention: {empty}"
     words = "observe: cache must hold the 5 tokens of the query, got 4 positions of element 0"
     cache.append(key[:, :, :4], value[:, :, :4])
-    assert message(partial(cache.observe, query, **far)) == words
+    assert refusal(partial(cache.observe, query, **far)) == words
     cache.observe(query[:, :, 4:], top_k=4, n_recent=3)
     words = "n_recent must be in [0, 16383] for n_heads=2, got 20000"
-    assert message(partial(sparq_ipu.window_attention, last, cache, **far)) == f"window_attention: {words}"
-    assert message(partial(cache.observe, query[:, :, 4:], **far)) == f"observe: {words}"
+    assert refusal(partial(sparq_ipu.window_attention, last, cache, **far)) == f"window_attention: {words}"
+    assert refusal(partial(cache.observe, query[:, :, 4:], **far)) == f"observe: {words}"
 
 
 def test_refusals() -> None:
@@ -256,9 +251,9 @@ def test_refusals() -> None:
     for cache in caches(2, 2, 8, 64):
         empty = "window_attention: cache must hold at least one position of every batch element, got none of"
         one_step = partial(sparq_ipu.window_attention, query[:, :, 8], cache, top_k=4, n_recent=3)
-        assert message(one_step) == f"{empty} element 0"
+        assert refusal(one_step) == f"{empty} element 0"
         cache.append(key, value, np.array([9, 0]))
-        assert message(one_step) == f"{empty} element 1"
+        assert refusal(one_step) == f"{empty} element 1"
         cache.reset()
         cache.append(key, value)
         one_step()
@@ -272,8 +267,8 @@ def test_refusals() -> None:
                 ("window_attention", partial(sparq_ipu.window_attention, query[:, :, 8], cache, **call)),
                 ("observe", partial(cache.observe, query[:, :, 8:], **call)),
             ):
-                assert message(refused) == f"{op}: {words}"
+                assert refusal(refused) == f"{op}: {words}"
         many = np.concatenate([query, query], axis=2)
         words = "observe: cache must hold the 18 tokens of the query, got 9 positions of element 0"
-        assert message(partial(cache.observe, many, top_k=4, n_recent=3)) == words
+        assert refusal(partial(cache.observe, many, top_k=4, n_recent=3)) == words
         assert histories(cache) == before

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Caches on device "cpu" for tests, and the comparison of bits."""
+"""Caches on device "cpu" for tests, and the comparison with the reference."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import itertools
 from typing import Any
 
 import numpy as np
+from bits import assert_bits
 from strategies import Attention
 
 from sparq_ipu import KVCache, dense_attention, sparq_attention
@@ -38,18 +39,6 @@ def filled_cache(like: Any, **options: Any) -> KVCache:
     return cache
 
 
-def assert_same_bits(got: np.ndarray, expected: np.ndarray, what: str) -> None:
-    """Equal shapes and equal bits, or a message with the first place where they differ."""
-    assert got.dtype == expected.dtype == np.float16 and got.shape == expected.shape, what
-    different = got.view(np.uint16) != expected.view(np.uint16)
-    if different.any():
-        at = tuple(int(i) for i in np.argwhere(different)[0])
-        raise AssertionError(
-            f"{what}: {different.sum()} of {different.size} differ, first at {at}: "
-            f"got {got[at]!r}, expected {expected[at]!r}"
-        )
-
-
 def expected_attention(tensors: Attention, index_bits: int, settings: dict) -> np.ndarray:
     """What the reference computes."""
     return exact.sparq_attention(*tensors.qkv, lengths=tensors.lengths, index_bits=index_bits, **settings)
@@ -73,5 +62,5 @@ def check_attention(
         capacity = tensors.key.shape[2] + more_capacity
         bits = dict(index_bits=index_bits, row_bits=row_bits)
         cache = filled_cache(tensors, isa=isa, n_threads=n_threads, capacity=capacity, **bits)
-        assert_same_bits(sparq_attention(tensors.query, cache, **settings), expected, what)
-        assert_same_bits(dense_attention(tensors.query, cache), dense, f"dense, {what}")
+        assert_bits(sparq_attention(tensors.query, cache, **settings), expected, what)
+        assert_bits(dense_attention(tensors.query, cache), dense, f"dense, {what}")

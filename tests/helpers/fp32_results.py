@@ -7,7 +7,7 @@ import numpy as np
 import strategies
 
 from sparq_reference import SparqSettings, exact
-from sparq_reference.layout import each_kv_head
+from sparq_reference.twin import each_kv_head
 
 
 def before_narrowing(

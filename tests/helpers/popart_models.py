@@ -45,10 +45,6 @@ SHAPES = {
 }
 
 
-def bits(x: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(x).view(np.uint16)
-
-
 def halves(rng: np.random.Generator, *shape: int) -> np.ndarray:
     return rng.standard_normal(shape).astype(np.float16)
 
@@ -61,6 +57,25 @@ class Held:
         self.key = np.zeros((batch, n_kv_heads, capacity, head_dim), np.float16)
         self.value = np.zeros_like(self.key)
         self.lengths = np.zeros(batch, np.int64)
+
+    def prompt(
+        self, rng: np.random.Generator, lengths: Any, n_tokens: int, suffix: str = "_prompt"
+    ) -> dict[str, np.ndarray]:
+        """Fills with a prompt; returns the inputs of the operator that does so too."""
+        key, value = (halves(rng, BATCH, N_KV_HEADS, n_tokens, HEAD_DIM) for _ in "kv")
+        lengths = np.array(lengths, np.int32)
+        self.fill(key, value, lengths)
+        return {f"key{suffix}": key, f"value{suffix}": value, f"lengths{suffix}": lengths}
+
+    def token(
+        self, rng: np.random.Generator, active: Any = (1,) * BATCH, suffix: str = ""
+    ) -> dict[str, np.ndarray]:
+        """Appends a token; returns the inputs of the operator that does so too."""
+        query, key, value = (halves(rng, *SHAPES[name]) for name in ("query", "key", "value"))
+        active = np.array(active, np.int32)
+        self.append(key, value, active)
+        names = (f"{name}{suffix}" for name in ("query", "key", "value", "active"))
+        return dict(zip(names, (query, key, value, active)))
 
     def fill(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
         key, value = self._rounded(key, value)

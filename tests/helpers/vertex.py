@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bits import assert_bits as assert_bits
 
 _core = pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
 
@@ -48,15 +49,6 @@ def words(*shape: int) -> np.ndarray:
 def word(value: int) -> np.ndarray:
     """A scalar edge."""
     return np.array(value, np.uint32)
-
-
-def assert_bits(actual: np.ndarray, expected: np.ndarray) -> None:
-    """Equal as bit patterns; only the sign of a zero or NaN payloads could hide otherwise."""
-    assert actual.dtype == expected.dtype and actual.shape == expected.shape
-    unsigned = {2: np.uint16, 4: np.uint32}[actual.dtype.itemsize]
-    np.testing.assert_array_equal(
-        np.ascontiguousarray(actual).view(unsigned), np.ascontiguousarray(expected).view(unsigned)
-    )
 
 
 def in_order(layout: Layout, by_part: np.ndarray, unit: int) -> np.ndarray:

@@ -122,6 +122,19 @@ def read_by(engine: Engine, monkeypatch: Any) -> list[list[int]]:
     return passes
 
 
+def fail_pieces_of(n_tokens: int, engine: Engine, monkeypatch: Any) -> None:
+    """Passes with such a piece fail from now on, when they have been made."""
+    read = engine.contexts.read
+
+    def bad_read(places: Any, pieces: Any, *more: Any) -> Any:
+        logits = read(places, pieces, *more)
+        if any(len(piece) == n_tokens for piece in pieces):
+            raise RuntimeError
+        return logits
+
+    monkeypatch.setattr(engine.contexts, "read", bad_read)
+
+
 def all_at_once(engine: Engine, prompts: list[Any], n_new: int) -> list[Asked]:
     """Requests that come while the engine takes none."""
     with engine._wake:
@@ -145,15 +158,7 @@ def test_a_pass_of_some_prompts_that_fails_is_made_again_with_each(engine: Any, 
     expected = [Asked(engine, prompt, 5).tokens for prompt in prompts]
     for place in engine._places:
         place.tokens = place.tokens[:0]
-    read = engine.contexts.read
-
-    def bad_read(places: Any, pieces: Any, *more: Any) -> Any:
-        logits = read(places, pieces, *more)
-        if any(len(piece) == 40 for piece in pieces):
-            raise RuntimeError
-        return logits
-
-    monkeypatch.setattr(engine.contexts, "read", bad_read)
+    fail_pieces_of(40, engine, monkeypatch)
     first, bad, last = all_at_once(engine, prompts, 5)
     assert isinstance(bad.end(), Failed)
     assert [first.tokens, last.tokens] == [expected[0], expected[2]]
@@ -437,7 +442,7 @@ class Broken:
 
     def __init__(self, engine: Any, monkeypatch: Any, how: str):
         self.victim: Any = None
-        step, read = engine.contexts.step, engine.contexts.read
+        step = engine.contexts.step
 
         def bad_step(places: Any, tokens: Any, held: Any, *more: Any) -> Any:
             if self.victim is None or self.victim.request.place.index not in places:
@@ -452,7 +457,6 @@ class Broken:
             raise RuntimeError("w13 w14, secret")
 
         monkeypatch.setattr(engine.contexts, "step", bad_step)
-        monkeypatch.setattr(engine.contexts, "read", read)
 
 
 @pytest.mark.parametrize("how", ["error", "memory", "nan"])
@@ -473,15 +477,7 @@ def test_an_error_in_a_step_fails_one_request(engine: Any, monkeypatch: Any, cap
 
 def test_an_error_in_a_prompt_fails_one_request(engine: Any, monkeypatch: Any) -> None:
     alone = Asked(engine, tokens_of(60), 60).tokens
-    read = engine.contexts.read
-
-    def bad_read(places: Any, pieces: Any, *more: Any) -> Any:
-        logits = read(places, pieces, *more)
-        if any(len(piece) == 77 for piece in pieces):
-            raise RuntimeError
-        return logits
-
-    monkeypatch.setattr(engine.contexts, "read", bad_read)
+    fail_pieces_of(77, engine, monkeypatch)
     good, bad = Asked(engine, tokens_of(60), 60), Asked(engine, tokens_of(77, seed=4), 5)
     assert isinstance(bad.end(), Failed) and good.tokens == alone
     assert isinstance(Asked(engine, tokens_of(76, seed=4), 5).end(), Done)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from bits import assert_bits
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from rows_in_sram import HELD_IN, held_in
@@ -18,10 +19,6 @@ pytest.importorskip("sparq_ipu._core", reason="the extension module is not built
 
 SEQ_LENS = (1, 7, 63, 64, 65, 130, 300)
 TILES = (1, 2, 7, 64)
-
-
-def bits(x: np.ndarray) -> np.ndarray:
-    return x.view(np.uint16)
 
 
 def filled_cache(a: Attention, **options: object) -> sparq_ipu.KVCache:
@@ -60,14 +57,14 @@ def test_sparq_equals_reference(a: Attention, n_tiles: int, data: st.DataObject)
     index_bits = data.draw(st.sampled_from((16, 8, 4, 2)), label="index_bits")
     cache = filled_cache(a, n_tiles=n_tiles, index_bits=index_bits)
     expected = exact.sparq_attention(*a.qkv, **settings, index_bits=index_bits, lengths=a.lengths)
-    np.testing.assert_array_equal(bits(sparq_ipu.sparq_attention(a.query, cache, **settings)), bits(expected))
+    assert_bits(sparq_ipu.sparq_attention(a.query, cache, **settings), expected)
 
 
 @given(a=problems(), n_tiles=st.sampled_from(TILES))
 def test_dense_equals_reference(a: Attention, n_tiles: int) -> None:
     cache = filled_cache(a, n_tiles=n_tiles)
     expected = exact.dense_attention(*a.qkv, lengths=a.lengths)
-    np.testing.assert_array_equal(bits(sparq_ipu.dense_attention(a.query, cache)), bits(expected))
+    assert_bits(sparq_ipu.dense_attention(a.query, cache), expected)
 
 
 @pytest.mark.parametrize("numbers", HELD_IN)
@@ -78,7 +75,7 @@ def test_dense_in_sram_equals_reference(numbers: str, a: Attention, n_tiles: int
     cache = filled_cache(a, n_tiles=n_tiles, memory="sram")
     expected = exact.dense_attention(*a.qkv, lengths=a.lengths)
     with held_in(numbers):
-        np.testing.assert_array_equal(bits(sparq_ipu.dense_attention(a.query, cache)), bits(expected))
+        assert_bits(sparq_ipu.dense_attention(a.query, cache), expected)
     wide = cache._backends[0].session.wide_rows
     assert not wide if numbers == "fp16" else wide or n_tiles < 7
 
@@ -90,7 +87,7 @@ def test_dense_over_many_tiles(place: int) -> None:
     a.key[:, :, place] = 4 * a.query[:, :1]
     cache = filled_cache(a, n_tiles=225, memory="sram")
     expected = exact.dense_attention(*a.qkv, lengths=a.lengths)
-    np.testing.assert_array_equal(bits(sparq_ipu.dense_attention(a.query, cache)), bits(expected))
+    assert_bits(sparq_ipu.dense_attention(a.query, cache), expected)
 
 
 def test_dense_with_more_sums_of_blocks_than_a_tile_may_hold() -> None:
@@ -98,7 +95,7 @@ def test_dense_with_more_sums_of_blocks_than_a_tile_may_hold() -> None:
     a = make_attention(np.random.default_rng(7), group_size=71, seq_len=16384, head_dim=8)
     cache = filled_cache(a, n_tiles=61, memory="sram")
     expected = exact.dense_attention(*a.qkv, lengths=a.lengths)
-    np.testing.assert_array_equal(bits(sparq_ipu.dense_attention(a.query, cache)), bits(expected))
+    assert_bits(sparq_ipu.dense_attention(a.query, cache), expected)
 
 
 @pytest.mark.parametrize("device", ["cpu", "emulator", "reference"])
@@ -112,13 +109,13 @@ def test_one_function_for_all_kernels(device: str) -> None:
     results = []
     for settings in (None, SparqSettings(4, 9, 2), SparqSettings(4, 9, 2, mean_value=False)):
         results.append(attend(a.query, cache, settings))
-        np.testing.assert_array_equal(bits(results[-1]), bits(exact.attention(*a.qkv, settings)))
+        assert_bits(results[-1], exact.attention(*a.qkv, settings))
         in_float64 = ideal.attention(*a.qkv, settings)
         assert abs(in_float64).max() < 2  # so the last rounding, to fp16, is at most 2**-11
         np.testing.assert_allclose(results[-1], in_float64, rtol=0, atol=2.0**-10)
     assert len({result.tobytes() for result in results}) == 3  # so one in place of another is seen
-    np.testing.assert_array_equal(bits(results[0]), bits(sparq_ipu.dense_attention(a.query, cache)))
+    assert_bits(results[0], sparq_ipu.dense_attention(a.query, cache))
     named = SparqSettings(4, 9, 2).arguments()
-    np.testing.assert_array_equal(bits(results[1]), bits(sparq_ipu.sparq_attention(a.query, cache, **named)))
+    assert_bits(results[1], sparq_ipu.sparq_attention(a.query, cache, **named))
     with pytest.raises(ValueError, match=r"^sparq_attention: rank must be in \[1, head_dim=16\], got 17$"):
         attend(a.query, cache, SparqSettings(17, 9))

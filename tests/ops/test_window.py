@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import copy
 from functools import partial
-from typing import Any, Callable
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from refusals import refusal
 from strategies import KINDS, fewer, tensors
 from vertex import assert_bits
 
@@ -44,12 +45,6 @@ STEPS = st.lists(
     ),
     max_size=9,
 )
-
-
-def message(call: Callable[[], object]) -> str:
-    with pytest.raises(ValueError) as error:
-        call()
-    return str(error.value)
 
 
 def histories(cache: KVCache) -> list[list[list[int]]] | None:
@@ -197,7 +192,7 @@ def test_refusals_leave_all_as_it_was() -> None:
             ("window_attention", partial(sparq_ipu.window_attention, query[:, :, 8], cache, **call)),
             ("observe", partial(cache.observe, query, **call)),
         ):
-            assert message(refused) == f"{op}: {words}"
+            assert refusal(refused) == f"{op}: {words}"
     assert histories(cache) == before
     others = {
         "memory must be 'streaming' or 'tiered', got 'sram'": dict(memory="sram"),
@@ -215,7 +210,7 @@ def test_refusals_leave_all_as_it_was() -> None:
             ("enable", partial(other.check_settings, "enable", four)),
             ("window_attention", partial(sparq_ipu.append_and_attend, first, token, token, other, four)),
         ):
-            assert message(call) == f"{op}: {words}"
+            assert refusal(call) == f"{op}: {words}"
         assert other.lengths.tolist() == [1, 1]
 
 
@@ -231,9 +226,9 @@ def test_what_a_session_refuses() -> None:
         )
 
     words = "plan: n_recent must be the same in all programs that remember, got 3 and 4"
-    assert message(lambda: session(*(WindowSettings(5, n_recent=n) for n in (3, 4)))) == words
+    assert refusal(lambda: session(*(WindowSettings(5, n_recent=n) for n in (3, 4)))) == words
     words = "plan: n_recent must be in [0, 8191] for n_heads=4, got 8192"
-    assert message(lambda: session(WindowSettings(5, n_recent=8192))) == words
+    assert refusal(lambda: session(WindowSettings(5, n_recent=8192))) == words
     made = session(WindowSettings(5, n_recent=3), WindowSettings(5, 5, 4), WindowSettings(4, 0, 0))
     assert made.n_recent == 3
     for steps, words in (
@@ -241,21 +236,21 @@ def test_what_a_session_refuses() -> None:
         ([[], [[1]] * 4], "steps must be at most n_recent=3, got 4"),
         ([[], [[1] * 65]], "a step must have at most capacity=64, got 65"),
     ):
-        assert message(partial(made.set_history, steps)) == f"set_history: {words}"
+        assert refusal(partial(made.set_history, steps)) == f"set_history: {words}"
     assert made.history() == [[], []]
     made.set_history([[], [[1, 2], [3, 4, 5]]])  # negative control
     assert [[s.tolist() for s in steps] for steps in made.history()] == [[], [[1, 2], [3, 4, 5]]]
     split = DeviceOptions(n_ipus=2, split="heads")
     remembers, strided = (Attention("window-streaming", WindowSettings(5, n_recent=n)) for n in (3, 0))
     words = "plan: split must be 'layers' where heads of one history of window attention would be split"
-    assert message(lambda: _core.Session(spec, 4, attention=[remembers], options=split)).startswith(words)
+    assert refusal(lambda: _core.Session(spec, 4, attention=[remembers], options=split)).startswith(words)
     forgets = _core.Session(spec, 4, attention=[strided], options=split)  # negative control
     assert forgets.n_recent == 0
     forgets.set_history([[], []])
     words = "plan: lengths must have shape (batch=2,), got (1,)"
-    assert message(lambda: _core.emulator_plan(spec, 4, strided, [64])) == words
+    assert refusal(lambda: _core.emulator_plan(spec, 4, strided, [64])) == words
     words = "set_history: steps must be at most n_recent=0, got 1"
-    assert message(lambda: forgets.set_history([[], [[1]]])) == words
+    assert refusal(lambda: forgets.set_history([[], [[1]]])) == words
 
 
 def test_a_history_is_written_for_its_layer_alone() -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparq_reference import SparqSettings, exact, ideal, numerics
-from sparq_reference.layout import Steps
+from sparq_reference.twin import Steps
 
 REAL = Path(__file__).resolve().parent.parent / "data" / "smollm2_hamlet.npz"
 PAGE = Path(__file__).resolve().parents[2] / "docs/error_bound.md"

@@ -9,6 +9,7 @@ import contract_oracle as oracle
 import numpy as np
 import pytest
 import strategies
+from bits import assert_bits
 from fp32_results import before_narrowing
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,18 +19,6 @@ from sparq_reference import SparqSettings, exact
 SMALL = dict(
     head_dims=(8, 16, 24, 40), seq_lens=(1, 2, 7, 8, 9, 63, 64, 65, 127, 128, 129, 191, 193), batches=(1, 2)
 )
-
-
-def assert_same_bits(got: np.ndarray, expected: np.ndarray) -> None:
-    """Equal shapes, dtypes and bits; a failure names the first difference."""
-    assert (got.shape, got.dtype) == (expected.shape, expected.dtype)
-    unsigned = f"u{got.dtype.itemsize}"
-    a, b = np.ascontiguousarray(got).view(unsigned), np.ascontiguousarray(expected).view(unsigned)
-    different = np.argwhere(a != b)
-    where = tuple(different[0]) if len(different) else ()
-    assert not len(different), (
-        f"{len(different)} of {a.size} differ, first at {where}: {got[where]} {expected[where]}"
-    )
 
 
 class Contract(NamedTuple):
@@ -60,10 +49,10 @@ def check_contract(x: strategies.Attention, settings: SparqSettings, index_bits:
     """Dense and SparQ attention equal the oracle, in float32 before the last rounding and after it."""
     expected = contract_of(x, settings, index_bits)
     for got, wide in zip(before_narrowing(x, settings, index_bits), expected.wide):
-        assert_same_bits(got, wide)
-    assert_same_bits(exact.dense_attention(*x.qkv, lengths=x.lengths), expected.narrow[0])
+        assert_bits(got, wide)
+    assert_bits(exact.dense_attention(*x.qkv, lengths=x.lengths), expected.narrow[0])
     got = exact.sparq_attention(*x.qkv, lengths=x.lengths, index_bits=index_bits, **settings.arguments())
-    assert_same_bits(got, expected.narrow[1])
+    assert_bits(got, expected.narrow[1])
 
 
 @given(st.data())

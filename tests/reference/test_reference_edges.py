@@ -7,16 +7,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import strategies
+from bits import assert_bits
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sparq_reference import SparqSettings, exact, numerics
-
-
-def same(a: np.ndarray, b: np.ndarray) -> None:
-    """Equal bits; the sign of zero counts."""
-    assert a.shape == b.shape and a.dtype == b.dtype
-    np.testing.assert_array_equal(a.view(f"u{a.itemsize}"), b.view(f"u{b.itemsize}"))
 
 
 @given(strategies.attentions(), st.integers(0, 5))
@@ -24,7 +19,9 @@ def same(a: np.ndarray, b: np.ndarray) -> None:
 def test_given_value_sum_changes_nothing(x: strategies.Attention, n_local: int) -> None:
     value_sum = exact.sum_values(x.value, lengths=x.lengths)
     sparq = dict(rank=4, top_k=5, n_local=n_local, lengths=x.lengths)
-    same(exact.sparq_attention(*x.qkv, value_sum=value_sum, **sparq), exact.sparq_attention(*x.qkv, **sparq))
+    assert_bits(
+        exact.sparq_attention(*x.qkv, value_sum=value_sum, **sparq), exact.sparq_attention(*x.qkv, **sparq)
+    )
 
 
 @pytest.mark.parametrize("seq_len", strategies.SEQ_LENS)
@@ -48,7 +45,7 @@ def test_a_query_of_zeros() -> None:
     assert (steps.scores == 0).all() and (steps.positions == np.arange(25)).all()
     assert (steps.alpha == np.float32(0.25)).all()
     negative = exact.sparq_attention(-zero.query, zero.key, zero.value, rank=3, top_k=25)  # -0 equals +0
-    same(negative, steps.output)
+    assert_bits(negative, steps.output)
 
 
 def test_only_the_head_with_zeros_in_the_group_takes_the_fallback() -> None:
@@ -109,7 +106,7 @@ def test_overflow_saturates() -> None:
     value = np.full_like(x.value, 65504)
     y = exact.dense_attention(x.query, x.key, value)
     assert (y == 65504).all() and np.isfinite(y).all()
-    same(exact.dense_attention(x.query, x.key, -value), -y)
+    assert_bits(exact.dense_attention(x.query, x.key, -value), -y)
 
 
 def test_memory_layout_changes_nothing() -> None:
@@ -120,7 +117,7 @@ def test_memory_layout_changes_nothing() -> None:
     reversed_twice = [a[..., ::-1].copy()[..., ::-1] for a in x.qkv]
     for tensors in (columns, reversed_twice):
         assert not any(a.flags.c_contiguous for a in tensors)
-        same(exact.sparq_attention(*tensors, **sparq), expected)
+        assert_bits(exact.sparq_attention(*tensors, **sparq), expected)
 
 
 def test_inputs_are_not_changed() -> None:

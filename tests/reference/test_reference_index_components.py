@@ -10,15 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import strategies
+from bits import bits_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sparq_reference import CacheSpec, KVCache, SparqSettings, component_order, exact, ideal
-from sparq_reference.layout import Steps
-
-
-def bits_of(x: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(x).view(f"u{x.itemsize}")
+from sparq_reference.twin import Steps
 
 
 def draw(seed: int, head_dim: int = 24) -> strategies.Attention:

@@ -9,6 +9,7 @@ import near_ties
 import numpy as np
 import pytest
 import strategies
+from bits import bits_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,10 +23,6 @@ def approx_scores(query: np.ndarray, keys: np.ndarray, bits: int) -> np.ndarray:
     components = np.arange(query.shape[1])[None, None]
     inv_tau = np.ones((1, len(query)), np.float32)
     return exact.approx_scores(query[None], keys[None, None], components, inv_tau, index_bits=bits)[0]
-
-
-def bits_of(x: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(x).view(f"u{x.itemsize}")
 
 
 def half_steps(rank: int, n: int, bits: int, rng: np.random.Generator) -> np.ndarray:

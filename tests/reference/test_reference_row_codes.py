@@ -7,6 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from bits import assert_bits, bits_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,10 +15,6 @@ from sparq_reference import CacheSpec, KVCache, exact, row_codes
 
 #: every float16 number that is 0 or more
 POSITIVE = np.arange(0x7C00, dtype=np.uint16).view(np.float16)
-
-
-def bits(x: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(x).view(np.uint16)
 
 
 def some_rows(seed: int, *shape: int) -> np.ndarray:
@@ -74,7 +71,7 @@ def test_rounding_twice_is_rounding_once() -> None:
     rows = np.zeros((len(POSITIVE), 16), np.float16)
     rows[:, 3] = POSITIVE
     once = row_codes.round_rows(rows, 8)
-    np.testing.assert_array_equal(bits(row_codes.round_rows(once, 8)), bits(once))
+    assert_bits(row_codes.round_rows(once, 8), once)
     scales = np.unique(row_codes.encode(rows).scale)
     assert len(scales) > 3000 and scales[0] == 2.0**-20 and scales[-1] == 512
     codes = np.zeros((len(scales), 255, 16), np.int8)
@@ -94,7 +91,7 @@ def test_scales_of_other_widths_would_not_do() -> None:
         return (np.rint(rows / scale).clip(-127, 127) * scale).astype(np.float16)
 
     rows = np.random.default_rng(0).standard_normal((5000, 16)).astype(np.float16)
-    assert (bits(rounded(rounded(rows))) != bits(rounded(rows))).any()
+    assert (bits_of(rounded(rounded(rows))) != bits_of(rounded(rows))).any()
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from([8, 24, 64]))
@@ -123,10 +120,10 @@ def test_a_cache_is_the_one_of_rounded_rows() -> None:
     plain.append(row_codes.round_rows(key, 8), row_codes.round_rows(value, 8))
     other.append(key, value)
     outputs = [c.sparq_attention(query, **settings) for c in (cache, plain, other)]
-    np.testing.assert_array_equal(bits(outputs[0]), bits(outputs[1]))
-    assert (bits(outputs[0]) != bits(outputs[2])).any()  # negative control
-    np.testing.assert_array_equal(bits(cache.dense_attention(query)), bits(plain.dense_attention(query)))
-    np.testing.assert_array_equal(bits(cache.key), bits(plain.key))
+    assert_bits(outputs[0], outputs[1])
+    assert (bits_of(outputs[0]) != bits_of(outputs[2])).any()  # negative control
+    assert_bits(cache.dense_attention(query), plain.dense_attention(query))
+    assert_bits(cache.key, plain.key)
     np.testing.assert_array_equal(cache.value_sum, exact.sum_values(plain.value))
 
 

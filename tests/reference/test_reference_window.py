@@ -3,25 +3,17 @@
 
 from __future__ import annotations
 
-from typing import Callable
-
 import contract_oracle as oracle
 import numpy as np
-import pytest
 import strategies
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refusal
 
 from sparq_reference import KVCache, WindowSettings, exact, ideal, window
 from sparq_reference.settings import MAX_RECENT_HEADS
 
 H = np.float16
-
-
-def message(call: Callable[[], object]) -> str:
-    with pytest.raises(ValueError) as error:
-        call()
-    return str(error.value)
 
 
 def tokens(seed: int, batch: int, n_heads: int, n_kv_heads: int, n: int, kind: str = "normal") -> tuple:
@@ -155,14 +147,14 @@ def test_settings() -> None:
         (dict(top_k=4, n_recent=-1), "n_recent must be in [0, 32767], got -1"),
         (dict(top_k=4, n_recent=True), "n_recent must be an integer in [0, 32767], got True"),
     ):
-        assert message(lambda a=arguments: WindowSettings(**a, op="call")) == f"call: {words}"
+        assert refusal(lambda a=arguments: WindowSettings(**a, op="call")) == f"call: {words}"
 
 
 def test_refusals_change_nothing() -> None:
     query, key, value = tokens(1, 1, 2, 1, 9)
     cache = KVCache(1, 1, 8, 64)
     settings = WindowSettings(4, n_recent=3)
-    assert "cache must hold at least one position" in message(
+    assert "cache must hold at least one position" in refusal(
         lambda: cache.attention(query[:, :, 0], settings)
     )
     cache.append(key, value)
@@ -186,7 +178,7 @@ def test_refusals_change_nothing() -> None:
             "observe: cache must hold the 18 tokens of the query, got 9 positions of element 0",
         ),
     ):
-        assert message(call) == words
+        assert refusal(call) == words
         assert cache.history.n_steps.tolist() == [1]
     cache.attention(query[:, :, 8], WindowSettings(4, 4, 9))  # not remembered, so any n_recent
     assert cache.history.n_steps.tolist() == [1]

@@ -14,7 +14,6 @@
 #include "thread_pool.hpp"
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -98,13 +97,6 @@ public:
     std::size_t nQueries, queryWidth, nKeys, keyWidth;
   };
 
-  // How far `run` came.
-  struct Done {
-    std::size_t layer;                              // the one that is next
-    std::vector<std::vector<std::int64_t>> lengths; // of the rows, of each layer that attended
-    double attentionSeconds, productSeconds;        // the latter with all that is not attention
-  };
-
   // multiplier: of outputs before they are added to the residual. activation: of the gate, for each
   // of the 65536 numbers, in the order of their bits. Throws std::invalid_argument for layers whose
   // shapes do not fit together, Error for an unknown isa.
@@ -173,47 +165,41 @@ public:
     });
   }
 
-  // Attention and `next` of the layers from done.layer on, up to one whose attention the caller
-  // computes (without waves), or which `attendRotary` leaves to it. products: (nRows, outputs of
-  // the inputs of done.layer) in memory for those of any layer, and then of the layer that
-  // done.layer is, or the normed output of the last one. Throws Error as `attendRotary`; done is
-  // then what was done before that.
-  void run(const std::vector<std::vector<Wave>> &attention, const std::vector<Rotary> &rotaries,
-           std::size_t nRows, std::uint16_t *hidden, std::uint16_t *products, std::int64_t nThreads,
-           Done &done) const {
-    using Clock = std::chrono::steady_clock;
-    const auto seconds = [](Clock::duration d) { return std::chrono::duration<double>(d).count(); };
+  // Attention and `next` of the layers from `index` on, up to one whose attention the caller
+  // computes (without waves), or which `attendRotary` leaves to it; returns that one. products:
+  // (nRows, outputs of the inputs of the first) in memory for those of any layer, and then of the
+  // one that is returned, or the normed output of the last one. lengths: gets those of the rows, of
+  // each layer that attended, also where this throws Error as `attendRotary`.
+  std::size_t run(std::size_t index, const std::vector<std::vector<Wave>> &attention,
+                  const std::vector<Rotary> &rotaries, std::size_t nRows, std::uint16_t *hidden,
+                  std::uint16_t *products, std::int64_t nThreads,
+                  std::vector<std::vector<std::int64_t>> &lengths) const {
     std::vector<std::uint16_t> attended;
-    for (; done.layer < layers.size(); ++done.layer) {
-      const std::vector<Wave> &waves = attention.at(done.layer);
-      if (waves.empty())
-        return;
-      const Layer &layer = layers[done.layer];
+    for (; index < layers.size() && !attention.at(index).empty(); ++index) {
+      const std::vector<Wave> &waves = attention[index];
+      const Layer &layer = layers[index];
       Rotary rotary = rotaries.at(layer.rotary < 0 ? 0 : static_cast<std::size_t>(layer.rotary));
       if (layer.rotary < 0)
         rotary.dim = 0;
       std::size_t nOfWaves = 0;
       for (const Wave &wave : waves)
         nOfWaves += wave.nRows();
-      check(nOfWaves == nRows, done.layer, "a cache of as many rows");
+      check(nOfWaves == nRows, index, "a cache of as many rows");
       for (const Wave &wave : waves) {
         const std::size_t headDim = wave.cache->headDim;
         check(rotary.nHeads * headDim == layer.output.inputs &&
                   (rotary.nHeads + 2 * wave.cache->nKvHeads) * headDim == layer.inputs.outputs,
-              done.layer, "the heads of its cache");
+              index, "the heads of its cache");
       }
       attended.resize(nRows * layer.output.inputs);
-      const auto start = Clock::now();
-      std::vector<std::int64_t> lengths =
+      std::vector<std::int64_t> ofRows =
           attendRotary(waves, {Float::bfloat16, products, rotary, attended.data()});
-      if (lengths.empty())
-        return;
-      done.lengths.push_back(std::move(lengths));
-      const auto between = Clock::now();
-      next(done.layer, nRows, attended.data(), hidden, products, nThreads);
-      done.attentionSeconds += seconds(between - start);
-      done.productSeconds += seconds(Clock::now() - between);
+      if (ofRows.empty())
+        return index;
+      lengths.push_back(std::move(ofRows));
+      next(index, nRows, attended.data(), hidden, products, nThreads);
     }
+    return index;
   }
 
 private:

@@ -7,10 +7,170 @@
 #pragma once
 
 #include "coded_cells.hpp"
-#ifdef SPARQ_AVX512
-#include "codes_avx512.hpp"
-#else
-#include "codes_avx2.hpp"
+
+#ifdef SPARQ_AVX512 // with VNNI
+using Codes = __m512i;
+
+inline Codes loadCodes(const unsigned char *from) { return _mm512_loadu_si512(from); }
+inline Codes low8(Codes a, Codes b) { return _mm512_unpacklo_epi8(a, b); }
+inline Codes high8(Codes a, Codes b) { return _mm512_unpackhi_epi8(a, b); }
+inline Codes low16(Codes a, Codes b) { return _mm512_unpacklo_epi16(a, b); }
+inline Codes high16(Codes a, Codes b) { return _mm512_unpackhi_epi16(a, b); }
+inline Vec toFloat(Codes x) { return _mm512_cvtepi32_ps(x); }
+inline Codes addTotals(Codes a, Codes b) { return _mm512_add_epi32(a, b); }
+
+inline Codes maskBytes(Codes x, int mask) {
+  return _mm512_and_si512(x, _mm512_set1_epi8(static_cast<char>(mask)));
+}
+// The codes of each byte, such that takeApart makes of their sums those of the codes. Sums of 32
+// bits have room for whole bytes: each code comes with those above it in its byte, whose sums are
+// subtracted at the end. That is one AND for a vector of codes, and none for the first.
+template <unsigned bits> inline void codesOf(Codes x, Codes *codes) {
+  for (unsigned n = 0; n < codesOfByte(bits); ++n)
+    codes[n] = n == 0 ? x : maskBytes(x, 0xFF << (bits * n));
+}
+template <unsigned bits> inline void takeApart(Codes *sums) {
+  for (unsigned n = 0; n < codesOfByte(bits); ++n) {
+    if (n + 1 < codesOfByte(bits))
+      sums[n] = _mm512_sub_epi32(sums[n], sums[n + 1]);
+    if (n > 0)
+      sums[n] = _mm512_srai_epi32(sums[n], bits * n);
+  }
+}
+// Words of four components that may be added before widenQuads.
+constexpr unsigned quadsTogether = ~0u;
+inline Codes addQuads(Codes sum, Codes codes, Codes words) {
+  return _mm512_dpbusd_epi32(sum, codes, words);
+}
+inline Codes widenQuads(Codes sum) { return sum; }
+inline Codes addPairs(Codes sum, Codes codes, Codes words) {
+  return _mm512_dpwssd_epi32(sum, codes, words);
+}
+
+inline Codes broadcastWord(const void *from) {
+  int word;
+  __builtin_memcpy(&word, from, sizeof(word));
+  return _mm512_set1_epi32(word);
+}
+
+// Of sixteen numbers of 32 bits, by block: those of the blocks that a vector of codes covers.
+template <unsigned bits> inline Codes spread(const void *sixteen, unsigned block) {
+  if (bits == 8)
+    return broadcastWord(static_cast<const char *>(sixteen) + block * 4);
+  const Codes behind = bits == 4 ? _mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0)
+                                 : _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
+  return _mm512_permutexvar_epi32(
+      _mm512_add_epi32(_mm512_set1_epi32(static_cast<int>(block)), behind),
+      _mm512_loadu_si512(sixteen));
+}
+
+// 2 bits: of four sums of a vector of codes, whose quarters are four blocks, sixteen positions of
+// each block.
+inline void byBlock(Codes *sums) {
+  const Codes ab = _mm512_shuffle_i32x4(sums[0], sums[1], 0x44),
+              cd = _mm512_shuffle_i32x4(sums[2], sums[3], 0x44),
+              ef = _mm512_shuffle_i32x4(sums[0], sums[1], 0xEE),
+              gh = _mm512_shuffle_i32x4(sums[2], sums[3], 0xEE);
+  sums[0] = _mm512_shuffle_i32x4(ab, cd, 0x88);
+  sums[1] = _mm512_shuffle_i32x4(ab, cd, 0xDD);
+  sums[2] = _mm512_shuffle_i32x4(ef, gh, 0x88);
+  sums[3] = _mm512_shuffle_i32x4(ef, gh, 0xDD);
+}
+
+// Stores the scores of one sum; returns those that were stored, some perhaps twice. 4 bits: the
+// upper half is of the next block, if n is 2.
+template <unsigned bits> inline Vec putScores(float *to, Vec scores, unsigned n) {
+  if (bits == 8) {
+    store(to, scores);
+    return scores;
+  }
+  const __m256 first = _mm512_castps512_ps256(scores);
+  _mm256_storeu_ps(to, first);
+  if (n == 1)
+    return _mm512_insertf32x8(scores, first, 1);
+  _mm256_storeu_ps(to + blockSize, _mm512_extractf32x8_ps(scores, 1));
+  return scores;
+}
+#else // AVX2
+using Codes = __m256i;
+
+inline Codes loadCodes(const unsigned char *from) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i *>(from));
+}
+inline Codes low8(Codes a, Codes b) { return _mm256_unpacklo_epi8(a, b); }
+inline Codes high8(Codes a, Codes b) { return _mm256_unpackhi_epi8(a, b); }
+inline Codes low16(Codes a, Codes b) { return _mm256_unpacklo_epi16(a, b); }
+inline Codes high16(Codes a, Codes b) { return _mm256_unpackhi_epi16(a, b); }
+
+inline Codes maskBytes(Codes x, int mask) {
+  return _mm256_and_si256(x, _mm256_set1_epi8(static_cast<char>(mask)));
+}
+// The codes of each byte, such that takeApart makes of their sums those of the codes. Of 2 bits the
+// second and the fourth count four times: that is a shift less for every vector of codes.
+template <unsigned bits> inline void codesOf(Codes x, Codes *codes) {
+  const Codes upper = _mm256_srli_epi16(x, 4);
+  if (bits == 4) {
+    codes[0] = maskBytes(x, 15);
+    codes[1] = maskBytes(upper, 15);
+  } else {
+    for (unsigned n = 0; n < codesOfByte(bits); ++n)
+      codes[n] = maskBytes(n < 2 ? x : upper, n % 2 ? 12 : 3);
+  }
+}
+template <unsigned bits> inline void takeApart(Codes *sums) {
+  if (bits == 2)
+    for (unsigned n = 1; n < codesOfByte(bits); n += 2)
+      sums[n] = _mm256_srai_epi32(sums[n], 2);
+}
+inline Vec toFloat(Codes x) { return _mm256_cvtepi32_ps(x); }
+inline Codes addTotals(Codes a, Codes b) { return _mm256_add_epi32(a, b); }
+
+// Words of four components that may be added before widenQuads: one adds at most 2 * 15 * 127 to
+// 16 bits.
+constexpr unsigned quadsTogether = 8;
+inline Codes addQuads(Codes sum, Codes codes, Codes words) {
+  return _mm256_add_epi16(sum, _mm256_maddubs_epi16(codes, words));
+}
+inline Codes widenQuads(Codes sum) { return _mm256_madd_epi16(sum, _mm256_set1_epi16(1)); }
+inline Codes addPairs(Codes sum, Codes codes, Codes words) {
+  return _mm256_add_epi32(sum, _mm256_madd_epi16(codes, words));
+}
+
+inline Codes broadcastWord(const void *from) {
+  int word;
+  __builtin_memcpy(&word, from, sizeof(word));
+  return _mm256_set1_epi32(word);
+}
+
+// Of sixteen numbers of 32 bits, by block: those of the blocks that a vector of codes covers. With
+// 2 bits these are two, and the number after the last of sixteen is read for a block that is not
+// there.
+template <unsigned bits> inline Codes spread(const void *sixteen, unsigned block) {
+  if (bits == 2) {
+    long long two;
+    __builtin_memcpy(&two, static_cast<const char *>(sixteen) + block * 4, sizeof(two));
+    return _mm256_permutevar8x32_epi32(_mm256_set1_epi64x(two),
+                                       _mm256_set_epi32(1, 1, 1, 1, 0, 0, 0, 0));
+  }
+  return broadcastWord(static_cast<const char *>(sixteen) + block * 4);
+}
+
+// 2 bits: of four sums of a vector of codes, whose halves are two blocks, sixteen positions of the
+// first block and then of the second.
+inline void byBlock(Codes *sums) {
+  const Codes first = _mm256_permute2x128_si256(sums[0], sums[1], 0x20),
+              third = _mm256_permute2x128_si256(sums[0], sums[1], 0x31);
+  sums[1] = _mm256_permute2x128_si256(sums[2], sums[3], 0x20);
+  sums[3] = _mm256_permute2x128_si256(sums[2], sums[3], 0x31);
+  sums[0] = first;
+  sums[2] = third;
+}
+
+// Stores the scores of one sum and returns them.
+template <unsigned bits> inline Vec putScores(float *to, Vec scores, unsigned) {
+  store(to, scores);
+  return scores;
+}
 #endif
 
 constexpr unsigned codeBytes = sizeof(Codes);

@@ -5,6 +5,8 @@
 // sparq_reference.settings, with the same names and the same words.
 #pragma once
 
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <stdexcept>
@@ -63,6 +65,12 @@ struct Shape : CacheSpec {
 
   unsigned groupSize() const { return nHeads / nKvHeads; }
 };
+
+// scale(d) = 1 / sqrt(d), computed in double and rounded once to fp32 (docs/exactness.md E4). The
+// device program and the CPU kernels both take it from here.
+inline float attentionScale(std::size_t headDim) {
+  return static_cast<float>(1.0 / std::sqrt(static_cast<double>(headDim)));
+}
 
 // SparQ's parameters (arXiv:2312.04985, Algorithm 1).
 struct SparqSettings {

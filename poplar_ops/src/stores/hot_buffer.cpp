@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "hot_buffer.hpp"
 #include "codelets/hot_rows.cycles.hpp"
+#include "rows.hpp"
 #include "sparq/cache.hpp"
 
 namespace sparq {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "resident_records.hpp"
 #include "codelets/cache.cycles.hpp"
 #include "codelets/scores.cycles.hpp"
+#include "index.hpp"
 #include "rows.hpp"
 #include "sparq/cache.hpp"
 #include "sparq/step_names.hpp"

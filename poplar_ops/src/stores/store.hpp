@@ -8,7 +8,7 @@
 
 #include "context.hpp"
 #include "planning.hpp"
-#include "sparq/host_tensor.hpp"
+#include "sparq/host_cache.hpp"
 #include <map>
 #include <memory>
 #include <optional>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "codelets/cache.cycles.hpp"
-#include "sparq/host_tensor.hpp"
 #include "store.hpp"
 
 namespace sparq {

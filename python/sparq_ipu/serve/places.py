@@ -20,8 +20,7 @@ from sparq_ipu.kept_prefixes import Rows
 from sparq_ipu.tokens import append_and_attend
 from sparq_ipu.torch.graphs import outside_graphs
 from sparq_ipu.torch.prompt import attend_cache
-from sparq_ipu.transformers.cache.attend import attend, half_of
-from sparq_ipu.transformers.cache.autograd import without_backward
+from sparq_ipu.transformers.cache.attend import attend, half_of, without_backward
 from sparq_ipu.transformers.cache.sparq_cache import PreparedCache
 from sparq_ipu.transformers.cache.windows import keep_last, room_of
 from sparq_ipu.transformers.decoder.rotary import Rotary

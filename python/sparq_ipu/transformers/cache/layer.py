@@ -19,8 +19,7 @@ import torch
 from sparq_ipu import KVCache
 from sparq_ipu.torch import prompt
 from sparq_ipu.torch.graphs import outside_graphs
-from sparq_ipu.transformers.cache.attend import attend, attend_tokens, half_of
-from sparq_ipu.transformers.cache.autograd import without_backward
+from sparq_ipu.transformers.cache.attend import attend, attend_tokens, half_of, without_backward
 from sparq_ipu.transformers.cache.columns import RealColumns, to_columns
 from sparq_ipu.transformers.cache.handover import Announcement, Handover
 from sparq_ipu.transformers.cache.storage import LayerStack, Storage

@@ -70,7 +70,7 @@ class FewBitsStep:
             of_norm = getattr(decoder.layers[0].self_attn, name).weight.shape[0]
             heads += [width // of_norm, of_norm]
         multiplier = family.residual_multiplier
-        #: the calls of a step, which a clock may stand around
+        #: the calls of a step
         self.kernels = _cpu.DecoderStep(
             [
                 (_norms_at(layer, family), [one.addresses for one in of_layer], number)
@@ -155,7 +155,7 @@ class FewBitsStep:
             begin, lengths = index, []  # type: tuple[int, list[list[int]]]
             try:
                 if is_step:
-                    index, *_ = step.run(begin, attention, turning, *at, lengths)
+                    index = step.run(begin, attention, turning, *at, lengths)
             finally:
                 for layer, of_rows in zip(layers[begin:], lengths):
                     layer.has_attended(of_rows)
