@@ -12,15 +12,12 @@ from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
 import pytest
+from emulated import _core as core
 from flag_tables import cases, untried
 from lib import common
 
 from sparq_ipu.kernels import BASELINE, DEFAULT, TIERED
 from sparq_reference import DoesNotFit, exact
-
-core = pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
-if not core.has_emulator:
-    pytest.skip("built without the emulator", allow_module_level=True)
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 REAL = str(DATA / "smollm2_hamlet.npz")

@@ -9,21 +9,17 @@ import json
 import tarfile
 from pathlib import Path
 
+import calibrate
+import hardware_day
+import ipu_sparq
 import numpy as np
 import pytest
+from day import bits, complete, environment, fit, pack, page, programs, records, rules, vertices
+from day.items import Context, measure
+from emulated import _core as core
 
-core = pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
-if not core.has_emulator:
-    pytest.skip("built without the emulator", allow_module_level=True)
-
-import calibrate  # noqa: E402
-import hardware_day  # noqa: E402
-import ipu_sparq  # noqa: E402
-from day import bits, complete, environment, fit, pack, page, programs, records, rules, vertices  # noqa: E402
-from day.items import Context, measure  # noqa: E402
-
-from sparq_ipu import plan  # noqa: E402
-from sparq_ipu.planning.device_model import device_model  # noqa: E402
+from sparq_ipu import plan
+from sparq_ipu.planning.device_model import device_model
 
 #: what a test's own IPU has that a Bow does not
 OTHER = {

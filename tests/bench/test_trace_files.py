@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from refusals import refusal
 
 from sparq_ipu import traces
 
@@ -112,15 +113,12 @@ def test_other_files(trace: traces.Trace, tmp_path: Path) -> None:
         made: dict[str, Any] = {k: v for k, v in {**arrays, **change}.items() if v is not None}
         with path.open("wb") as file:
             np.savez(file, **made)
-        with pytest.raises(ValueError, match="^" + re.escape(text)):
-            traces.load(path)
+        assert refusal(traces.load, path).startswith(text)
     path.write_text("none")
-    with pytest.raises(ValueError, match=r"^trace: file must be an \.npz file"):
-        traces.load(path)
+    assert refusal(traces.load, path).startswith("trace: file must be an .npz file")
     with path.open("wb") as file:
         np.save(file, np.zeros(3))
-    with pytest.raises(ValueError, match=r"^trace: file must be an \.npz file"):
-        traces.load(path)
+    assert refusal(traces.load, path).startswith("trace: file must be an .npz file")
     with pytest.raises(FileNotFoundError):
         traces.load(tmp_path / "absent")
 

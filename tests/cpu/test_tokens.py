@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pytest
+from refusals import refusal
 
 import sparq_ipu
 from sparq_ipu.tokens import append_and_attend
@@ -138,8 +137,7 @@ def test_what_is_refused_changes_nothing(device):
         ((query[:, :5], key, value), "dense_attention: n_heads must be a multiple of n_kv_heads=2, got 5"),
     ]
     for arguments, message in cases:
-        with pytest.raises(ValueError, match="^" + re.escape(message)):
-            append_and_attend(*arguments, cache)
+        assert refusal(append_and_attend, *arguments, cache).startswith(message)
     with pytest.raises(ValueError, match=r"^sparq_attention: rank must be in \[1, head_dim=16\], got 17"):
         append_and_attend(query, key, value, cache, SparqSettings(17, 4))
     for lengths, message in (
@@ -149,8 +147,7 @@ def test_what_is_refused_changes_nothing(device):
         ([1], "truncate: lengths must have shape (batch=2,), got (1,)"),
         ([1.0, 1.0], "truncate: lengths must be integers, got float64"),
     ):
-        with pytest.raises(ValueError, match="^" + re.escape(message)):
-            cache.truncate(np.array(lengths))
+        assert refusal(cache.truncate, np.array(lengths)).startswith(message)
     assert cache.lengths.tolist() == [290, 20]
 
 
@@ -162,8 +159,7 @@ def test_an_ipu_takes_one_token_a_call():
         "dense_attention: device must be 'cpu' or 'reference' for 2 tokens a call, "
         "got 'emulator', whose program takes one"
     )
-    with pytest.raises(ValueError, match="^" + re.escape(message)):
-        append_and_attend(query, key, value, cache)
+    assert refusal(append_and_attend, query, key, value, cache).startswith(message)
     got = append_and_attend(query[:, :, :1], key[:, :, :1], value[:, :, :1], cache)
     reference = ReferenceCache(BATCH, N_KV_HEADS, HEAD_DIM, 64)
     assert (

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 _cpu = pytest.importorskip("sparq_ipu._cpu")
 
+from calls import noted  # noqa: E402
 from families import FAMILIES  # noqa: E402
 from lean_steps import FAST, SETTINGS, a_wide_model, of_family  # noqa: E402
 from tiny_models import tokens_of  # noqa: E402
@@ -29,17 +30,11 @@ N = 300
 @pytest.fixture
 def prompts(monkeypatch: Any) -> list[tuple[int, int]]:
     """Batch and tokens of the prompts that the kernels computed."""
-    done: list[tuple[int, int]] = []
-    own = FewBitsStep.__call__
 
-    def noted(self: Any, embedded: Any, *given: Any) -> Any:
-        normed = own(self, embedded, *given)
-        if normed is not None and embedded.shape[1] > 1:
-            done.append(tuple(embedded.shape[:2]))
-        return normed
+    def prompt(normed: Any, step: Any, embedded: Any, *given: Any) -> Any:
+        return None if normed is None or embedded.shape[1] == 1 else tuple(embedded.shape[:2])
 
-    monkeypatch.setattr(FewBitsStep, "__call__", noted)
-    return done
+    return noted(monkeypatch, FewBitsStep, "__call__", prompt)
 
 
 def read(model: Any, cuts: Any = (), lean: bool = True, batch: int = 1, mask: Any = None) -> Any:
@@ -68,14 +63,8 @@ def test_the_bits_are_those_of_the_model(name: str, prompts: list[tuple[int, int
 def test_the_last_layer_computes_what_is_taken(name: str, monkeypatch: Any) -> None:
     """Of the last token alone; the cache holds them all."""
     model, batch = of_family(name, "int4"), 1 + FAST.index(name) % 2
-    whole, own, outputs = read(model, batch=batch), LeanStep.step, []
-
-    def noted(*given: Any) -> Any:
-        output = own(*given)
-        outputs.append(output.last_hidden_state)
-        return output
-
-    monkeypatch.setattr(LeanStep, "step", noted)
+    whole = read(model, batch=batch)
+    outputs = noted(monkeypatch, LeanStep, "step", lambda output, *_: output.last_hidden_state)
     tokens, cache, half = tokens_of(N, batch=batch), SparqCache(model), N // 2
     with torch.no_grad():
         decoder_of(model)(input_ids=tokens)

@@ -13,6 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from calls import noted  # noqa: E402
 from gguf_files import a_gguf  # noqa: E402
 from tiny_models import greedy, save_checkpoint, step_logits, tiny_model, tokens_of  # noqa: E402
 
@@ -375,14 +376,7 @@ def test_the_cpu_kernels_multiply(weights: str, n_rows: int, monkeypatch: pytest
     """And where they are not built, or can not, weights made bfloat16."""
     cpu = pytest.importorskip("sparq_ipu._cpu")
     layer, rows = FewBitsLinear(a_linear(n=4096, m=224), BITS[weights]), torch.randn(n_rows, 224).to(BF16)
-    calls: list[int] = []
-    few_bits_product = cpu.few_bits_product
-
-    def counted(*args: int, **options: Any) -> None:
-        calls.append(options["n_threads"])
-        few_bits_product(*args, **options)
-
-    monkeypatch.setattr(cpu, "few_bits_product", counted)
+    calls = noted(monkeypatch, cpu, "few_bits_product", lambda *_, **options: options["n_threads"])
     ours = layer(rows)
     assert calls == [torch.get_num_threads()]
     theirs = layer(rows.clone().requires_grad_())

@@ -15,6 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from calls import noted  # noqa: E402
 from lean_steps import SETTINGS, a_wide_model, both, logits, logits_of_own, skip_trials  # noqa: E402
 from tiny_models import tokens_of  # noqa: E402
 
@@ -35,17 +36,11 @@ def _no_trials(monkeypatch: Any) -> None:
 @pytest.fixture
 def calls(monkeypatch: Any) -> list[bool]:
     """Of each step, whether the kernels did it."""
-    done: list[bool] = []
-    own = FewBitsStep.__call__
 
-    def counted(self: Any, embedded: Any, *given: Any) -> Any:
-        normed = own(self, embedded, *given)
-        if embedded.shape[1] == 1:
-            done.append(normed is not None)
-        return normed
+    def is_done(normed: Any, step: Any, embedded: Any, *given: Any) -> bool | None:
+        return None if embedded.shape[1] > 1 else normed is not None
 
-    monkeypatch.setattr(FewBitsStep, "__call__", counted)
-    return done
+    return noted(monkeypatch, FewBitsStep, "__call__", is_done)
 
 
 @pytest.mark.parametrize("weights", ["int8", "int4"])

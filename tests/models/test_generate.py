@@ -19,6 +19,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("tokenizers")
 
+from calls import noted  # noqa: E402
 from tiny_models import enable, greedy, save_checkpoint, tiny_model, tokens_of  # noqa: E402
 
 import sparq_ipu  # noqa: E402
@@ -140,13 +141,11 @@ def test_a_prompt_is_read_once_for_each_attention(checkpoint, monkeypatch, capsy
     """It may be long. Caches on IPUs are not copied: only one may have the devices."""
     if "emulator" in more and "emulator" not in sparq_ipu.available_devices():
         pytest.skip("there is no emulator here")
-    reads, real = [], transformers.LlamaModel.forward
 
-    def forward(self, input_ids=None, **inputs):
-        reads.append(input_ids.shape[1] > 1)
-        return real(self, input_ids=input_ids, **inputs)
+    def is_prompt(output, model, input_ids=None, **inputs):
+        return input_ids.shape[1] > 1
 
-    monkeypatch.setattr(transformers.LlamaModel, "forward", forward)
+    reads = noted(monkeypatch, transformers.LlamaModel, "forward", is_prompt)
     assert call(checkpoint, "--rank", "3", "--top-k", "9", "--compare-dense", *more) == 0
     assert sum(reads) == times and "agreement" in capsys.readouterr().out
 
@@ -367,14 +366,7 @@ def test_by_default_the_text_is_that_of_the_recommended_settings(checkpoint, cap
 
 
 def test_blocks_of_a_prompt(checkpoint, capsys, monkeypatch):
-    used = []
-    own = prompt.attend_cache
-
-    def attend(query, cache, tokens, scale, window, blocks):
-        used.append(blocks)
-        return own(query, cache, tokens, scale, window, blocks)
-
-    monkeypatch.setattr(prompt, "attend_cache", attend)
+    used = noted(monkeypatch, prompt, "attend_cache", lambda *given: given[-1])
     for options in ((), ("--dense",)):
         for share in (0.0, 0.25):
             used.clear()
@@ -400,13 +392,7 @@ def test_a_cache_that_was_not_told_has_the_rows_that_enable_asks_for():
 
 
 def test_rows_of_8_bits(checkpoint, tmp_path, capsys, monkeypatch):
-    used, own = [], prompt.attend_cache
-
-    def attend(query, cache, *arguments):
-        used.append(cache.row_bits)
-        return own(query, cache, *arguments)
-
-    monkeypatch.setattr(prompt, "attend_cache", attend)
+    used = noted(monkeypatch, prompt, "attend_cache", lambda output, query, cache, *_: cache.row_bits)
     for options in ((), ("--dense",), ("--compare-dense",)):
         for bits in (16, 8):
             used.clear()

@@ -12,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from calls import noted  # noqa: E402
 from lean_steps import skip_trials  # noqa: E402
 from tiny_models import enable, tiny_model, tokens_of  # noqa: E402
 
@@ -96,16 +97,12 @@ def test_rows_of_8_bits_are_those_that_a_cache_reads_back(dtype: Any, head_dim: 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """(n, seq_len) of each call of prompt attention."""
-    seen: list[tuple[int, int]] = []
-    original = of_tensors.attend_cache
 
-    def counted(query: Any, cache: Any, *arguments: Any) -> Any:
-        seen.append((query.shape[2], int(cache.lengths.max())))
-        return original(query, cache, *arguments)
+    def sizes(output: Any, query: Any, cache: Any, *arguments: Any) -> tuple[int, int]:
+        return query.shape[2], int(cache.lengths.max())
 
-    monkeypatch.setattr(of_tensors, "attend_cache", counted)
     skip_trials(monkeypatch)
-    return seen
+    return noted(monkeypatch, of_tensors, "attend_cache", sizes)
 
 
 def enabled(dtype: Any = torch.bfloat16, **changes: Any) -> Any:

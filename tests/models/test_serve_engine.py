@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from calls import noted
 from tiny_models import greedy, tiny_model, tiny_tokenizer, tokens_of, torch
 from tiny_server import CONTEXT, Asked, running_engine, served_model
 
@@ -111,15 +112,11 @@ def test_prompts_have_the_same_bits_in_any_pieces(
 
 def read_by(engine: Engine, monkeypatch: Any) -> list[list[int]]:
     """Lengths of the pieces of each pass from now on."""
-    passes: list[list[int]] = []
-    read = engine.contexts.read
 
-    def counted(places: Any, pieces: Any, *more: Any) -> Any:
-        passes.append([len(piece) for piece in pieces])
-        return read(places, pieces, *more)
+    def lengths(logits: Any, places: Any, pieces: Any, *more: Any) -> list[int]:
+        return [len(piece) for piece in pieces]
 
-    monkeypatch.setattr(engine.contexts, "read", counted)
-    return passes
+    return noted(monkeypatch, engine.contexts, "read", lengths)
 
 
 def fail_pieces_of(n_tokens: int, engine: Engine, monkeypatch: Any) -> None:
@@ -241,19 +238,11 @@ def test_a_request_comes_before_places_are_touched(monkeypatch: Any) -> None:
 
 
 def test_steps_are_lean(monkeypatch: Any) -> None:
-    n_steps = 0
-
-    def counted(*words: Any) -> Any:
-        nonlocal n_steps
-        n_steps += 1
-        return step(*words)
-
-    step = LeanStep.step
-    monkeypatch.setattr(LeanStep, "step", counted)
+    steps = noted(monkeypatch, LeanStep, "step", lambda *_: True)
     with running_engine() as engine:
-        before = n_steps
+        steps.clear()
         assert len(Asked(engine, tokens_of(50), 9).tokens) == 9
-        assert n_steps - before == 8
+        assert len(steps) == 8
 
 
 def test_alone_and_among_31_others() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from emulated import _core
 from vertex import assert_bits
 
 import sparq_ipu
@@ -16,11 +17,6 @@ from sparq_ipu import KVCache, SparqSettings, sparq_attention
 from sparq_ipu.device_options import DeviceOptions
 from sparq_ipu.kernels import Attention
 from sparq_reference import CacheSpec
-
-_core = pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
-pytestmark = pytest.mark.skipif(
-    bool(_core.device_unavailable("emulator")), reason="the emulator is not available here"
-)
 
 HEAD_DIM, TOP_K, SEQ_LEN, N_TILES = 24, 16, 256, 40
 SETTINGS = SparqSettings(rank=8, top_k=TOP_K)

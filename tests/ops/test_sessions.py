@@ -11,16 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 from bits import assert_bits
+from emulated import _core
 from strategies import make_attention
 
 import sparq_ipu
 from sparq_ipu.device_options import DeviceOptions
 from sparq_ipu.kernels import Attention
 from sparq_reference import CacheSpec, DoesNotFit, SparqSettings, exact
-
-_core = pytest.importorskip("sparq_ipu._core")
-if not _core.has_emulator:
-    pytest.skip("built without the emulator", allow_module_level=True)
 
 
 def filled(a: Any, n_tiles: int = 4, **options: Any) -> sparq_ipu.KVCache:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from emulated import _core
 from hypothesis import given
 from hypothesis import strategies as st
 from refusals import refusal
@@ -18,11 +19,6 @@ from sparq_ipu import KVCache, dense_attention, sparq_attention
 from sparq_ipu.device_options import DeviceOptions
 from sparq_ipu.kernels import Attention
 from sparq_reference import CacheSpec, SparqSettings, row_codes
-
-_core = pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
-pytestmark = pytest.mark.skipif(
-    bool(_core.device_unavailable("emulator")), reason="the emulator is not available here"
-)
 
 CAPACITY = 330
 SHAPES = st.tuples(

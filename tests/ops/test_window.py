@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import pytest
+from emulated import _core
 from hypothesis import example, given
 from hypothesis import strategies as st
 from refusals import refusal
@@ -22,11 +22,6 @@ from sparq_ipu.attention import attention
 from sparq_ipu.device_options import DeviceOptions
 from sparq_ipu.kernels import Attention
 from sparq_reference import CacheSpec, SparqSettings, WindowSettings
-
-_core = pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
-pytestmark = pytest.mark.skipif(
-    bool(_core.device_unavailable("emulator")), reason="the emulator is not available here"
-)
 
 CAPACITY = 200
 _SPLIT = "split must be 'layers' where heads of one history of window attention would be split, got 'heads'"

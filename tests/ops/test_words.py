@@ -16,6 +16,7 @@ from typing import Any, Callable
 
 import numpy as np
 import pytest
+from emulated import _core
 from refusals import refusal
 
 import sparq_ipu
@@ -24,10 +25,7 @@ from sparq_ipu.device_options import DeviceOptions
 from sparq_ipu.kernels import Attention
 from sparq_reference import CacheSpec, DoesNotFit, SparqSettings, WindowSettings, checks
 
-_core = pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
 _cpu = pytest.importorskip("sparq_ipu._cpu", reason="the extension module sparq_ipu._cpu is not built")
-if not _core.has_emulator:
-    pytest.skip("built without the emulator", allow_module_level=True)
 
 SPEC = CacheSpec(2, 2, 16, 64)
 SETTINGS = SparqSettings(4, 5, 1)

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import strategies
 from bits import assert_bits
-from fp32_results import before_narrowing
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sparq_reference import SparqSettings, exact
+from sparq_reference.twin import each_kv_head
 
 SMALL = dict(
     head_dims=(8, 16, 24, 40), seq_lens=(1, 2, 7, 8, 9, 63, 64, 65, 127, 128, 129, 191, 193), batches=(1, 2)
@@ -43,6 +43,19 @@ def contract_of(x: strategies.Attention, settings: SparqSettings, index_bits: in
                 wide[i][b, heads] = rows
                 narrow[i][b, heads] = [[oracle.narrow(y) for y in row] for row in rows]
     return Contract(wide, narrow)
+
+
+def before_narrowing(
+    x: strategies.Attention, settings: SparqSettings, index_bits: int = 16
+) -> list[np.ndarray]:
+    """Dense and SparQ attention in float32: fp16 outputs hide most errors of a few ulp."""
+    dense = np.empty(x.query.shape, np.float32)
+    for b, kv, heads in each_kv_head(x.query, x.key):
+        n = x.lengths[b]
+        dense[b, heads] = exact._attend(x.query[b, heads], x.key[b, kv, :n], x.value[b, kv, :n])[0]
+    steps = exact.sparq_steps(*x.qkv, settings, index_bits=index_bits, lengths=x.lengths)
+    sparq = exact.combine(steps.attended, steps.alpha, steps.mean) if settings.mean_value else steps.attended
+    return [dense, sparq]
 
 
 def check_contract(x: strategies.Attention, settings: SparqSettings, index_bits: int = 16) -> None:

@@ -13,6 +13,7 @@ import strategies
 from bits import bits_of
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refusal
 
 from sparq_reference import CacheSpec, KVCache, SparqSettings, component_order, exact, ideal
 from sparq_reference.twin import Steps
@@ -95,30 +96,27 @@ def test_a_cache_has_the_option() -> None:
         *tensors.qkv, lengths=tensors.lengths, index_bits=4, index_components=16, **settings
     )
     assert np.array_equal(bits_of(cache.sparq_attention(tensors.query, **settings)), bits_of(expected))
-    message = r"^sparq_attention: rank must be in \[1, index_components=16\], got 17$"
-    with pytest.raises(ValueError, match=message):
-        cache.sparq_attention(tensors.query, rank=17, top_k=3)
+    message = "sparq_attention: rank must be in [1, index_components=16], got 17"
+    assert refusal(cache.sparq_attention, tensors.query, rank=17, top_k=3) == message
 
 
 @pytest.mark.parametrize(
     ("given_", "message"),
     [
         (dict(index_components=12), "index_components must be a multiple of 8, got 12"),
-        (dict(index_components=-8), r"index_components must be in \[0, head_dim=24\], got -8"),
-        (dict(index_components=32), r"index_components must be in \[0, head_dim=24\], got 32"),
-        (dict(index_components=True), r"index_components must be an integer in \[0, head_dim=24\], got True"),
-        (dict(index_components=8, rank=9), r"rank must be in \[1, index_components=8\], got 9"),
+        (dict(index_components=-8), "index_components must be in [0, head_dim=24], got -8"),
+        (dict(index_components=32), "index_components must be in [0, head_dim=24], got 32"),
+        (dict(index_components=True), "index_components must be an integer in [0, head_dim=24], got True"),
+        (dict(index_components=8, rank=9), "rank must be in [1, index_components=8], got 9"),
     ],
 )
 def test_bad_values_are_refused(given_: dict[str, Any], message: str) -> None:
     tensors = draw(6)
     options = {"rank": 4, "top_k": 5, **given_}
     for twin in (exact, ideal):
-        with pytest.raises(ValueError, match=f"^sparq_attention: {message}$"):
-            twin.sparq_attention(*tensors.qkv, **options)
+        assert refusal(twin.sparq_attention, *tensors.qkv, **options) == f"sparq_attention: {message}"
     if "rank" not in given_:
-        with pytest.raises(ValueError, match=f"^CacheSpec: {message}$"):
-            CacheSpec(1, 1, 24, 10, **given_)
+        assert refusal(CacheSpec, 1, 1, 24, 10, **given_) == f"CacheSpec: {message}"
 
 
 def test_the_order_of_a_prompt() -> None:
