@@ -72,6 +72,7 @@ EXPECTED = {
     "reinterpret_other_size": ("type_error", "float, got half"),
     "invalid_tensor": ("tensor_creation_error", "default-constructed"),
     "constant_size": ("tensor_creation_error", "3 elements.*got 2"),
+    "initial_value_below_all": ("type_error", "setInitialValue: the value must fit short, got -32769"),
     "scale_of_quarters": ("tensor_metadata_error", "got 32"),
     "metadata_of_floats": ("tensor_metadata_error", "type float must have no metadata, got tensor 'y'"),
     "copy_type_mismatch": ("type_error", r"'rows' half.*'y' float"),

@@ -152,13 +152,6 @@ class WindowSettings(_AttentionSettings):
         for name, value in (("top_k", top_k), ("n_local", n_local), ("n_recent", n_recent)):
             object.__setattr__(self, name, value)
 
-    @classmethod
-    def of(cls, op: str, arguments: Mapping[str, Any]) -> WindowSettings:
-        """Settings from keyword arguments of another call."""
-        if "top_k" not in arguments:
-            fail(op, "top_k", "be given", "nothing")
-        return cls(**arguments, op=op)
-
     @property
     def n_remembered(self) -> int:
         return self.n_recent if self.n_local < self.top_k else 0

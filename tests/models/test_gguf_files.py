@@ -56,6 +56,14 @@ def test_all_layers_are_there(tmp_path: Path, model: Any) -> None:
     assert "got none of blk.0." in refusal(a_gguf(tmp_path, model, {}, without=names, name="no.gguf"))
 
 
+def test_without_a_number_of_layers_there_is_one(tmp_path: Path, model: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(gguf.GGUFWriter, "add_block_count", lambda writer, length: None)
+    names = [tensor.name for tensor in gguf.GGUFReader(a_gguf(tmp_path, model, {})).tensors]
+    of_layers = [name for name in names if name.startswith("blk.")]
+    path = a_gguf(tmp_path, model, {}, without=of_layers, name="no.gguf")
+    assert "have tensors of all 1 layers, got none of blk.0." in refusal(path)
+
+
 def test_parts_are_not_a_model(tmp_path: Path, model: Any) -> None:
     def part(writer: Any) -> None:
         writer.add_uint16("split.no", 0)

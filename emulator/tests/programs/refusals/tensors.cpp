@@ -54,6 +54,10 @@ void views(Cases &c) {
     Bench b;
     b.graph.addConstant<float>(FLOAT, {3}, ArrayRef<float>(std::vector<float>(bad ? 2 : 3)));
   });
+  c.add("initial_value_below_all", [](bool bad) {
+    Bench b;
+    b.graph.setInitialValue(b.variable(SHORT, {2}, "t"), bad ? -32769 : -32768);
+  });
   c.add("scale_of_quarters",
         [](bool bad) { QuarterMetadata(QuarterMetadata::Format::F143, bad ? 32 : 31); });
   c.add("metadata_of_floats", [](bool bad) {
