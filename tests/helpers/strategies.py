@@ -28,8 +28,10 @@ HALF_TINY = 2.0**-24  #: smallest fp16 denormal
 
 
 def fewer(share: int, least: int = 8) -> settings:
-    """For a test whose examples take long: one in `share` of those that the profile asks for."""
-    return settings(max_examples=max(least, settings().max_examples // share))
+    """For a test whose examples take long: one in `share` of those that the profile asks for, and at least
+    `least`, of which a profile with few examples has a part."""
+    asked = settings().max_examples
+    return settings(max_examples=max(asked // share, -(-least * min(asked, 25) // 25)))
 
 
 def half(x: np.ndarray) -> np.ndarray:

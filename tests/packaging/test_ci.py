@@ -101,6 +101,29 @@ def test_what_runs_beside_a_step_that_fails_ends_with_its_children(tmp_path: Pat
     os.close(read)
 
 
+def cases(profile: str, seed: int) -> set[tuple[str, ...]]:
+    """Of a test with parameters: those that run."""
+    test = ("tests/reference/test_reference_key_index.py", "-k", "test_equal_keys")
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*command, f"--hypothesis-seed={seed}", *test],
+        cwd=ROOT,
+        env={**os.environ, "HYPOTHESIS_PROFILE": profile},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    found = re.findall(r"::test_equal_keys\w+\[(.*)\]$", done.stdout, re.MULTILINE)
+    return {tuple(case.split("-")) for case in found}
+
+
+def test_few_cases_have_each_value_of_a_parameter() -> None:
+    every, few = cases("dev", 1), cases("few", 1)
+    assert few < every and len(few) < len(every) / 2
+    for values, of_few in zip(zip(*every), zip(*few)):
+        assert set(values) == set(of_few)
+    assert few == cases("few", 1) != cases("few", 2)
+
+
 @pytest.mark.slow
 def test_one_process_has_the_tests_that_share_a_build() -> None:
     """In a parallel run: else both wait for the build, or do the same work twice."""
