@@ -52,8 +52,7 @@ from lib.timeline import Timeline, is_picture, load_pyplot
 from sparq_ipu import traces
 from sparq_ipu.device_options import SPLITS
 from sparq_ipu.kernels import DEFAULT, KERNELS, TIERED, Kernel
-from sparq_ipu.planning.device_model import device_model
-from sparq_ipu.planning.on_chip import on_chip_range
+from sparq_ipu.planning.device_model import device_model, on_chip_range
 from sparq_ipu.planning.record import TILE_KINDS, footprint_extrapolated, tile_bytes_by_kind
 from sparq_reference import CacheSpec, SparqSettings, exact, ideal, transfers
 from sparq_reference.checks import INDEX_BITS

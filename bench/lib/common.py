@@ -30,7 +30,7 @@ from sparq_ipu.commands.progress import Progress as Progress  # noqa: E402
 from sparq_ipu.device_options import DeviceOptions  # noqa: E402
 from sparq_ipu.kernels import BASELINE, KERNELS, TIERED, Kernel  # noqa: E402
 from sparq_ipu.planning import Plan, plan  # noqa: E402
-from sparq_ipu.planning.on_chip import ON_CHIP_COLUMNS  # noqa: E402
+from sparq_ipu.planning.device_model import ON_CHIP_COLUMNS  # noqa: E402
 from sparq_ipu.transformers.settings.command import SETTINGS_FLAGS as SPELLED  # noqa: E402
 from sparq_ipu.transformers.settings.layers import RECOMMENDED, recommended  # noqa: E402
 from sparq_reference import CacheSpec, DoesNotFit, SparqSettings, checks  # noqa: E402

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, NamedTuple
 
 from sparq_ipu.commands.tables import markdown_table
-from sparq_ipu.planning.device_model import device_model
-from sparq_ipu.planning.on_chip import FACTORS
+from sparq_ipu.planning.device_model import FACTORS, device_model
 
 MEASURED = Path(__file__).resolve().parents[1] / "data" / "measured_on_chip.json"
 Record = Dict[str, Any]

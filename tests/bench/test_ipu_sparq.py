@@ -19,7 +19,7 @@ from lib.common import Workload, sparq_kernels  # noqa: E402
 
 from sparq_ipu import devices  # noqa: E402
 from sparq_ipu.kernels import BASELINE, DEFAULT, KERNELS, TIERED  # noqa: E402
-from sparq_ipu.planning.on_chip import FACTORS, ON_CHIP_COLUMNS, on_chip_range  # noqa: E402
+from sparq_ipu.planning.device_model import FACTORS, ON_CHIP_COLUMNS, on_chip_range  # noqa: E402
 from sparq_reference import CacheSpec, SparqSettings  # noqa: E402
 
 SMALL = (

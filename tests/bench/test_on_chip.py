@@ -12,7 +12,7 @@ import pytest
 from lib import on_chip
 from lib.common import ROOT
 
-from sparq_ipu.planning.on_chip import FACTORS
+from sparq_ipu.planning.device_model import FACTORS
 
 CONTENT = on_chip.measured_file()
 

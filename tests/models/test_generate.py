@@ -30,13 +30,6 @@ from sparq_ipu.transformers import SparqCache, disable, enable_dense  # noqa: E4
 from sparq_ipu.transformers.generation import runs  # noqa: E402
 from sparq_ipu.transformers.loading import checkpoints  # noqa: E402
 
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-    """A directory with a random model and its tokenizer, and a file with a text of 60 words."""
-    return save_checkpoint(tmp_path_factory.mktemp("checkpoint"))
-
-
 #: nothing that is recommended
 PUBLISHED = ("--published", "--n-local", "0")
 

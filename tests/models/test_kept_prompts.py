@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from families import FAMILIES, WINDOW
 from server_process import Process
-from tiny_models import save_checkpoint, tiny_model, tokens_of, torch
+from tiny_models import tiny_model, tokens_of, torch
 from tiny_server import CONTEXT, Asked, served_model
 from tiny_server import tiny_tokenizer as tokenizer
 
@@ -159,11 +159,6 @@ def cached_tokens(url: str, prompt: str) -> tuple[str, int]:
     body = {"prompt": prompt, "max_tokens": 20, "temperature": 0}
     answer = httpx.post(f"{url}/v1/completions", json=body, timeout=60).json()
     return answer["choices"][0]["text"], answer["usage"]["prompt_tokens_details"]["cached_tokens"]
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: Any) -> Path:
-    return save_checkpoint(tmp_path_factory.mktemp("model"))
 
 
 def test_a_server_that_was_restarted_finds_its_prompts(checkpoint: Path, tmp_path: Path) -> None:

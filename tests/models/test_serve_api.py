@@ -24,18 +24,6 @@ PROMPT = " ".join(f"w{token}" for token in tokens_of(50)[0].tolist())
 MESSAGES = [{"role": "system", "content": "w4"}, {"role": "user", "content": "w5 w6 w7"}]
 
 
-@pytest.fixture(scope="module")
-def engine() -> Any:
-    with running_engine() as engine:
-        yield engine
-
-
-@pytest.fixture(scope="module")
-def url(engine: Any) -> Any:
-    with running_server(engine) as url:
-        yield url
-
-
 @pytest.fixture
 def client(url: str) -> Any:
     with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:

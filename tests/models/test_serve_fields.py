@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tiny_models import tokens_of
-from tiny_server import Asked, running_engine, running_server
+from tiny_server import Asked
 
 from sparq_ipu.serve.sampling import Sampling
 
@@ -20,14 +20,8 @@ GREEDY: dict = dict(prompt=PROMPT, max_tokens=40, temperature=0)
 
 
 @pytest.fixture(scope="module")
-def engine() -> Any:
-    with running_engine() as engine:
-        yield engine
-
-
-@pytest.fixture(scope="module")
-def http(engine: Any) -> Any:
-    with running_server(engine) as url, httpx.Client(base_url=url, timeout=60) as client:
+def http(url: str) -> Any:
+    with httpx.Client(base_url=url, timeout=60) as client:
         yield client
 
 

@@ -36,12 +36,6 @@ def engine() -> Any:
 
 
 @pytest.fixture(scope="module")
-def url(engine: Any) -> Any:
-    with running_server(engine) as url:
-        yield url
-
-
-@pytest.fixture(scope="module")
 def http(url: str) -> Any:
     with httpx.Client(base_url=url, timeout=LIMIT) as client:
         yield client

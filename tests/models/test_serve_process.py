@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from gguf_files import a_gguf
 from server_process import Process
-from tiny_models import save_checkpoint, tiny_model
+from tiny_models import tiny_model
 
 httpx = pytest.importorskip("httpx")
 pytest.importorskip("fastapi")
@@ -26,11 +26,6 @@ pytest.importorskip("sparq_ipu._cpu")
 from sparq_ipu import generate  # noqa: E402
 from sparq_ipu.serve import command, process  # noqa: E402
 from sparq_ipu.transformers.loading.checkpoints import Checkpoint  # noqa: E402
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: Any) -> Path:
-    return save_checkpoint(tmp_path_factory.mktemp("model"))
 
 
 def asked(url: str, answers: list, **body: Any) -> threading.Thread:

@@ -23,8 +23,7 @@ import published_plans  # noqa: E402
 from sparq_ipu.device_options import DeviceOptions  # noqa: E402
 from sparq_ipu.kernels import KERNELS, Attention  # noqa: E402
 from sparq_ipu.planning import planner  # noqa: E402
-from sparq_ipu.planning.device_model import device_model  # noqa: E402
-from sparq_ipu.planning.on_chip import FACTORS  # noqa: E402
+from sparq_ipu.planning.device_model import FACTORS, device_model  # noqa: E402
 from sparq_reference import CacheSpec, DoesNotFit, SparqSettings  # noqa: E402
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "docs/benchmarks.md"

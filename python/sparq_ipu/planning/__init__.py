@@ -8,7 +8,7 @@ record        what `plan` gives: the record, its row and text
 pod           `plan_pod`: attention of all layers of a model over several IPUs
 whole_model   `plan_model`: a whole model with its weights; `sparq-ipu plan`
 model_plan    what `plan_model` gives: the record, its row and text
-device_model  from counts to seconds
+device_model  from counts to seconds, and their range
 """
 
 from sparq_ipu.planning.model_plan import ModelPlan

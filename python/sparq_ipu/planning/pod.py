@@ -17,9 +17,8 @@ from typing import Any, Sequence
 from sparq_ipu.device_options import Share
 from sparq_ipu.kernels import DEFAULT
 from sparq_ipu.planning.counting import counted, counted_between, seconds_beyond, streamed_bytes
-from sparq_ipu.planning.device_model import DeviceModel
+from sparq_ipu.planning.device_model import DeviceModel, seconds_high, seconds_low
 from sparq_ipu.planning.links import exchange_seconds, gateways, link_seconds
-from sparq_ipu.planning.on_chip import seconds_high, seconds_low
 from sparq_ipu.planning.request import Request, check_request
 
 #: attributes of a plan in its row

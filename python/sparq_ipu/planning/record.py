@@ -7,7 +7,7 @@ import dataclasses
 from typing import Any
 
 from sparq_ipu.kernels import Kernel
-from sparq_ipu.planning.on_chip import on_chip_range, on_chip_seconds, seconds_high, seconds_low
+from sparq_ipu.planning.device_model import on_chip_range, on_chip_seconds, seconds_high, seconds_low
 from sparq_ipu.planning.request import Request
 
 #: of plans of attention alone, for people
