@@ -213,8 +213,9 @@ class SparqLayer(StepLayer):
                 (float16 ends at 65504).
         """
         announced = self._handover.expected()
-        key = key_states.detach().to(torch.float16).contiguous()
-        value = value_states.detach().to(torch.float16).contiguous()
+        ordered = torch.contiguous_format  # so that there is one copy; float16 is not copied
+        states = key_states.detach(), value_states.detach()
+        key, value = (x.to(torch.float16, memory_format=ordered).contiguous() for x in states)
         n_tokens = key.shape[2]
         if announced.is_step and n_tokens > 1:
             self._storage.reserve(self._columns.n_columns, n_tokens)
