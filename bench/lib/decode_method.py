@@ -70,8 +70,9 @@ class Method:
 
         if is_enabled(self.model):
             disable(self.model)
+        # Prompts are dense, as of the baseline and of what `sparq-ipu plan` predicts.
         if self._said:
-            enable(self.model, **self._said)
+            enable(self.model, **self._said, prompt_blocks=0.0)
         elif self.name == "dense":
             enable_dense(self.model)
         else:

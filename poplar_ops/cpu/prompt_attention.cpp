@@ -102,10 +102,14 @@ struct Own {
 // One text and KV head. Positions of a unit begin at the first block that its rows see.
 struct Unit {
   const PromptText *text;
-  std::size_t kvHead, begin;                       // its position 0 in the text
-  std::size_t blocks, parts;                       // parts: rowsTogether rows of one head
+  std::size_t kvHead, begin; // its position 0 in the text
+  std::size_t wholeRows;     // the first ones, which read all blocks: E14's order, not E16's
+  std::size_t blocks, parts; // parts: rowsTogether rows of one head
   std::size_t firstBlock, firstPart, firstSummary; // among those of its group
+  bool leavesOut() const { return wholeRows < text->nQueries; }
 };
+
+std::size_t partsOf(std::size_t rows) { return roundUp(rows, rowsTogether) / rowsTogether; }
 
 // Units whose keys and values are packed at one time.
 struct Group {
@@ -134,13 +138,16 @@ private:
     if (groups.empty() || (groups.back().blocks + blocks) * blockBytes > packedTogether)
       groups.emplace_back(units.size());
     Group &group = groups.back();
+    const std::size_t from = p.below > 0.0f ? std::max(p.blocksFrom, first) : text.nKeys;
+    const std::size_t wholeRows = std::min(from - first, text.nQueries);
+    // No part has rows of both orders.
     const std::size_t parts =
-        roundUp(text.nQueries, rowsTogether) / rowsTogether * (p.nHeads / p.nKvHeads);
-    units.push_back(
-        {&text, kvHead, begin, blocks, parts, group.blocks, group.parts, group.summaries});
+        (partsOf(wholeRows) + partsOf(text.nQueries - wholeRows)) * (p.nHeads / p.nKvHeads);
+    units.push_back({&text, kvHead, begin, wholeRows, blocks, parts, group.blocks, group.parts,
+                     group.summaries});
     group.blocks += blocks;
     group.parts += parts;
-    if (p.below > 0.0f)
+    if (units.back().leavesOut())
       group.summaries += roundUp(blocks, blockSize) / blockSize;
     mostBlocks = std::max(mostBlocks, group.blocks);
     mostSummaries = std::max(mostSummaries, group.summaries);
@@ -189,20 +196,25 @@ void attendPrompt(const Prompt &p, const std::vector<PromptText> &texts, const K
     kernels.promptBlock({p.integers, keys, values, static_cast<unsigned>(width), own.integers,
                          packed.keys + first * lanes, packed.values + first * lanes,
                          packed.keySteps + first, packed.valueSteps + first,
-                         p.below > 0.0f ? packed.summaries + summary * lanes + column : nullptr,
+                         unit.leavesOut() ? packed.summaries + summary * lanes + column : nullptr,
                          packed.summarySteps + summary + column});
   };
   const auto attend = [&](const Own &own, const Unit &unit, std::size_t part) {
     const PromptText &text = *unit.text;
     const std::size_t head = unit.kvHead * groupSize + part % groupSize;
     // The last rows see most positions: they come first, so that no thread is left with them.
-    const std::size_t begin = (unit.parts / groupSize - 1 - part / groupSize) * rowsTogether;
-    const std::size_t rows = std::min<std::size_t>(rowsTogether, text.nQueries - begin);
+    const std::size_t place = unit.parts / groupSize - 1 - part / groupSize;
+    const std::size_t wholeParts = partsOf(unit.wholeRows);
+    const bool isWhole = place < wholeParts;
+    const std::size_t begin =
+        isWhole ? place * rowsTogether : unit.wholeRows + (place - wholeParts) * rowsTogether;
+    const std::size_t rows =
+        std::min<std::size_t>(rowsTogether, (isWhole ? unit.wholeRows : text.nQueries) - begin);
     widenRows(kernels, p.type, at(text.query, head, begin), text.query.token, p.headDim, rows,
               width, own.rows);
-    // Queries, and with `below` behind them halves of their scaled squares (contract E16).
+    // Queries; behind them, for E16, halves of their scaled squares.
     const std::size_t apart = blockSize * width;
-    for (unsigned kind = 0; kind < (p.below > 0.0f ? 2 : 1); ++kind) {
+    for (unsigned kind = 0; kind < (isWhole ? 1 : 2); ++kind) {
       float *const numbers = own.rows + kind * apart, *const steps =
                                                           own.steps + kind * rowsTogether;
       for (std::size_t i = 0; kind && i < rows * width; ++i) {
@@ -233,7 +245,7 @@ void attendPrompt(const Prompt &p, const std::vector<PromptText> &texts, const K
                              static_cast<unsigned>(width),
                              text.nKeys - text.nQueries + begin - unit.begin,
                              p.window,
-                             p.below,
+                             isWhole ? 0.0f : p.below,
                              packed.keys + first * lanes,
                              packed.values + first * lanes,
                              packed.keySteps + first,

@@ -35,7 +35,8 @@ struct Prompt {
   float scale;
   std::size_t window; // most recent positions that a row sees; 0: all
   float below;        // blocks whose estimate is this far below do not matter (E16); 0: all matter
-  bool keysCoded = false; // keys and values are rows of 8 bits
+  std::size_t blocksFrom = 0; // rows at positions below it read all blocks
+  bool keysCoded = false;     // keys and values are rows of 8 bits
 };
 
 // Throws Error for sizes that do not fit.

@@ -361,6 +361,7 @@ def main(argv: list[str] | None = None, prog: str = "sparq-ipu generate") -> int
     comparison = {}
     if arguments.compare_dense:
         turn_on(dense=True)
+        kept = kept_prefixes("generate", arguments, model)  # a dense prompt has other bits
         print("decoding again with dense attention ...", file=sys.stderr)
         comparison = _compare(
             model, tokenizer, prompt, result, run(None), turn_on, arguments.temperature is not None

@@ -20,6 +20,7 @@ def prompt_attention(
     integers: bool = False,
     window: int = 0,
     blocks: float = 0.0,
+    blocks_from: int = 0,
     starts: Sequence[int] | None = None,
     n_threads: int = 0,
     isa: str = "auto",
@@ -39,7 +40,7 @@ def prompt_attention(
     """
     from sparq_ipu import _cpu
 
-    factor = check(query, key, value, scale, window, blocks, starts)
+    factor = check(query, key, value, scale, window, blocks, blocks_from, starts)
     for name, x in (("query", query), ("key", key), ("value", value)):
         checks.check_finite(OP, name, x)
     query, key, value = (x if x.strides[-1] == x.itemsize else x.copy() for x in (query, key, value))
@@ -55,6 +56,7 @@ def prompt_attention(
         scale=float(factor),
         window=window,
         below=float(below(blocks)),
+        blocks_from=blocks_from,
         starts=[] if starts is None else [int(start) for start in starts],
         output=output.ctypes.data,
         n_threads=n_threads,

@@ -187,6 +187,7 @@ def prompt_attention(
     integers: bool = False,
     window: int = 0,
     blocks: float = 0.0,
+    blocks_from: int = 0,
     starts: Sequence[int] | None = None,
 ) -> np.ndarray:
     """Causal attention of the last n tokens (E14), bit for bit.
@@ -201,16 +202,23 @@ def prompt_attention(
         window: most recent positions that a token sees, itself included; 0: all.
         blocks: a row leaves out a block of 64 positions that is estimated to have less than this share of
             the sum of its weights (E16), e.g. 0.0003. 0: no block is left out.
+        blocks_from: rows at positions below this one leave out no block.
         starts: (batch,) tokens of padding before the text of each batch element; None: none.
 
     Returns:
         (batch, n, n_heads, head_dim) of the same dtype; 0 where padding is.
     """
-    factor = check(query, key, value, scale, window, blocks, starts)
+    factor = check(query, key, value, scale, window, blocks, blocks_from, starts)
     output = np.zeros((query.shape[0], query.shape[2], query.shape[1], query.shape[3]), np.float32)
     for (b, h, n), q, k, v in _heads(query, key, value, starts):
         q, k, v = (numerics.widen(x) for x in (q, k, v))
-        output[b, -n:, h] = _attend(q, k, v, factor, integers, window, blocks)
+        first = len(k) - n
+        cut = min(max(blocks_from - first, 0), n)
+        for begin, end, share in ((0, cut, 0.0), (cut, n, blocks)):
+            if begin < end:
+                seen = slice(first + end)
+                rows = _attend(q[begin:end], k[seen], v[seen], factor, integers, window, share)
+                output[b, -n:, h][begin:end] = rows
     return numerics.to_half(output) if query.dtype == np.float16 else output
 
 
@@ -224,7 +232,7 @@ def ideal_prompt_attention(
     starts: Sequence[int] | None = None,
 ) -> np.ndarray:
     """The same in float64, softmax(q k^T * scale) v over the positions that each row sees; float64 out."""
-    check(query, key, value, scale, window, 0.0, starts)
+    check(query, key, value, scale, window, 0.0, 0, starts)
     factor = 1.0 / np.sqrt(query.shape[-1]) if scale is None else scale
     output = np.zeros((query.shape[0], query.shape[2], query.shape[1], query.shape[3]))
     for (b, h, n), q, k, v in _heads(query, key, value, starts):
@@ -264,6 +272,7 @@ def check(
     scale: float | None,
     window: int,
     blocks: float,
+    blocks_from: int,
     starts: Sequence[int] | None,
 ) -> np.float32:
     """Refuse arguments of `prompt_attention` that do not fit one another; returns the scale."""
@@ -285,6 +294,7 @@ def check(
     if not 1 <= n <= key.shape[2]:
         checks.fail(OP, "query", f"have 1 to seq_len={key.shape[2]} tokens", n)
     checks.check_integer(OP, "window", window, 0, 2**31 - 1)
+    checks.check_integer(OP, "blocks_from", blocks_from, 0, 2**31 - 1)
     if check_blocks(OP, "blocks", blocks) and window:
         checks.fail(OP, "window", "be 0 with blocks", window)
     if starts is not None:

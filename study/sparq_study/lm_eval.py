@@ -63,6 +63,7 @@ class SparqLM(HFLM):  # type: ignore[misc]
         attention_device: where the KV cache is, as `device` of `enable`. The model is on the CPU.
         published: settings that are not given are the published ones, not those recommended.
         weights: "int8" or "int4", as `quantise_weights`, whatever the attention; the model is in bfloat16.
+        prompt_blocks: as of `enable`; of "dense" too.
         options: settings of `enable` (rank, top_k, index_bits, ...), and what lm_eval's HFLM takes (dtype,
             max_length, batch_size, ...). A batch is for generation alone.
 
@@ -81,6 +82,7 @@ class SparqLM(HFLM):  # type: ignore[misc]
         tokens_per_step: int = 32,
         attention_device: str = "auto",
         weights: str | None = None,
+        prompt_blocks: float | None = None,
         **options: Any,
     ) -> None:
         if attention not in ATTENTION:
@@ -102,7 +104,9 @@ class SparqLM(HFLM):  # type: ignore[misc]
         super().__init__(pretrained, **{"device": "cpu", **options})
         if weights is not None:
             quantise_weights(self.model, weights, op="SparqLM")
-        common: dict[str, Any] = dict(device=attention_device, tokens_per_step=tokens_per_step)
+        common: dict[str, Any] = dict(
+            device=attention_device, tokens_per_step=tokens_per_step, prompt_blocks=prompt_blocks
+        )
         if attention == "sparq":
             enable(self.model, layers=layers, published=published, **given, **common)
         elif attention == "dense":

@@ -69,13 +69,16 @@ SHARES = (2.0**-30, 0.001, 0.01, 0.1, 0.5)
     dtype=st.sampled_from((np.float32, np.float16)),
     integers=st.booleans(),
     blocks=st.sampled_from(SHARES),
+    n_last=st.integers(0, 200),
     start=st.integers(0, 70),
 )
-@example(0, "normal", (3, 1), 64, 700, 130, 2, np.float32, True, 0.1, 0)
-@example(0, "normal", (3, 1), 64, 700, 130, 2, np.float32, False, 0.1, 0)
+@example(0, "normal", (3, 1), 64, 700, 130, 2, np.float32, True, 0.1, 130, 0)
+@example(0, "normal", (3, 1), 64, 700, 130, 2, np.float32, False, 0.1, 130, 0)
+@example(0, "normal", (3, 1), 64, 700, 130, 2, np.float32, True, 0.1, 60, 0)
 def test_blocks_have_the_bits_of_the_reference(
-    isa, seed, kind, heads, d, m, n, n_threads, dtype, integers, blocks, start
+    isa, seed, kind, heads, d, m, n, n_threads, dtype, integers, blocks, n_last, start
 ) -> None:
+    """Of the last rows alone."""
     if isa not in _cpu.available_isas():
         pytest.skip(f"this processor lacks {isa}")
     rng = np.random.default_rng(seed)
@@ -84,6 +87,7 @@ def test_blocks_have_the_bits_of_the_reference(
         for length, count in ((n, heads[0]), (m, heads[1]), (m, heads[1]))
     )
     settings: Any = dict(integers=integers, blocks=blocks, starts=[start])
+    settings["blocks_from"] = max(m - start - n_last, 0)
     got = sparq_ipu.prompt_attention(query, key, value, n_threads=n_threads, isa=isa, **settings)
     assert np.array_equal(bits_of(got), bits_of(prompt.prompt_attention(query, key, value, **settings)))
 
@@ -106,6 +110,7 @@ def test_pieces_of_a_longer_text(seed: int) -> None:
     n, d = int(rng.integers(1, 1100)), int(rng.choice((8, 16, 64)))
     window, blocks = ((0, 0.0), (90, 0.0), (0, float(rng.choice(SHARES))))[rng.integers(3)]
     form: Any = dict(integers=bool(rng.integers(2)), window=window, blocks=blocks)
+    form["blocks_from"] = int(rng.integers(0, n + 1))
     dtype = (np.float32, np.float16)[rng.integers(2)]
     query, key, value = (rng.standard_normal((1, h, n, d)).astype(dtype) for h in (3, 1, 1))
     whole = sparq_ipu.prompt_attention(query, key, value, **form)
@@ -135,7 +140,7 @@ def test_heads_that_are_packed_one_after_another() -> None:
     rng = np.random.default_rng(0)
     query, key, value = (rng.standard_normal((1, 3, n, 256)).astype(np.float32) for n in (3, 5000, 5000))
     for integers, blocks in itertools.product((False, True), (0.0, 0.01)):
-        form: Any = dict(integers=integers, blocks=blocks)
+        form: Any = dict(integers=integers, blocks=blocks, blocks_from=4999)
         got = sparq_ipu.prompt_attention(query, key, value, **form, n_threads=2)
         for head in range(3):
             one = slice(head, head + 1)

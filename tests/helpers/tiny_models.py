@@ -46,6 +46,13 @@ def tiny_model(kind: str = "Llama", seed: int = 0, **changes: Any) -> Any:
     return model.eval().requires_grad_(False)
 
 
+def of_even_attention(model: Any) -> Any:
+    """With scores near one another: far blocks of a prompt get little attention each, and are left out."""
+    for layer in model.model.layers:
+        layer.self_attn.q_proj.weight.mul_(0.25)
+    return model
+
+
 def enable(model: Any, **settings: Any) -> None:
     """SparQ attention with these settings, or of a file, and no recommended ones beside them."""
     if "settings" not in settings:

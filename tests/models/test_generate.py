@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import io
+import itertools
 import json
 import re
 import sys
@@ -20,6 +21,7 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("tokenizers")
 
 from calls import noted  # noqa: E402
+from lean_steps import skip_trials  # noqa: E402
 from tiny_models import enable, greedy, save_checkpoint, tiny_model, tokens_of  # noqa: E402
 
 import sparq_ipu  # noqa: E402
@@ -359,12 +361,24 @@ def test_by_default_the_text_is_that_of_the_recommended_settings(checkpoint, cap
 
 
 def test_blocks_of_a_prompt(checkpoint, capsys, monkeypatch):
-    used = noted(monkeypatch, prompt, "attend_cache", lambda *given: given[-1])
-    for options in ((), ("--dense",)):
-        for share in (0.0, 0.25):
-            used.clear()
-            assert call(checkpoint, "--prompt-blocks", str(share), *options) == 0
-            assert share in used and {0.0, share} >= set(used), options  # 0: the trial of `enable`
+    """By default in bfloat16 alone, and not in what SparQ is compared with."""
+    used = noted(monkeypatch, prompt, "attend_cache", lambda *given: given[-2:])
+    skip_trials(monkeypatch)
+    narrow = ("--dtype", "bfloat16")
+    for options, shares in (
+        ((), [0.0]),
+        (narrow, [0.0003]),
+        ((*narrow, "--prompt-blocks", "0"), [0.0]),
+        ((*narrow, "--published"), [0.0]),
+        ((*narrow, "--dense"), [0.0]),
+        (("--prompt-blocks", "0.25"), [0.25]),
+        (("--prompt-blocks", "0.25", "--dense"), [0.25]),
+        (("--prompt-blocks", "0.25", "--compare-dense"), [0.25, 0.0]),
+        ((*narrow, "--compare-dense"), [0.0003, 0.0]),
+    ):
+        used.clear()
+        assert call(checkpoint, *options) == 0
+        assert [one for one, _ in itertools.groupby(used)] == [(share, 4096) for share in shares], options
     capsys.readouterr()
     with pytest.raises(SystemExit):
         call(checkpoint, "--prompt-blocks", "0.75")

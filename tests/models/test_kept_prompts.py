@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from families import FAMILIES, WINDOW
 from server_process import Process
-from tiny_models import tiny_model, tokens_of, torch
+from tiny_models import of_even_attention, tiny_model, tokens_of, torch
 from tiny_server import CONTEXT, Asked, served_model
 from tiny_server import tiny_tokenizer as tokenizer
 
@@ -31,6 +31,7 @@ from sparq_ipu.serve.contexts import Contexts  # noqa: E402
 from sparq_ipu.serve.engine import Done, Engine  # noqa: E402
 from sparq_ipu.serve.metrics import Metrics  # noqa: E402
 from sparq_ipu.transformers.cache import windows  # noqa: E402
+from sparq_ipu.transformers.decoder.step_layer import StepLayer  # noqa: E402
 from sparq_ipu.transformers.generation import beginning, runs  # noqa: E402
 from sparq_ipu.transformers.generation.version import version_of  # noqa: E402
 
@@ -121,13 +122,14 @@ def test_a_damaged_file_is_read_as_a_prompt(tmp_path: Path, caplog: Any) -> None
     assert len(warnings) == 1 and "is ignored: its checksum is wrong" in caplog.text
 
 
-@pytest.mark.parametrize("what", ["weights", "config", "row_bits", "threads"])
+@pytest.mark.parametrize("what", ["weights", "config", "row_bits", "threads", "prompt_blocks"])
 def test_prompts_of_another_model_are_read(tmp_path: Path, what: str) -> None:
     prompt = tokens_of(300)[0].tolist()
     with started(served_model(), tmp_path) as engine:
         Asked(engine, prompt, 2).end()
     n_threads = torch.get_num_threads()
-    model = served_model(**{"row_bits": 8} if what == "row_bits" else {})
+    settings = {"row_bits": dict(row_bits=8), "prompt_blocks": dict(prompt_blocks=0.0003)}
+    model = served_model(**settings.get(what, {}))
     if what == "weights":
         with torch.no_grad():
             model.model.layers[1].mlp.up_proj.weight[3, 4] += 1
@@ -233,10 +235,10 @@ def test_generate_continues_from_disk(tmp_path: Path, monkeypatch: Any, settings
 
 def test_weights_of_few_bits_continue_from_every_block(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(beginning, "PIECE", 300)
-    model = tiny_model(
-        hidden_size=192, intermediate_size=512, vocab_size=1008, max_position_embeddings=4096
-    ).bfloat16()
-    sparq_ipu.transformers.enable(model, rank=8, top_k=16, weights="int4")
+    monkeypatch.setattr(StepLayer, "prompt_blocks_from", 500)
+    shape = dict(hidden_size=192, intermediate_size=512, vocab_size=1008, max_position_embeddings=4096)
+    model = of_even_attention(tiny_model(**shape)).bfloat16()
+    sparq_ipu.transformers.enable(model, rank=8, top_k=16, weights="int4", prompt_blocks=0.1)
     first = tokens_of(900, seed=1)
     other = torch.cat([first[:, :700], tokens_of(100, seed=2)], dim=1)
     expected = [run_of(model, prompt, None) for prompt in (first, other)]
@@ -246,6 +248,9 @@ def test_weights_of_few_bits_continue_from_every_block(tmp_path: Path, monkeypat
         found.append(again.n_held)
         assert (again.tokens, again_bits) == (run.tokens, bits)
     assert found == [0, (900 - 33) // BLOCK * BLOCK, 700 // BLOCK * BLOCK]
+    sparq_ipu.transformers.enable(model, rank=8, top_k=16)  # another share
+    whole, whole_bits = run_of(model, first, tmp_path)
+    assert whole.n_held == 0 and whole_bits != expected[0][1]
 
 
 def test_a_file_that_goes_after_it_was_read_is_written_whole(tmp_path: Path, monkeypatch: Any) -> None:
@@ -303,3 +308,15 @@ def test_the_command_says_what_came_from_disk(checkpoint: Path, tmp_path: Path, 
     assert "from disk" not in said[0]
     assert re.search(r"^prompt    1102 tokens, 1024 of them from disk, read in", said[1], re.M)
     assert said[0].splitlines()[0] == said[2].splitlines()[0]
+
+
+def test_a_dense_run_to_compare_with_has_a_prompt_of_its_own(checkpoint: Path, tmp_path: Path) -> None:
+    """On disk too: it skips no blocks."""
+    (tmp_path / "long.txt").write_text(" ".join(f"w{2 + i * i % 90}" for i in range(1100)))
+    words = ["--model", str(checkpoint), "--prompt-file", str(tmp_path / "long.txt"), "--new-tokens", "4"]
+    words += ["--cache-dir", str(tmp_path / "kept"), "--prompt-blocks", "0.1", "--compare-dense"]
+    assert generate.main(words) == 0
+    deadline = time.monotonic() + 60  # until all is written
+    while sum(path.name[0] != "." for path in (tmp_path / "kept").iterdir()) < 2 * 1024 // BLOCK:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -14,12 +14,14 @@ pytest.importorskip("transformers")
 
 from calls import noted  # noqa: E402
 from lean_steps import skip_trials  # noqa: E402
-from tiny_models import enable, tiny_model, tokens_of  # noqa: E402
+from tiny_models import enable, of_even_attention, tiny_model, tokens_of  # noqa: E402
 
 from sparq_ipu import KVCache  # noqa: E402
 from sparq_ipu import transformers as sparq  # noqa: E402
+from sparq_ipu.serve.contexts import Contexts  # noqa: E402
 from sparq_ipu.serve.places import Places  # noqa: E402
 from sparq_ipu.torch import prompt as of_tensors  # noqa: E402
+from sparq_ipu.transformers.decoder.step_layer import StepLayer  # noqa: E402
 from sparq_reference import prompt as reference  # noqa: E402
 
 
@@ -128,8 +130,11 @@ def test_a_prompt_is_read_by_it_in_pieces_too(calls: list[tuple[int, int]]) -> N
     assert (pieces - whole).abs().max() < 0.1 * whole.abs().max()
 
 
-def test_blocks_are_left_out_in_every_kind_of_pass(calls: list[tuple[int, int]]) -> None:
+def test_blocks_are_left_out_in_every_kind_of_pass(
+    calls: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By transformers' pass, by the lean one and by the server's places, whole and in pieces."""
+    monkeypatch.setattr(StepLayer, "prompt_blocks_from", 200)
     tokens = tokens_of(400)
     found = []
     for lean, blocks in ((True, 0.0), (True, 0.3), (False, 0.3)):
@@ -144,6 +149,32 @@ def test_blocks_are_left_out_in_every_kind_of_pass(calls: list[tuple[int, int]])
         cache = Places([None] * 3, 2, 512, dict(device="cpu", n_threads=1), 0.3).tokens([1], [(0, 400)])
         served = model(tokens, position_ids=torch.arange(400)[None], cache=cache).logits[0, -1]
     assert torch.allclose(served, found[2], rtol=1e-4, atol=1e-5)
+
+
+def test_a_long_prompt_leaves_out_blocks_by_default() -> None:
+    """From the 4,097th token on; in any pieces, from `generate` and from the server, with the same bits."""
+    shape = dict(hidden_size=192, intermediate_size=512, vocab_size=1008, max_position_embeddings=8192)
+    model = of_even_attention(tiny_model(**shape)).bfloat16()
+    tokens = tokens_of(68).repeat_interleave(64, 1)[:, :4300]  # keys that differ from block to block
+
+    def logits(*pieces: int, **options: Any) -> Any:
+        sparq.enable(model, rank=8, top_k=8, weights="int4", **options)
+        cache = sparq.SparqCache(model)
+        return torch.cat([model(x, cache=cache).logits[0] for x in tokens.split(pieces, 1)])
+
+    default = logits(4300)
+    assert torch.equal(logits(100, 3990, 7, 203), default)
+    off = logits(4300, prompt_blocks=0.0)
+    is_same = (default == off).all(dim=-1)
+    assert is_same[:4096].all() and not is_same[4096:].any()
+    sparq.enable_dense(model)
+    assert torch.equal(model(tokens).logits[0], off)
+    sparq.enable(model, rank=8, top_k=8)
+    contexts, edges = Contexts(model, 1, 4300), (0, 2048, 4095, 4100, 4300)
+    for begin, end in zip(edges, edges[1:]):
+        served = contexts.read([0], [tokens[0, begin:end].tolist()], [begin])
+    contexts.close()
+    assert torch.equal(served[0], default[-1])
 
 
 def test_it_is_near_the_models_own_attention(calls: list[tuple[int, int]]) -> None:

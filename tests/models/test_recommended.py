@@ -50,6 +50,25 @@ def test_the_recommended_settings_at_head_dim_64():
     assert settings_of(model, **RECOMMENDED) == [first, *others]
 
 
+@pytest.mark.parametrize(
+    ("dtype", "options", "expected"),
+    [
+        ("bfloat16", {}, 0.0003),
+        ("bfloat16", dict(prompt_blocks=0.0), 0.0),
+        ("bfloat16", dict(published=True), 0.0),
+        ("float16", {}, 0.0),
+        ("float32", {}, 0.0),
+        ("float32", dict(published=True, prompt_blocks=0.1), 0.1),
+    ],
+)
+def test_the_share_of_attention_below_which_blocks_of_prompts_are_left_out(dtype, options, expected):
+    model = tiny_model().to(getattr(torch, dtype))
+    enable(model, **options)
+    assert decoding("test", model).prompt_blocks == expected
+    enable_dense(model)
+    assert decoding("test", model).prompt_blocks == 0.0
+
+
 def test_longer_texts_have_more_rows():
     wanted = {1: 256, 8192: 256, 8193: 512, 24576: 512, 24577: 1024, 32768: 1024, 1 << 24: 1024}
     assert {positions: recommended_top_k(positions) for positions in wanted} == wanted

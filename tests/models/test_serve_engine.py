@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from calls import noted
-from tiny_models import greedy, tiny_model, tiny_tokenizer, tokens_of, torch
+from tiny_models import greedy, of_even_attention, tiny_model, tiny_tokenizer, tokens_of, torch
 from tiny_server import CONTEXT, Asked, running_engine, served_model
 
 import sparq_ipu.transformers
@@ -22,6 +22,7 @@ from sparq_ipu.serve.engine import Done, Engine, Failed, Refused
 from sparq_ipu.serve.metrics import Metrics
 from sparq_ipu.serve.sampling import Sampling
 from sparq_ipu.transformers.decoder.lean_step import LeanStep
+from sparq_ipu.transformers.decoder.step_layer import StepLayer
 
 pytest.importorskip("sparq_ipu._cpu")
 
@@ -99,15 +100,23 @@ def logits_of_cuts(contexts: Contexts, rng: np.random.Generator) -> list[bytes]:
     ],
 )
 def test_prompts_have_the_same_bits_in_any_pieces(
-    dtype: str, weights: str | None, row_bits: int, rows: int
+    dtype: str, weights: str | None, row_bits: int, rows: int, monkeypatch: Any
 ) -> None:
-    model = tiny_model(hidden_size=192, intermediate_size=512, vocab_size=1008).to(getattr(torch, dtype))
-    sparq_ipu.transformers.enable(model, rank=8, top_k=16, weights=weights, row_bits=row_bits)
-    contexts = Contexts(model, 4, CONTEXT)
-    assert contexts.piece_rows == rows
-    seen = [logits_of_cuts(contexts, np.random.default_rng(seed)) for seed in range(12)]
-    contexts.close()
+    """Some tokens leave out blocks, some do not."""
+    monkeypatch.setattr(StepLayer, "prompt_blocks_from", 270)
+    model = tiny_model(hidden_size=192, intermediate_size=512, vocab_size=1008)
+    model = of_even_attention(model).to(getattr(torch, dtype))
+    seen: list = []
+    for share, n_cuts in ((0.1, 12), (0.0, 1)):
+        options: dict = dict(weights=weights, row_bits=row_bits, prompt_blocks=share)
+        sparq_ipu.transformers.enable(model, rank=8, top_k=16, **options)
+        contexts = Contexts(model, 4, CONTEXT)
+        assert contexts.piece_rows == rows
+        seen += [logits_of_cuts(contexts, np.random.default_rng(seed)) for seed in range(n_cuts)]
+        contexts.close()
+    *seen, whole = seen
     assert all(other == seen[0] for other in seen)
+    assert [a == b for a, b in zip(seen[0], whole)] == [False, True, True, True]
 
 
 def read_by(engine: Engine, monkeypatch: Any) -> list[list[int]]:

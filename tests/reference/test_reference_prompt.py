@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import strategies
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sparq_reference import numerics, prompt
@@ -147,17 +147,31 @@ def test_pieces_and_padded_texts_give_the_bits_of_the_whole(
     assert np.array_equal(got[:, n:].view(np.uint32), whole.view(np.uint32)) and not got[:, :n].any()
 
 
-@given(SEEDS, KINDS, st.integers(200, 460), st.booleans(), SHARES, st.data())
+@given(SEEDS, KINDS, st.integers(200, 460), st.booleans(), SHARES, st.integers(0, 500), st.data())
 def test_pieces_with_blocks_give_the_bits_of_the_whole(
-    seed: int, kind: str, m: int, integers: bool, blocks: float, data: st.DataObject
+    seed: int, kind: str, m: int, integers: bool, blocks: float, blocks_from: int, data: st.DataObject
 ) -> None:
     query, key, value = tensors(seed, kind, (3, 1), m, m, 16)
-    form: Any = dict(integers=integers, blocks=blocks)
+    form: Any = dict(integers=integers, blocks=blocks, blocks_from=blocks_from)
     whole = prompt.prompt_attention(query, key, value, **form)
     begin = data.draw(st.integers(0, m - 1))
     end = data.draw(st.integers(begin + 1, m))
     piece = prompt.prompt_attention(query[:, :, begin:end], key[:, :, :end], value[:, :, :end], **form)
     assert np.array_equal(piece.view(np.uint32), whole[:, begin:end].view(np.uint32))
+
+
+@given(SEEDS, KINDS, st.integers(0, 300), st.booleans())
+@example(0, "normal", 250, True)
+@example(0, "normal", 250, False)
+def test_rows_read_all_blocks_below_a_position(seed: int, kind: str, first: int, integers: bool) -> None:
+    """Up to there they are E14's, from there on E16's. These differ behind three blocks."""
+    made = tensors(seed, kind, (1, 1), 300, 300, 16)
+    got, dense, some = (
+        prompt.prompt_attention(*made, integers=integers, blocks=share, blocks_from=n)[0].view(np.uint32)
+        for share, n in ((0.5, first), (0.0, 0), (0.5, 0))
+    )
+    assert np.array_equal(got, np.concatenate([dense[:first], some[first:]]))
+    assert kind != "normal" or not (dense[192:] == some[192:]).all(axis=(1, 2)).any()
 
 
 @given(SEEDS, KINDS, st.sampled_from((193, 500, 640)), st.sampled_from((8, 96)), st.booleans(), SHARES)
@@ -265,6 +279,7 @@ def test_ordinary_tensors_lose_less_than_their_type(integers: bool, most: float)
         (dict(blocks=-0.1), r"blocks must be 0 or in \[2\*\*-30, 0.5\], got -0.1"),
         (dict(blocks=0.6), r"blocks must be 0 or in \[2\*\*-30, 0.5\], got 0.6"),
         (dict(blocks=True), r"blocks must be 0 or in \[2\*\*-30, 0.5\], got True"),
+        (dict(blocks_from=-1), r"blocks_from must be in \[0, 2147483647\], got -1"),
         (dict(blocks=0.1, window=5), "window must be 0 with blocks, got 5"),
         (dict(window=-1), r"window must be in \[0, 2147483647\], got -1"),
         (dict(starts=[5]), r"starts must be in \[0, 4\], got 5"),

@@ -163,6 +163,7 @@ class Case:
         starts: list[int],
         kind: str = "normal",
         blocks: int = 0,
+        blocks_from: int = 0,
     ) -> None:
         """Of float16 numbers in fp32: no rounding of outputs hides a bit. blocks: -log2 of the share."""
         n_kv_heads = self.cache.n_kv_heads
@@ -170,8 +171,10 @@ class Case:
         arrays["value"] = self.make(kind, n_kv_heads, n)
         wide = {name: x.astype(np.float32) for name, x in arrays.items()}
         settings: Any = dict(integers=integers, window=window, starts=starts)
-        output = prompt.prompt_attention(**wide, **settings, blocks=2.0**-blocks if blocks else 0.0)
+        share = 2.0**-blocks if blocks else 0.0
+        output = prompt.prompt_attention(**wide, **settings, blocks=share, blocks_from=blocks_from)
         numbers = dict(n_tokens=n_tokens, n_positions=n, integers=int(integers), window=window, blocks=blocks)
+        numbers.update(blocks_from=blocks_from)
         self._keep("prompt", numbers, starts=np.array(starts), **arrays, output=output)
 
     def rows(self) -> None:
@@ -332,7 +335,7 @@ def _prompt(integers: bool) -> Case:
     case.prompt(9, 140, integers, 66, [3, 138])
     for kind in ("huge", "tiny", "zeros", "wide"):
         case.prompt(3, 65, integers, 0, [0, 1], kind)
-    case.prompt(9, 389, integers, 0, [0, 2], "peaks", blocks=4)
+    case.prompt(9, 389, integers, 0, [0, 2], "peaks", blocks=4, blocks_from=383)
     return case
 
 

@@ -43,7 +43,7 @@ KINDS: dict[str, tuple[int, list[str], list[str]]] = {
     ),
     "prompt": (
         13,
-        "n_tokens n_positions integers window blocks".split(),
+        "n_tokens n_positions integers window blocks blocks_from".split(),
         ["starts", "query", "key", "value", "output"],
     ),
 }

@@ -29,6 +29,7 @@ def of_prompt(record: Record, device: str, options: dict[str, Any]) -> np.ndarra
     tensors = [a[name].astype(np.float32) for name in ("query", "key", "value")]
     settings: Any = dict(integers=bool(n["integers"]), window=n["window"], starts=a["starts"])
     settings["blocks"] = 2.0 ** -n["blocks"] if n["blocks"] else 0.0
+    settings["blocks_from"] = n["blocks_from"]
     if device == "reference":
         return prompt.prompt_attention(*tensors, **settings)
     return sparq_ipu.prompt_attention(*tensors, **settings, **options) if device == "cpu" else None

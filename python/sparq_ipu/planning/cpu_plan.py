@@ -110,7 +110,7 @@ class CpuPlan:
 
     @property
     def first_token_seconds(self) -> float:
-        """Predicted time of the prompt; the same with both."""
+        """Predicted time of a prompt that is read densely."""
         return self.probe.first_token_seconds(self.seq_len)
 
     @property

@@ -152,8 +152,7 @@ class _LayerPass(StepLayer):
         if self._pieces:
             scale = factor / float(query.shape[-1]) ** 0.5
             rows, window = self._of.rows(self._places), self._of.window or 0
-            blocks = 0.0 if window else self.prompt_blocks
-            attended = attend_cache(query, rows, self._pieces, scale, window, blocks=blocks)
+            attended = attend_cache(query, rows, self._pieces, scale, window, *self.blocks_of(window))
         else:
             assert self._waiting is not None
             new, self._waiting = self._waiting, None

@@ -41,6 +41,7 @@ def prompt_attention(
     window: int = 0,
     starts: Sequence[int] = (),
     blocks: float = 0.0,
+    blocks_from: int = 0,
 ) -> torch.Tensor:
     """`sparq_ipu.prompt.prompt_attention` of tensors: with integers for bfloat16, else in float32.
 
@@ -64,7 +65,7 @@ def prompt_attention(
         (batch, n_heads, key.shape[1], n, key.shape[2], head_dim),
         starts=starts,
         output=output.data_ptr(),
-        **_settings(query, scale, window, blocks),
+        **_settings(query, scale, window, blocks, blocks_from),
     )
     return output
 
@@ -77,6 +78,7 @@ def attend_cache(
     scale: float | None = None,
     window: int = 0,
     blocks: float = 0.0,
+    blocks_from: int = 0,
 ) -> torch.Tensor:
     """`prompt_attention` to what a cache holds, without a copy of it; 0 where no text is.
 
@@ -100,7 +102,7 @@ def attend_cache(
         n,
         tokens,
         output=output.data_ptr(),
-        **_settings(query, scale, window, blocks),
+        **_settings(query, scale, window, blocks, blocks_from),
     )
     return output
 
@@ -113,7 +115,9 @@ def _ends(query: torch.Tensor, has_padding: bool) -> tuple[torch.Tensor, torch.T
     return query if query.stride(-1) == 1 else query.contiguous(), output
 
 
-def _settings(query: torch.Tensor, scale: float | None, window: int, blocks: float) -> dict[str, Any]:
+def _settings(
+    query: torch.Tensor, scale: float | None, window: int, blocks: float, blocks_from: int
+) -> dict[str, Any]:
     factor = float(numerics.scale(query.shape[-1])) if scale is None else scale
     integers = query.dtype == torch.bfloat16
     return dict(
@@ -121,6 +125,7 @@ def _settings(query: torch.Tensor, scale: float | None, window: int, blocks: flo
         scale=factor,
         window=window,
         below=float(below(check_blocks("prompt_attention", "blocks", blocks))),
+        blocks_from=blocks_from,
     )
 
 

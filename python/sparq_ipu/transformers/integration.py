@@ -27,7 +27,12 @@ from sparq_ipu.transformers.cache.sparq_cache import (
 )
 from sparq_ipu.transformers.decoder.lean_step import LeanStep, lean_step_of
 from sparq_ipu.transformers.decoder.weights import quantise_weights, weights_of
-from sparq_ipu.transformers.settings.layers import LayerSettings, ModelSettings, settings_of_layers
+from sparq_ipu.transformers.settings.layers import (
+    PROMPT_BLOCKS,
+    LayerSettings,
+    ModelSettings,
+    settings_of_layers,
+)
 from sparq_ipu.transformers.supported import (
     LayerKinds,
     attention_modules,
@@ -60,18 +65,19 @@ def enable(
     tokens_per_step: int = 1,
     lean: bool = True,
     weights: str | None = None,
-    prompt_blocks: float = 0.0,
+    prompt_blocks: float | None = None,
     **options: Any,
 ) -> None:
     """Decode with SparQ attention: `model.generate` and one-token forward passes, through our KV cache.
 
-    Prefill (several tokens at once) is dense: `prompt_attention` replaces PyTorch's. The model's own
-    attention stays for gradients, for padding behind a text and without "sdpa". Caches that `generate` makes,
-    and empty `DynamicCache`s that you pass, become caches of this kind; they can be kept over turns. Enabling
-    again replaces the settings. Settings that are not given are those that docs/settings.md recommends: no
-    mean value in layer 0, a key index of 2 bits, and dense attention of texts so short that SparQ would read
-    more. A cache in three tiers cannot attend densely: there SparQ decodes at any length. `model.config`
-    becomes a copy: another model may have been built from the same object.
+    Prefill (several tokens at once) is `prompt_attention` in place of PyTorch's: dense, but for what
+    `prompt_blocks` skips. The model's own attention stays for gradients, for padding behind a text and
+    without "sdpa". Caches that `generate` makes, and empty `DynamicCache`s that you pass, become caches of
+    this kind; they can be kept over turns. Enabling again replaces the settings. Settings that are not given
+    are those that docs/settings.md recommends: no mean value in layer 0, a key index of 2 bits, and dense
+    attention of texts so short that SparQ would read more. A cache in three tiers cannot attend densely:
+    there SparQ decodes at any length. `model.config` becomes a copy: another model may have been built from
+    the same object.
 
     Args:
         model: a causal decoder (Llama, Mistral, Gemma, Qwen, Pythia, OPT, ...: docs/models.md has a table) on
@@ -91,9 +97,10 @@ def enable(
             prefill. Assisted generation and prompt lookup need more than 1.
         lean: steps of one token take fewer operations than transformers does, with the same bits, in families
             that `decoder.families` describes. False: the model's own forward pass, always.
-        prompt_blocks: a token of a prompt skips blocks of 64 positions that are estimated to get less than
-            this share of its attention, e.g. 0.0003. Long prompts are read faster, with other bits. 0: no
-            block is skipped, as in layers that see a window.
+        prompt_blocks: a token of a prompt with at least 4,096 before it skips blocks of 64 positions that are
+            estimated to get less than this share of its attention. Long prompts are read faster, with other
+            bits. 0: no block is skipped, as in layers that see a window. None: 0.0003 for a model in
+            bfloat16, also with weights of few bits; 0 for other types and with `published`.
         weights: "int8" or "int4": round the weights of linear layers to so few bits, of a model in bfloat16;
             see `quantise_weights`. A model with weights of 4 bits keeps them with either. `disable` does not
             bring the former ones back.
@@ -110,6 +117,8 @@ def enable(
     how = dict(published=published, can_be_dense=options.get("memory") != "tiered")
     of_layers = settings_of_layers("enable", said, layers, n_layers_of(model), head_dim_of(model), **how)
     common: dict[str, Any] = dict(capacity=capacity, check_finite=check_finite, lean=lean, weights=weights)
+    if prompt_blocks is None and model.dtype == torch.bfloat16 and not published:
+        prompt_blocks = PROMPT_BLOCKS
     common.update(device=device, tokens_per_step=tokens_per_step, prompt_blocks=prompt_blocks)
     _enable("enable", model, of_layers, names, **common, **options)
 
@@ -126,13 +135,13 @@ def _enable(
     tokens_per_step: int = 1,
     lean: bool = True,
     weights: str | None = None,
-    prompt_blocks: float = 0.0,
+    prompt_blocks: float | None = None,
     **options: Any,
 ) -> None:
     """Decode with these settings. names: further ones that the caller takes; the others as of `enable`."""
     lean = checks.check_bool(op, "lean", lean)
     tokens_per_step = checks.check_integer(op, "tokens_per_step", tokens_per_step, 1, MAX_TOKENS)
-    prompt_blocks = check_blocks(op, "prompt_blocks", prompt_blocks)
+    prompt_blocks = check_blocks(op, "prompt_blocks", 0.0 if prompt_blocks is None else prompt_blocks)
     options = check_options(op, device, capacity, check_finite, options, names, layers)
     if weights is not None and weights_of(model) not in (weights, "int4"):
         _log.info("%s: %s", op, quantise_weights(model, weights, op=op))
@@ -141,7 +150,7 @@ def _enable(
 
 def enable_dense(model: PreTrainedModel, **options: Any) -> None:
     """Decode with dense attention through the same KV cache: the run to compare SparQ with. Options
-    are those of `enable` from `device` on."""
+    are those of `enable` from `device` on; prompts are dense too, unless `prompt_blocks` is given."""
     check_model("enable_dense", model)
     _enable("enable_dense", model, [None] * n_layers_of(model), **options)
 

@@ -221,9 +221,16 @@ auto prompts(unsigned seed) {
                       row};
   };
   const std::size_t window = random.below(2) ? random.below(100) : 0;
-  const Prompt prompt{
-      Float::float16, Float::float16,      heads, kvHeads, d, random.below(2) == 0, 0.125f,
-      window,         window ? 0.0f : 1.0f};
+  const Prompt prompt{Float::float16,
+                      Float::float16,
+                      heads,
+                      kvHeads,
+                      d,
+                      random.below(2) == 0,
+                      0.125f,
+                      window,
+                      window ? 0.0f : 1.0f,
+                      random.below(400)};
   std::vector<std::size_t> starts; // of each text, whose queries are its last tokens
   for (std::size_t element = 0; element < batch; ++element)
     starts.push_back(random.below(2) ? random.below(keys + 1) : 0);

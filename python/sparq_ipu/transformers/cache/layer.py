@@ -362,17 +362,17 @@ class SparqLayer(StepLayer):
         n_tokens, head_dim) -> (batch, n_tokens, n_heads, head_dim). None where padding is behind a text or
         in it. scaling: factor of the scores; None: 1/sqrt(head_dim)."""
         starts, window = self._columns.starts(), self.window or 0
-        blocks = 0.0 if window else self.prompt_blocks
+        blocks = self.blocks_of(window)
         if starts is None:
             return None
         if self.cache.device != "cpu":
             keys, values = (x.to(query.dtype) for x in self._by_column())
-            attended = prompt.prompt_attention(query, keys, values, scaling, window, starts, blocks)
+            attended = prompt.prompt_attention(query, keys, values, scaling, window, starts, *blocks)
         else:
             n = query.shape[2]
             counts = [min(n, self._columns.n_columns - start) for start in starts]
             tokens = [((row + 1) * n - count, count) for row, count in enumerate(counts)]
-            attended = prompt.attend_cache(query, self.cache, tokens, scaling, window, blocks)
+            attended = prompt.attend_cache(query, self.cache, tokens, scaling, window, *blocks)
         self._storage.settle()
         return attended
 

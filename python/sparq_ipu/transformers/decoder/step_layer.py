@@ -12,7 +12,7 @@ from transformers.cache_utils import CacheLayerMixin
 from sparq_ipu import KVCache
 from sparq_ipu.backends.cpu import CPUBackend
 from sparq_ipu.transformers.decoder.rotary import Rotary
-from sparq_ipu.transformers.settings.layers import LayerSettings, dense_rows
+from sparq_ipu.transformers.settings.layers import PROMPT_BLOCKS_FROM, LayerSettings, dense_rows
 
 if TYPE_CHECKING:
     from sparq_ipu.backends.cpu import Wave
@@ -24,8 +24,13 @@ class StepLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly typ
 
     is_sliding = False
     supports_early_init = False
-    #: of `enable`
+    #: of `enable`, and the first position whose row leaves out blocks
     prompt_blocks = 0.0
+    prompt_blocks_from = PROMPT_BLOCKS_FROM
+
+    def blocks_of(self, window: int) -> tuple[float, int]:
+        """`blocks` and `blocks_from` of prompt attention; where there is a window, all blocks are read."""
+        return 0.0 if window else self.prompt_blocks, self.prompt_blocks_from
 
     def takes_step(self, n_tokens: int, position_ids: Any, attention_mask: Any) -> bool:
         """Whether the tokens of this forward pass, so many in each row, may come by `step`. Arguments: as the

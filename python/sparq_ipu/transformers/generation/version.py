@@ -17,6 +17,7 @@ import transformers
 
 from sparq_ipu import __version__
 from sparq_ipu.transformers.integration import decoding
+from sparq_ipu.transformers.settings.layers import PROMPT_BLOCKS_FROM
 
 #: raised when prompts are read with other bits, or the files of `sparq_ipu.kept_prefixes` change
 FORMAT = 3
@@ -47,7 +48,7 @@ def version_of(model: Any, how: str) -> str:
             "weights": hashlib.sha256(weights.encode()).hexdigest(),
             "attention": model.config._attn_implementation,
             "row_bits": decoding(how, model).cache_options.get("row_bits", 16),
-            "prompt_blocks": decoding(how, model).prompt_blocks,
+            "prompt_blocks": [decoding(how, model).prompt_blocks, PROMPT_BLOCKS_FROM],
             "how": how,
             "cpu": hashlib.sha256(cpu.encode()).hexdigest(),
             "threads": torch.get_num_threads(),

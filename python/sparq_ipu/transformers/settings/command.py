@@ -15,6 +15,8 @@ from sparq_ipu.kept_prefixes import KeptPrefixes, check_folder
 from sparq_ipu.transformers.loading.checkpoints import SMOLLM2, Checkpoint, check_types, import_torch
 from sparq_ipu.transformers.settings.layers import (
     CACHE_DEFAULTS,
+    PROMPT_BLOCKS,
+    PROMPT_BLOCKS_FROM,
     WEIGHTS,
     ModelSettings,
     complete,
@@ -49,10 +51,12 @@ def add_attention(settings: argparse._ArgumentGroup, advanced: argparse._Argumen
     add = advanced.add_argument
     share = number(float, "0 or in [2**-30, 0.5]", lambda x: x == 0 or 2**-30 <= x <= 0.5)
     text = (
-        "a token of a prompt skips blocks of 64 positions that are estimated to get less than this share of "
-        "its attention, e.g. 0.0003: long prompts are read faster, with other bits (default: 0, all are read)"
+        f"behind the first {PROMPT_BLOCKS_FROM} tokens of a prompt, a token skips blocks of 64 positions "
+        "that are estimated to get less than this share of its attention: long prompts are read faster, with "
+        f"other bits. 0: none is skipped (default: {PROMPT_BLOCKS} in bfloat16 and with few bits; 0 in other "
+        "types, and with --dense or --published)"
     )
-    add("--prompt-blocks", type=share, default=0.0, metavar="SHARE", help=text)
+    add("--prompt-blocks", type=share, metavar="SHARE", help=text)
     text = "never draft tokens from the text itself (same tokens, other speed)"
     add("--no-drafts", action="store_true", help=text)
     text = (
@@ -171,11 +175,14 @@ class SaidSettings:
     def enable(
         self, model: Any, arguments: argparse.Namespace, device: str, tokens_per_step: int, dense: bool
     ) -> None:
-        """Decode with them, or densely; in both cases with the cache and prompts of a command line."""
+        """Decode with them, or densely; in both cases with the cache of a command line. Dense attention to
+        compare with reads a dense prompt."""
         from sparq_ipu.transformers import enable, enable_dense
 
         how: dict[str, Any] = dict(device=device, tokens_per_step=tokens_per_step)
-        how.update(prompt_blocks=arguments.prompt_blocks, row_bits=arguments.row_bits)
+        how.update(row_bits=arguments.row_bits)
+        if dense == arguments.dense:
+            how.update(prompt_blocks=arguments.prompt_blocks)
         if dense:
             enable_dense(model, **how)
         else:
