@@ -117,8 +117,7 @@ def parser() -> argparse.ArgumentParser:
     )
     text = (
         f"with --peers, of {' and '.join(FILLED)}: none reads a prompt. Keys and values of a short one are "
-        "repeated in their caches, so --batch may be more than 1. OpenVINO's f16 then takes longer than "
-        "behind a prompt that was read: take u8"
+        "repeated in their caches, so --batch may be more than 1"
     )
     cli.add_argument("--filled", action="store_true", help=text)
     text = "first our methods, then one peer after another: only one has its model in memory"

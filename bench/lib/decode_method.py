@@ -59,6 +59,8 @@ class Method:
         self.name, self.model = name, model
         #: what `enable` is told, and the settings that it has of that; None: another way
         self._said, self.settings = settings_of(name, a, seq_len, head_dim_of(model.config))
+        # `sparq-ipu plan` predicts a dense prompt.
+        self._prompts: dict[str, Any] = dict(prompt_blocks=0.0) if a.predict else {}
         self._options = dict(device="cpu", n_threads=a.threads, row_bits=a.row_bits)
         self._now = CLOCKS[a.cpu_time]
         self.seconds: list[float] = []
@@ -70,9 +72,8 @@ class Method:
 
         if is_enabled(self.model):
             disable(self.model)
-        # Prompts are dense, as of the baseline and of what `sparq-ipu plan` predicts.
         if self._said:
-            enable(self.model, **self._said, prompt_blocks=0.0)
+            enable(self.model, **self._said, **self._prompts)
         elif self.name == "dense":
             enable_dense(self.model)
         else:

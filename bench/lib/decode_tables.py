@@ -66,7 +66,7 @@ def published(rows: Iterable[Row]) -> list[Row]:
     return quiet or [row for row in worked if row["clock"] == "cpu"]
 
 
-def _how(rows: list[Row]) -> str:
+def how(rows: list[Row]) -> str:
     """Processor, load, day, commit and commands of the rows."""
     shares = [row["others"] or 0.0 for row in rows]
     rates = [row["memory_bytes_per_second"] / 1e9 for row in rows if row["memory_bytes_per_second"]]
@@ -110,7 +110,7 @@ def of_the_lengths(rows: list[Row]) -> str:
         lines.append(cells)
     header = ["positions", "batch", "fastest of transformers", "ours, dense", "ours, SparQ"]
     header += ["dense / transformers", "SparQ / transformers"]
-    return markdown_table(header, lines) + f"\n\n{_how(rows)}"
+    return markdown_table(header, lines) + f"\n\n{how(rows)}"
 
 
 def _ratio(row: Row, of: Row) -> float:
@@ -180,7 +180,7 @@ def _of_a_processor(rows: list[Row]) -> list[str]:
         text.append(
             f"{said}, {rows[-1]['cpu']}:\n\n{markdown_table([*header, *(p[0] for p in columns)], lines)}"
         )
-    return [*text, _how(rows)]
+    return [*text, how(rows)]
 
 
 def _totals(row: Row) -> Row:

@@ -63,18 +63,16 @@ def test_recommended_is_what_enable_does_at_that_length(monkeypatch: pytest.Monk
     for seq_len, top_k in (512, 256), (8192, 256), (8193, 512), (32768, 1024):
         method = decode.Method("recommended", model, a, seq_len)
         method.turn_on()
-        assert told.pop() == {"top_k": top_k, "prompt_blocks": 0.0}  # prompts as of "dense"
+        assert told.pop() == {"top_k": top_k}
         assert method.settings is not None
         assert (method.settings.rank, method.settings.top_k, method.settings.index_bits) == (32, top_k, 2)
         assert method.settings.n_local == top_k // 4
     method = decode.Method("sparq", model, a, 9000)
     method.turn_on()
     said = dict(published=True, rank=32, top_k=128, n_local=32, index_bits=4)
-    assert (
-        told == [{**said, "prompt_blocks": 0.0}]
-        and method.settings is not None
-        and method.settings.top_k == 128
-    )
+    assert told.pop() == said and method.settings is not None and method.settings.top_k == 128
+    decode.Method("sparq", model, decode.parser().parse_args(["--predict"]), 9000).turn_on()
+    assert told == [{**said, "prompt_blocks": 0.0}]  # as `plan` predicts it
 
 
 def test_the_times_of_steps() -> None:

@@ -109,7 +109,7 @@ def test_our_first_token_is_of_the_whole_prompt(monkeypatch: pytest.MonkeyPatch,
             calls.append((tokens.shape[1], next(v for v in given.values() if hasattr(v, "layers"))))
             return SimpleNamespace(logits=torch.zeros(1))
 
-    a = argparse.Namespace(r=1, k=1, local=0, index_bits=4, row_bits=16, threads=1, cpu_time=False)
+    a = decode.parser().parse_args(["--r", "1", "--k", "1", "--local", "0", "--threads", "1"])
     method = decode_method.Method(name, Model(), a, 100)
     method.turn_on = lambda: None  # type: ignore[method-assign]
     method._now = lambda: now[0]
