@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Dict, Iterable, List, NamedTuple
 
 from lib.common import ROOT, Parser, Row, guarded
-from lib.decode_tables import PEERS, model_name, read_rows
+from lib.decode_tables import PEERS, fastest_runs, model_name, read_rows
 
 from sparq_ipu.commands import pictures
 from sparq_ipu.commands.tables import markdown_table, replace_block
@@ -222,15 +222,10 @@ def of_prompts(found: Points) -> str:
 
 def sparsity_of(model: str, rows: list[Row]) -> dict[tuple[int, int], float]:
     """The rate of SparQ over that of dense attention, by texts at once and positions."""
-    seconds = {
-        (row["batch"], row["seq_len"], row["method"]): row["seconds_per_step"]
-        for row in rows
-        if model_name(row["model"]) == model
-    }
     return {
-        (batch, n): seconds[batch, n, "dense"] / seconds[batch, n, "recommended"]
-        for batch, n, method in seconds
-        if method == "recommended"
+        (batch, n): run["dense"]["seconds_per_step"] / run["recommended"]["seconds_per_step"]
+        for (name, batch, n), run in fastest_runs(rows).items()
+        if name == model
     }
 
 
@@ -251,20 +246,13 @@ def sentence(lines: list[Line], cpu: str) -> str:
         )
     sizes = read_rows(SIZES)
     large = sparsity_of(LARGE, sizes)
-    other, ours = (
-        min(
-            row["seconds_per_step"]
-            for row in sizes
-            if row["method"] == method
-            and (model_name(row["model"]), row["batch"], row["seq_len"]) == (LARGE, 1, 8192)
-        )
-        for method in ("openvino", "recommended")
-    )
+    run = fastest_runs(sizes)[LARGE, 1, 8192]
+    other = run["openvino"]["seconds_per_step"] / run["recommended"]["seconds_per_step"]
     return (
         f"{text}\n* **Larger models gain less,** because weights outweigh the cache: with 4-bit weights and "
         f"the shape of Llama-3-8B, sparsity gives a factor of {large[1, 8192]:.2f} after 8,192 tokens, "
         f"{large[1, 32768]:.2f} after 32,768, and {large[8, 8192]:.2f} for eight texts of 8,192 at once. "
-        f"After 8,192 it decodes {other / ours:.2f} times as fast as OpenVINO "
+        f"After 8,192 it decodes {other:.2f} times as fast as OpenVINO "
         "([measured](docs/benchmarks.md#models-of-several-sizes))."
     )
 

@@ -16,7 +16,7 @@ import statistics
 import sys
 
 from lib.common import ROOT, Parser, Row, guarded, number
-from lib.decode_tables import how, model_name, read_rows
+from lib.decode_tables import fastest_runs, how, read_rows
 from lib.origin import caption
 
 from sparq_ipu.commands.tables import markdown_table, replace_block
@@ -186,16 +186,15 @@ def servers(rows: list[Row]) -> str:
 
 def sizes(rows: list[Row]) -> str:
     """Models of several sizes: tokens per second, and memory. Of several rows the fastest counts."""
-    runs: dict[tuple[int, str, int, int], dict[str, Row]] = {}
-    rows = [row for row in rows if row["error"] is None]
-    for row in sorted(rows, key=lambda row: row["tokens_per_second"]):
-        weights = max(r["weight_bytes"] or 0 for r in rows if r["model"] == row["model"])
-        runs.setdefault((weights, row["model"], row["batch"], row["seq_len"]), {})[row["method"]] = row
+    runs = fastest_runs(rows)
+    weights: dict[str, int] = {}
+    for (model, *_), run in runs.items():
+        weights[model] = max(weights.get(model, 0), run["dense"]["weight_bytes"])
     programs = [name for name in OTHERS if any(name in run for run in runs.values())]
     lines = []
-    for (weights, model, batch, seq_len), run in sorted(runs.items()):
+    for (model, batch, seq_len), run in sorted(runs.items(), key=lambda of: (weights[of[0][0]], of[0])):
         rates = {method: row["tokens_per_second"] for method, row in run.items()}
-        cells = [model_name(model), number(weights, ".1f", 1e-9), f"{seq_len:,}", str(batch)]
+        cells = [model, number(weights[model], ".1f", 1e-9), f"{seq_len:,}", str(batch)]
         cells.append(number(run["recommended"]["cache_bytes"], ".1f", 1e-9))
         cells += [number(rates.get(name), ".1f") for name in (*programs, "dense", "recommended")]
         lines.append([*cells, f"{rates['recommended'] / rates['dense']:.2f}"])

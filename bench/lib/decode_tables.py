@@ -148,6 +148,15 @@ def model_name(model: str) -> str:
     return _MODELS.get(name, name)
 
 
+def fastest_runs(rows: Iterable[Row]) -> dict[tuple[str, int, int], dict[str, Row]]:
+    """(model's name, batch, positions) -> method -> its fastest row that has no error."""
+    runs: dict[tuple[str, int, int], dict[str, Row]] = {}
+    worked = [row for row in rows if row["error"] is None]
+    for row in sorted(worked, key=lambda row: row["tokens_per_second"]):
+        runs.setdefault((model_name(row["model"]), row["batch"], row["seq_len"]), {})[row["method"]] = row
+    return runs
+
+
 def of_the_peers(rows: list[Row]) -> str:
     """Tokens per second beside other programs, seconds to the first token, and for prompt and answer; tables
     for each processor."""
