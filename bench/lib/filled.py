@@ -7,7 +7,7 @@ that was lengthened. OpenVINO's runtime gets the model that OpenVINO GenAI conve
 attention, properties and types of the cache.
 
 Before you trust a figure, compare with a read prompt (the same command without --filled) at a length that is
-quickly read. With SmolLM2 at 2,048 positions both take the same time: llama.cpp, and each cache of OpenVINO.
+quickly read. SmolLM2 at 2,048 positions takes as long both ways, with llama.cpp and with OpenVINO.
 """
 
 from __future__ import annotations

@@ -213,7 +213,7 @@ class SparqLayer(StepLayer):
                 (float16 ends at 65504).
         """
         announced = self._handover.expected()
-        ordered = torch.contiguous_format  # so that there is one copy; float16 is not copied
+        ordered = torch.contiguous_format  # one copy in place of two; `to` does not copy float16
         states = key_states.detach(), value_states.detach()
         key, value = (x.to(torch.float16, memory_format=ordered).contiguous() for x in states)
         n_tokens = key.shape[2]
