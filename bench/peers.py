@@ -53,7 +53,7 @@ PACKAGES = {
     "mistral.rs": "mistralrs",
 }
 #: those whose cache can be filled without a prompt
-FILLED = ("llama.cpp", "openvino")
+FILLED = ("llama.cpp", "llama.cpp-no-flash", "openvino")
 #: words of no meaning: of a vocabulary the first ones may be special
 _FIRST_TOKEN, _LAST_TOKEN = 1000, 40000
 #: one token each in most vocabularies
@@ -62,9 +62,9 @@ _WORDS = "the of and to in is was for on that by this with from at are it an be 
 _LETTER = 70
 
 
-def least_more(is_filled: bool) -> int:
+def least_more(is_filled: bool, batch: int = 1) -> int:
     """Positions that a text has at least besides the tokens of a turn."""
-    return 3 + (filled.SPARE if is_filled else 0)
+    return 3 + (filled.SPARE if is_filled or batch > 1 else 0)
 
 
 def prompt_tokens(n: int, seed: int) -> list[int]:
@@ -113,7 +113,9 @@ def _llama(a: argparse.Namespace) -> Callable[[list[int], int], list[float]]:
         server.handle_completions(body, came)
         return times
 
-    return filled.llama_cpp(run, server.listening_address, Path(slots), a.batch) if a.filled else run
+    if not a.filled and a.batch == 1:
+        return run
+    return filled.llama_cpp(run, server.listening_address, Path(slots) if a.filled else None, a.batch)
 
 
 def _openvino(a: argparse.Namespace) -> Callable[[list[int], int], list[float]]:
@@ -201,7 +203,7 @@ def said(a: argparse.Namespace, asked: Iterable[str]) -> Iterator[Row]:
     """
     run = _PROGRAMS[a.program](a)
     run(prompt_tokens(WARM_UP[0], a.seed + 1), WARM_UP[1])
-    prompt = prompt_tokens(a.S - a.tokens + 1 - least_more(a.filled), a.seed)
+    prompt = prompt_tokens(a.S - a.tokens + 1 - least_more(a.filled, a.batch), a.seed)
     with watched(a.threads) as seen:
         begin, end = run(prompt, 1)
     yield {
@@ -318,7 +320,7 @@ def parser() -> argparse.ArgumentParser:
     cli.add_argument("--seed", type=int, default=0, help="of the prompt (default 0)")
     text = f"repeat the keys and values of {filled.SHORT} tokens in the cache instead of reading a prompt"
     cli.add_argument("--filled", action="store_true", help=text)
-    cli.add_argument("--batch", type=int, default=1, help="texts, with --filled (default 1)")
+    cli.add_argument("--batch", type=int, default=1, help="texts, with llama.cpp or --filled (default 1)")
     return cli
 
 
@@ -328,13 +330,13 @@ def main(argv: list[str] | None = None) -> int:
     a = cli.parse_args(argv)
     if a.kv not in KV_TYPES[a.program]:
         cli.error(f"--kv must be one of {', '.join(KV_TYPES[a.program])} with {a.program}, got {a.kv}")
-    least = least_more(a.filled)
+    least = least_more(a.filled, a.batch)
     if a.tokens < 1 or a.S < a.tokens + least:
         cli.error(f"--S must be at least {least} more than --tokens, got {a.S} and {a.tokens}")
     if a.filled and a.program not in FILLED:
         cli.error(f"--filled must have one of {', '.join(FILLED)}, got {a.program}")
-    if a.batch < 1 or (a.batch > 1 and not a.filled):
-        cli.error(f"--batch must be at least 1, and 1 without --filled, got {a.batch}")
+    if a.batch < 1 or (a.batch > 1 and not a.filled and not a.program.startswith("llama.cpp")):
+        cli.error(f"--batch must be at least 1, and 1 without llama.cpp or --filled, got {a.batch}")
     try:
         for row in said(a, sys.stdin):
             print(json.dumps(row), flush=True)

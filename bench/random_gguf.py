@@ -19,7 +19,7 @@ import gguf
 import numpy as np
 from lib.common import Parser, guarded
 
-from sparq_ipu.commands.command_line import output_path
+from sparq_ipu.commands.command_line import output_path, positive_integer
 from sparq_ipu.planning.model_shape import MODELS, ModelShape
 
 _QWEN = ModelShape("Qwen3-4B", 36, 32, 8, 128, 2560, 9728, 151936, True, True)
@@ -46,15 +46,16 @@ def blocks(kind: Any, shape: tuple[int, int], generator: np.random.Generator) ->
     return made.reshape(shape[0], -1)
 
 
-def write(name: str, path: Path, seed: int = 0) -> None:
+def write(name: str, path: Path, n_layers: int | None = None, seed: int = 0) -> None:
     architecture, shape, base = SHAPES[name]
+    n_layers = n_layers or shape.n_layers
     width = shape.hidden_size
     inner = shape.intermediate_size
     dim = shape.head_dim
     vocabulary = shape.vocab_size
     generator, kinds = np.random.default_rng(seed), gguf.GGMLQuantizationType
     writer = gguf.GGUFWriter(path, architecture, use_temp_file=False)
-    writer.add_block_count(shape.n_layers)
+    writer.add_block_count(n_layers)
     writer.add_context_length(1 << 17)
     writer.add_embedding_length(width)
     writer.add_feed_forward_length(inner)
@@ -100,7 +101,7 @@ def write(name: str, path: Path, seed: int = 0) -> None:
         of_layer.append(bias("attn_q", shape.n_heads * dim))
     if architecture == "qwen3":
         of_layer += [add("attn_q_norm", dim), add("attn_k_norm", dim)]
-    for layer in range(shape.n_layers):
+    for layer in range(n_layers):
         for tensor in of_layer:
             tensor(f"blk.{layer}.")
     writer.write_header_to_file()
@@ -115,8 +116,9 @@ def main(words: list[str] | None = None) -> int:
     )
     parser.add_argument("shape", choices=SHAPES)
     parser.add_argument("path", type=output_path, help="the file")
+    parser.add_argument("--layers", type=positive_integer, help="(default those of the model)")
     arguments = parser.parse_args(words)
-    write(arguments.shape, arguments.path)
+    write(arguments.shape, arguments.path, arguments.layers)
     return 0
 
 

@@ -149,11 +149,13 @@ def model_name(model: str) -> str:
 
 
 def fastest_runs(rows: Iterable[Row]) -> dict[tuple[str, int, int], dict[str, Row]]:
-    """(model's name, batch, positions) -> method -> its fastest row that has no error."""
+    """(model's name, batch, positions) -> method -> its fastest row that has no error. llama.cpp with and
+    without flash attention are one method."""
     runs: dict[tuple[str, int, int], dict[str, Row]] = {}
     worked = [row for row in rows if row["error"] is None]
     for row in sorted(worked, key=lambda row: row["tokens_per_second"]):
-        runs.setdefault((model_name(row["model"]), row["batch"], row["seq_len"]), {})[row["method"]] = row
+        method = row["method"].replace("-no-flash", "")
+        runs.setdefault((model_name(row["model"]), row["batch"], row["seq_len"]), {})[method] = row
     return runs
 
 

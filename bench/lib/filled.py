@@ -6,8 +6,10 @@ is asked for. A step of dense attention reads them all, whatever they contain. l
 that was lengthened. OpenVINO's runtime gets the model that OpenVINO GenAI converts, with the same paged
 attention, properties and types of the cache.
 
-Before you trust a figure, compare with a read prompt (the same command without --filled) at a length that is
-quickly read. SmolLM2 at 2,048 positions takes as long both ways, with llama.cpp and with OpenVINO.
+Before you trust a figure, compare with a prompt that is read (the same command without --filled), with a
+small model or with one of few layers (bench/random_gguf.py --layers 2). Both ways take as long: SmolLM2 at
+2,048 positions with llama.cpp and with OpenVINO; and llama.cpp with two layers of the 1.5B's shape at 32,768,
+and of the 3B's shape with 8 texts of 8,192.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ def lengthened(saved: bytes, tokens: Sequence[int]) -> Iterator[bytes]:
         saved: the file. tokens: that the sequence has then.
 
     Raises:
-        ValueError: it is another kind of file, or the cache is transposed (without flash attention).
+        ValueError: it is another kind of file.
     """
     at, n_new = 0, len(tokens)
 
@@ -91,17 +93,16 @@ def lengthened(saved: bytes, tokens: Sequence[int]) -> Iterator[bytes]:
             cells = words(3 * n)
             wanted(n_cells == n and cells[::3] == tuple(range(n)) and set(cells[1::3]) == {1})
             yield put(n_new, *(word for i in range(n_new) for word in (i, 1, cells[2])))
-            is_transposed, n_layers, *more = words(4)
-            wanted(not is_transposed)
-            yield put(0, n_layers, *more)
-            for _ in range(2 * n_layers):
-                row_type, *row_bytes = words(3)
-                size = row_bytes[0]
-                rows = saved[at : at + n * size]
-                at += n * size
-                yield put(row_type, *row_bytes)
-                for begin in range(0, n_new, n):
-                    yield rows[: (n_new - begin) * size]
+            is_transposed, n_layers, *others = words(4)
+            yield put(is_transposed, n_layers, *others)
+            for layer in range(2 * n_layers):
+                row_type, size, more = words(3)  # two words are the size in bytes, or size and number
+                yield put(row_type, size, more)
+                for _ in range(more if is_transposed and layer >= n_layers else 1):
+                    rows = saved[at : at + n * size]
+                    at += n * size
+                    for begin in range(0, n_new, n):
+                        yield rows[: (n_new - begin) * size]
         wanted(at == len(saved))
     except struct.error:
         wanted(False)
@@ -118,15 +119,20 @@ def _ask(address: str, slot: int, action: str, name: str) -> Any:
         return json.load(answer)
 
 
-def llama_cpp(say: Callable[..., list[float]], address: str, folder: Path, batch: int) -> Run:
+def llama_cpp(say: Callable[..., list[float]], address: str, folder: Path | None, batch: int) -> Run:
     """llama.cpp's server.
 
     Args:
         say: tokens, number of new tokens, slot -> the times of bench/peers.py.
-        address: of its HTTP server. folder: where it saves its slots; it goes. batch: their number.
+        address: of its HTTP server. folder: where it saves its slots; it goes. None: each slot reads
+        the prompt. batch: the number of slots.
     """
 
     def fill(prompt: Sequence[int]) -> None:
+        if folder is None:
+            for slot in range(batch):
+                say(prompt, 1, slot)
+            return
         folder.mkdir(exist_ok=True)
         say(prompt[:SHORT], 1, 0)
         _ask(address, 0, "save", "short")

@@ -51,7 +51,8 @@ def test_a_process_times_every_token_after_the_first(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(peers.importlib.metadata, "version", lambda name: f"{name} 1")
     monkeypatch.setattr(quiet, "pace", pace)
     monkeypatch.setattr(quiet, "others", others)
-    a = argparse.Namespace(program="llama.cpp", S=9, tokens=4, seed=0, threads=3, filled=False)
+    values = dict(program="llama.cpp", S=9, tokens=4, seed=0, threads=3, batch=1, filled=False)
+    a = argparse.Namespace(**values)
     said = peers.said(a, iter(["2\n", "4\n"]))
     assert next(said) == dict(first_token_seconds=3.0, others=0.25, paused=0.2, version="xllamacpp 1")
     assert asked == [peers.WARM_UP, "pace", "others", (3, 1), "pace"]
@@ -187,7 +188,7 @@ def test_the_table_has_processors_apart_and_what_we_lose() -> None:
         ("--apart", "--apart must be left out without --peers"),
         (
             "--peers --filled --model smollm2",
-            "--filled must have --peers of llama.cpp, openvino, got",
+            "--filled must have --peers of llama.cpp, llama.cpp-no-flash, openvino, got",
         ),
         (
             "--peers openvino --filled --model smollm2 --S 9",
@@ -204,6 +205,14 @@ def test_refusals(words: str, text: str, capsys: pytest.CaptureFixture[str]) -> 
     with pytest.raises(SystemExit):
         decode.main(words.split())
     assert text in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("slower", [0, 1])
+def test_the_faster_form_of_llama_cpp_counts(slower: int) -> None:
+    made = [{"model": "a.gguf", "batch": 1, "seq_len": 9, "error": None} for _ in range(2)]
+    for i, method in enumerate(("llama.cpp", "llama.cpp-no-flash")):
+        made[i].update(method=method, tokens_per_second=1.0 if i == slower else 2.0)
+    assert decode_tables.fastest_runs(made) == {("a", 1, 9): {"llama.cpp": made[1 - slower]}}
 
 
 def test_the_document_is_what_the_rows_say() -> None:

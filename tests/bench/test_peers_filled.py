@@ -18,8 +18,11 @@ from lib import filled
 ROW = 4  # bytes
 
 
-def saved(tokens: Sequence[int], streams: Sequence[int] = (1,), n_layers: int = 2) -> bytes:
-    """A slot as llama.cpp saves it: each row has its layer, whether it is a value, and its position."""
+def saved(
+    tokens: Sequence[int], streams: Sequence[int] = (1,), n_layers: int = 2, transposed: bool = False
+) -> bytes:
+    """A slot as llama.cpp saves it: each row has its layer, whether it is a value, and its position; of
+    transposed values, 3 components of a layer are rows."""
 
     def words(*values: int) -> bytes:
         return struct.pack(f"<{len(values)}I", *values)
@@ -29,30 +32,37 @@ def saved(tokens: Sequence[int], streams: Sequence[int] = (1,), n_layers: int = 
     for is_held in streams:
         parts.append(words(n if is_held else 0))
         if is_held:
-            parts.append(words(*(word for i in range(n) for word in (i, 1, 6)), 0, n_layers, 0, 0))
+            cells = (word for i in range(n) for word in (i, 1, 6))
+            parts.append(words(*cells, int(transposed), n_layers, 0, 0))
             for part in range(2 * n_layers):
-                parts.append(words(1, ROW, 0) + b"".join(words(1000 * part + i) for i in range(n)))
+                n_rows = 3 if transposed and part >= n_layers else 1
+                parts.append(words(1, ROW, 0 if n_rows == 1 else n_rows))
+                parts += [words(1000 * part + 100 * j + i) for j in range(n_rows) for i in range(n)]
     return b"".join(parts)
 
 
+@pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("streams", [(1,), (0, 1, 0)])
 @pytest.mark.parametrize("n", [3, 5, 12, 15])
-def test_rows_are_repeated(n: int, streams: tuple[int, ...]) -> None:
+def test_rows_are_repeated(n: int, streams: tuple[int, ...], transposed: bool) -> None:
     old, new = list(range(70, 75)), list(range(200, 200 + n))
-    made = b"".join(filled.lengthened(saved(old, streams), new))
+    made = b"".join(filled.lengthened(saved(old, streams, transposed=transposed), new))
     rows = np.frombuffer(made, np.uint32)
-    wanted = np.frombuffer(saved(new, streams), np.uint32).copy()
+    wanted = np.frombuffer(saved(new, streams, transposed=transposed), np.uint32).copy()
     assert rows.shape == wanted.shape
-    end = len(wanted) - (len(streams) - 1 - streams.index(1))  # other slots hold nothing
-    for part in range(4):
-        begin = end - (4 - part) * (3 + n) + 3
-        wanted[begin : begin + n] = [1000 * part + i % 5 for i in range(n)]
+    at = len(wanted) - (len(streams) - 1 - streams.index(1))  # other slots hold nothing
+    for part in reversed(range(4)):
+        n_rows = 3 if transposed and part >= 2 else 1
+        for j in reversed(range(n_rows)):
+            at -= n
+            wanted[at : at + n] = [1000 * part + 100 * j + i % 5 for i in range(n)]
+        at -= 3
     assert rows.tolist() == wanted.tolist()
 
 
-@pytest.mark.parametrize("word", [0, 1, 13, 14, 15, 29, 30])
+@pytest.mark.parametrize("word", [0, 1, 13, 14, 15, 30])
 def test_other_files_are_refused(word: int) -> None:
-    """Another magic, version, number of cells, kind of cell and layout; and one that is cut off."""
+    """Another magic, version, number of cells, kind of cell and number of layers; and one that is cut off."""
     data = saved([7, 8, 9, 10, 11])
     with pytest.raises(ValueError, match="must be one sequence of version 4"):
         list(filled.lengthened(data[:-4], [1, 2]))
@@ -100,6 +110,21 @@ def test_llama_cpp_restores_every_slot(monkeypatch: pytest.MonkeyPatch, tmp_path
     missing = 1
     with pytest.raises(RuntimeError, match=r"llama\.cpp must restore 250 tokens, got 249"):
         run(prompt[:250], 2)
+
+
+def test_llama_cpp_reads_in_every_slot() -> None:
+    """Without a folder nothing is restored; a prompt is read once."""
+    asked: list[Any] = []
+
+    def say(tokens: Sequence[int], n_new: int, slot: int) -> list[float]:
+        asked.append((len(tokens), n_new, slot))
+        return [10.0, *(11.0 + slot + i for i in range(n_new))]
+
+    run = filled.llama_cpp(say, "nowhere", None, 2)
+    assert run([7] * 300, 4) == [10.0, 12.0, 13.0, 14.0, 15.0]
+    assert asked[:2] == [(300, 1, slot) for slot in range(2)]
+    assert run([7] * 300, 2) == [10.0, 12.0, 13.0]
+    assert sorted(asked[2:]) == [(300, n + filled.SPARE, slot) for n in (2, 4) for slot in range(2)]
 
 
 def test_steps_that_some_texts_miss_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,8 +272,12 @@ def test_a_process_has_no_first_token(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        ("mistral.rs x --filled", "--filled must have one of llama.cpp, openvino, got mistral.rs"),
-        ("openvino x --batch 2", "--batch must be at least 1, and 1 without --filled, got 2"),
+        (
+            "mistral.rs x --filled",
+            "--filled must have one of llama.cpp, llama.cpp-no-flash, openvino, got mistral.rs",
+        ),
+        ("openvino x --batch 2", "--batch must be at least 1, and 1 without llama.cpp or --filled, got 2"),
+        ("llama.cpp x --batch 2 --S 25", "--S must be at least 6 more than --tokens, got 25 and 20"),
         ("openvino x --filled --S 25", "--S must be at least 6 more than --tokens, got 25 and 20"),
     ],
 )

@@ -14,6 +14,7 @@ pytest.importorskip("transformers")
 pytest.importorskip("gguf")
 
 import random_gguf
+from gguf import GGUFReader
 
 from sparq_ipu.planning.model_shape import ModelShape
 
@@ -32,6 +33,16 @@ open("/proc/self/clear_refs", "w").write("5")  # the most so far is forgotten
 model = Checkpoint(sys.argv[2]).model()
 print(of_process("VmHWM") - before)
 """
+
+
+def test_fewer_layers(tmp_path: Path) -> None:
+    file = tmp_path / "one.gguf"
+    assert random_gguf.main(["tiny", str(file), "--layers", "1"]) == 0
+    names = {
+        tensor.name.split(".")[1] for tensor in GGUFReader(file).tensors if tensor.name.startswith("blk.")
+    }
+    assert names == {"0"}
+    assert GGUFReader(file).fields["llama.block_count"].contents() == 1
 
 
 def test_less_than_twice_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
