@@ -6,9 +6,8 @@ from __future__ import annotations
 import contextlib
 from typing import Any, Iterator
 
-import torch
 from families import FAMILIES
-from tiny_models import tiny_model, tokens_of
+from tiny_models import tiny_model, tokens_of, torch
 
 import sparq_ipu.transformers
 from sparq_ipu.transformers import SparqCache, integration
@@ -98,6 +97,14 @@ def both(model: Any, monkeypatch: Any, **given: Any) -> tuple[Any, Any, int]:
     sparq_ipu.transformers.enable(model, **SETTINGS)
     with counted(monkeypatch) as steps:
         return own, logits(model, **given), len(steps)
+
+
+def assert_same_bits(model: Any, monkeypatch: Any, n_lean: int = 6, **given: Any) -> Any:
+    """So many steps are lean, and they have the bits of the model's own forward pass, which are returned."""
+    own, lean, n_steps = both(model, monkeypatch, **given)
+    assert n_steps == n_lean
+    assert torch.equal(own, lean)
+    return own
 
 
 def logits_of_own(model: Any) -> Any:

@@ -11,15 +11,11 @@ import warnings
 from typing import Any, Iterator
 
 import pytest
+from tiny_models import enable, tiny_model, tiny_tokenizer, tokens_of, torch, transformers
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-
-from tiny_models import enable, tiny_model, tiny_tokenizer, tokens_of  # noqa: E402
-
-from sparq_ipu.serve.places import Places  # noqa: E402
-from sparq_ipu.transformers import SparqCache, enable_dense  # noqa: E402
-from sparq_ipu.transformers.generation.runs import forced_predictions, generate  # noqa: E402
+from sparq_ipu.serve.places import Places
+from sparq_ipu.transformers import SparqCache, enable_dense
+from sparq_ipu.transformers.generation.runs import forced_predictions, generate
 
 OLDER = "past_key_values"
 SETTINGS = dict(rank=4, top_k=12)

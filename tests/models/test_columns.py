@@ -6,14 +6,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tiny_models import torch
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
-from sparq_ipu.transformers.cache.columns import RealColumns  # noqa: E402
+from sparq_ipu.transformers.cache.columns import RealColumns
 
 BATCH = 2
 flags = st.lists(st.lists(st.booleans(), min_size=BATCH, max_size=BATCH), min_size=1, max_size=5)

@@ -9,15 +9,10 @@ from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
 import pytest
+from flag_tables import cases, untried
+from tiny_models import save_checkpoint, torch
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
-pytest.importorskip("tokenizers")
-
-from flag_tables import cases, untried  # noqa: E402
-from tiny_models import save_checkpoint  # noqa: E402
-
-from sparq_ipu import generate  # noqa: E402
+from sparq_ipu import generate
 
 PARSERS = {"generate": generate._parser("generate")}
 #: calls that are good, by name: a command and, if it has several, which

@@ -13,14 +13,12 @@ from pathlib import Path
 from typing import Any, Iterator
 
 import pytest
+from gguf_files import a_gguf
+from tiny_models import tiny_model, tiny_tokenizer, torch
 
-torch = pytest.importorskip("torch")
+from sparq_ipu.transformers.loading.checkpoints import load_model
+
 pytest.importorskip("gguf")
-
-from gguf_files import a_gguf  # noqa: E402
-from tiny_models import tiny_model, tiny_tokenizer  # noqa: E402
-
-from sparq_ipu.transformers.loading.checkpoints import load_model  # noqa: E402
 
 #: flips of each file; more by hand
 FLIPS = int(os.environ.get("SPARQ_TEST_FLIPS", "67"))

@@ -7,21 +7,18 @@ import random
 from typing import Any
 
 import pytest
+from calls import noted
+from families import FAMILIES
+from lean_steps import FAST, SETTINGS, a_wide_model, of_family
+from tiny_models import tokens_of, torch
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+import sparq_ipu.transformers
+from sparq_ipu.transformers import SparqCache
+from sparq_ipu.transformers.decoder.few_bits_step import FewBitsStep
+from sparq_ipu.transformers.decoder.lean_step import LeanStep
+from sparq_ipu.transformers.supported import decoder_of
+
 _cpu = pytest.importorskip("sparq_ipu._cpu")
-
-from calls import noted  # noqa: E402
-from families import FAMILIES  # noqa: E402
-from lean_steps import FAST, SETTINGS, a_wide_model, of_family  # noqa: E402
-from tiny_models import tokens_of  # noqa: E402
-
-import sparq_ipu.transformers  # noqa: E402
-from sparq_ipu.transformers import SparqCache  # noqa: E402
-from sparq_ipu.transformers.decoder.few_bits_step import FewBitsStep  # noqa: E402
-from sparq_ipu.transformers.decoder.lean_step import LeanStep  # noqa: E402
-from sparq_ipu.transformers.supported import decoder_of  # noqa: E402
 
 #: more than go through a layer together
 N = 300

@@ -10,31 +10,28 @@ from pathlib import Path
 from typing import Any, Callable
 
 import pytest
-
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-pytest.importorskip("sparq_ipu._cpu")
-
-from families import FAMILIES, WINDOW  # noqa: E402
-from gguf_files import a_gguf  # noqa: E402
-from lean_steps import (  # noqa: E402
+from families import FAMILIES, WINDOW
+from gguf_files import a_gguf
+from lean_steps import (
     FAST,
     SETTINGS,
     a_model,
     a_wide_model,
-    both,
+    assert_same_bits,
     counted,
     of_family,
     uneven,
 )
-from tiny_models import greedy, tiny_model, tokens_of  # noqa: E402
+from tiny_models import greedy, tiny_model, tokens_of, torch
 
-import sparq_ipu.transformers  # noqa: E402
-from sparq_ipu.models import load_model  # noqa: E402
-from sparq_ipu.serve.places import Places  # noqa: E402
-from sparq_ipu.transformers.decoder import families  # noqa: E402
-from sparq_ipu.transformers.integration import steps_of  # noqa: E402
-from sparq_ipu.transformers.supported import LayerKinds  # noqa: E402
+import sparq_ipu.transformers
+from sparq_ipu.models import load_model
+from sparq_ipu.serve.places import Places
+from sparq_ipu.transformers.decoder import families
+from sparq_ipu.transformers.integration import steps_of
+from sparq_ipu.transformers.supported import LayerKinds
+
+pytest.importorskip("sparq_ipu._cpu")
 
 OTHER_BITS = "its own forward pass has other bits in a trial"
 
@@ -46,9 +43,7 @@ def test_fast_steps_have_the_bits_of_the_model(
 ) -> None:
     caplog.set_level(logging.INFO, "sparq_ipu")
     model = of_family(name, weights)
-    own, lean, n_steps = both(model, monkeypatch)
-    assert n_steps == 6
-    assert torch.equal(own, lean)
+    assert_same_bits(model, monkeypatch)
     how = "one call of the CPU kernels"
     if weights == "bfloat16":
         how = f"few PyTorch operations, not {how} (linear layers have weights of 16 bits"
@@ -86,9 +81,7 @@ def test_a_description_that_is_wrong_is_not_used(name: str, weights: str, monkey
     wrong = dataclasses.replace(families.FAMILIES[kind], **MISSING[name])
     monkeypatch.setitem(families.FAMILIES, kind, wrong)
     model = of_family(name, weights)
-    own, lean, n_steps = both(model, monkeypatch)
-    assert n_steps == 0
-    assert torch.equal(own, lean)
+    assert_same_bits(model, monkeypatch, n_lean=0)
     assert steps_of(model).endswith(OTHER_BITS)
 
 
@@ -102,34 +95,21 @@ def test_what_somebody_looks_at_is_tried_too(weights: str, monkeypatch: Any) -> 
     assert steps_of(model).endswith(OTHER_BITS)
 
 
-def _scale(model: Any) -> None:
-    model.model.layers[1].self_attn.scaling *= 2
-
-
-def _hook(model: Any) -> None:
-    model.model.layers[1].mlp.register_forward_hook(lambda module, args, output: output)
-
-
-def _norm(model: Any) -> None:
-    model.model.layers[2].input_layernorm = torch.nn.LayerNorm(96)
-
-
-def _infinite(model: Any) -> None:
-    model.model.layers[1].self_attn.v_proj.weight.fill_(1e5)
-
-
 @pytest.mark.parametrize(
     "change, why",
     [
-        (_scale, OTHER_BITS),
-        (_hook, "a hook is in mlp"),
-        (_norm, "input_layernorm is a LayerNorm that was put there"),
-        (_infinite, "a trial ended with: "),
+        (lambda layer: setattr(layer.self_attn, "scaling", 2 * layer.self_attn.scaling), OTHER_BITS),
+        (lambda layer: layer.mlp.register_forward_hook(lambda *given: None), "a hook is in mlp"),
+        (
+            lambda layer: setattr(layer, "input_layernorm", torch.nn.LayerNorm(96)),
+            "input_layernorm is a LayerNorm that was put there",
+        ),
+        (lambda layer: layer.self_attn.v_proj.weight.fill_(1e5), "a trial ended with: "),
     ],
 )
-def test_a_model_that_was_changed_keeps_its_own_pass(change: Callable[[Any], None], why: str) -> None:
+def test_a_model_that_was_changed_keeps_its_own_pass(change: Callable[[Any], Any], why: str) -> None:
     model = a_model()
-    change(model)
+    change(model.model.layers[1])
     sparq_ipu.transformers.enable(model, **SETTINGS)
     assert steps_of(model).startswith(f"the model's own forward pass, slower for small models: {why}")
     assert "forward" not in vars(model.model)
@@ -246,9 +226,8 @@ def test_long_rope(monkeypatch: Any) -> None:
     rope.update(original_max_position_embeddings=37, partial_rotary_factor=0.5)
     changes = dict(sliding_window=None, original_max_position_embeddings=37, max_position_embeddings=128)
     model = a_wide_model("int4", "Phi3", rope_parameters=rope, **changes)
-    own, lean, n_steps = both(model, monkeypatch)  # some steps are beyond that length
-    assert (n_steps, steps_of(model)) == (6, "fast: one call of the CPU kernels")
-    assert torch.equal(own, lean)
+    assert_same_bits(model, monkeypatch)  # some steps are beyond that length
+    assert steps_of(model) == "fast: one call of the CPU kernels"
     with pytest.raises(ValueError, match=r"^serve: context must be .*37.*, got 38"):
         Contexts(model, 1, 38)
     Contexts(model, 1, 37).close()

@@ -9,25 +9,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from calls import noted
+from gguf_files import a_gguf
+from tiny_models import greedy, save_checkpoint, step_logits, tiny_model, tokens_of, torch
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
-from calls import noted  # noqa: E402
-from gguf_files import a_gguf  # noqa: E402
-from tiny_models import greedy, save_checkpoint, step_logits, tiny_model, tokens_of  # noqa: E402
-
-import sparq_ipu.transformers  # noqa: E402
-from sparq_ipu.transformers import quantise_weights  # noqa: E402
-from sparq_ipu.transformers.decoder import few_bits, gguf_groups  # noqa: E402
-from sparq_ipu.transformers.decoder.few_bits import (  # noqa: E402
+import sparq_ipu.transformers
+from sparq_ipu.transformers import quantise_weights
+from sparq_ipu.transformers.decoder import few_bits, gguf_groups
+from sparq_ipu.transformers.decoder.few_bits import (
     GROUP,
     FewBitsLinear,
     round_to_groups,
 )
-from sparq_ipu.transformers.decoder.weights import weights_of  # noqa: E402
-from sparq_ipu.transformers.loading.gguf_file import KEPT_BITS  # noqa: E402
-from sparq_reference import few_bits as reference  # noqa: E402
+from sparq_ipu.transformers.decoder.weights import weights_of
+from sparq_ipu.transformers.loading.gguf_file import KEPT_BITS
+from sparq_reference import few_bits as reference
 
 BF16 = torch.bfloat16
 BITS = {"int8": 8, "int4": 4}

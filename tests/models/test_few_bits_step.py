@@ -11,21 +11,25 @@ from typing import Any, Callable
 
 import numpy as np
 import pytest
+from calls import noted
+from lean_steps import (
+    SETTINGS,
+    a_wide_model,
+    assert_same_bits,
+    both,
+    logits,
+    logits_of_own,
+    skip_trials,
+)
+from tiny_models import tokens_of, torch
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
-from calls import noted  # noqa: E402
-from lean_steps import SETTINGS, a_wide_model, both, logits, logits_of_own, skip_trials  # noqa: E402
-from tiny_models import tokens_of  # noqa: E402
-
-import sparq_ipu.transformers  # noqa: E402
-from sparq_ipu import _cpu  # noqa: E402
-from sparq_ipu.transformers import SparqCache  # noqa: E402
-from sparq_ipu.transformers.cache.layer import SparqLayer  # noqa: E402
-from sparq_ipu.transformers.decoder import few_bits_step  # noqa: E402
-from sparq_ipu.transformers.decoder.few_bits_step import FewBitsStep  # noqa: E402
-from sparq_reference import CacheSpec  # noqa: E402
+import sparq_ipu.transformers
+from sparq_ipu import _cpu
+from sparq_ipu.transformers import SparqCache
+from sparq_ipu.transformers.cache.layer import SparqLayer
+from sparq_ipu.transformers.decoder import few_bits_step
+from sparq_ipu.transformers.decoder.few_bits_step import FewBitsStep
+from sparq_reference import CacheSpec
 
 
 @pytest.fixture(autouse=True)
@@ -53,10 +57,8 @@ def test_the_bits_are_those_of_the_model(
     if batch > 1:
         mask = torch.ones(batch, 34, dtype=torch.int64)
         mask[1, :9] = mask[2, 20:] = 0
-    own, lean, n_steps = both(a_wide_model(weights, kind), monkeypatch, mask=mask)
-    assert n_steps == 6
+    assert_same_bits(a_wide_model(weights, kind), monkeypatch, mask=mask)
     assert calls == [True] * 6
-    assert torch.equal(own, lean)
 
 
 class Spy:
@@ -100,9 +102,8 @@ def spy(monkeypatch: Any) -> list[Spy]:
 
 
 def test_a_step_is_one_call(spy: list[Spy], monkeypatch: Any) -> None:
-    own, lean, _ = both(a_wide_model("int4"), monkeypatch)
+    assert_same_bits(a_wide_model("int4"), monkeypatch)
     assert [one.calls for one in spy] == [[(0, 3)] * 6]
-    assert torch.equal(own, lean)
 
 
 #: layers whose attention the caller computes, and the calls of a step
@@ -122,8 +123,7 @@ def test_some_layers_attend_elsewhere(
     monkeypatch.setattr(
         SparqLayer, "waves", lambda layer, n: None if layer.index in apart else own_waves(layer, n)
     )
-    own, lean, _ = both(a_wide_model("int4"), monkeypatch)
-    assert torch.equal(own, lean)
+    assert_same_bits(a_wide_model("int4"), monkeypatch)
     assert [one.calls for one in spy] == [expected * 6]
 
 
@@ -132,8 +132,7 @@ def test_rows_of_which_some_are_dense(spy: list[Spy], monkeypatch: Any) -> None:
     model, mask = a_wide_model("int4"), torch.ones(2, 34, dtype=torch.int64)
     mask[1, :9] = 0
     monkeypatch.setitem(SETTINGS, "min_seq_len", 33)
-    own, lean, _ = both(model, monkeypatch, mask=mask)
-    assert torch.equal(own, lean)
+    assert_same_bits(model, monkeypatch, mask=mask)
     # 35 to 40 columns: the padded row has up to 31 positions
     assert [one.calls for one in spy] == [APART[3][1] * 6]
 
@@ -215,14 +214,6 @@ def test_the_comparison_sees_another_step(calls: list[bool], monkeypatch: Any) -
     assert not torch.equal(own, lean)
 
 
-def _norm_written(model: Any) -> None:
-    model.model.layers[1].input_layernorm.weight.data.mul_(2)  # not counted by torch, and read where it is
-
-
-def _norm_counted(model: Any) -> None:
-    model.model.norm.weight.mul_(2)
-
-
 def _norm_elsewhere(model: Any) -> None:
     norm = model.model.layers[1].post_attention_layernorm
     norm.weight.data = norm.weight.data * 2
@@ -233,32 +224,11 @@ def _norm_replaced(model: Any) -> None:
     norm.weight = torch.nn.Parameter(norm.weight * 2)
 
 
-def _epsilon(model: Any) -> None:
-    model.model.layers[2].post_attention_layernorm.variance_epsilon = 1.0
-
-
-def _hook_on_activation(model: Any) -> None:
-    model.model.layers[1].mlp.act_fn.register_forward_hook(lambda module, args, output: output * 2)
-
-
-def _own_forward(model: Any) -> None:
-    mlp = model.model.layers[0].mlp
-    mlp.forward = lambda hidden: hidden
-
-
-def _hook_on_last_norm(model: Any) -> None:
-    model.model.norm.register_forward_pre_hook(lambda module, args: (args[0] + 1,))
-
-
 class OtherActivation(few_bits_step.SILU):  # type: ignore[misc, valid-type]
     """A class that is not the usual one."""
 
     def forward(self, input: Any) -> Any:
         return 2 * super().forward(input)
-
-
-def _other_class(model: Any) -> None:
-    model.model.layers[1].mlp.act_fn.__class__ = OtherActivation
 
 
 def _layers_exchanged(model: Any) -> None:
@@ -273,43 +243,44 @@ def _other_layers(model: Any) -> None:
     model.model.layers = torch.nn.ModuleList(layers)
 
 
-def _biases(model: Any) -> None:
-    model.model.layers[1].self_attn.k_proj.bias.add_(1)
+CHANGES: dict[str, Callable[[Any], Any]] = {
+    "other layers": _other_layers,
+    "biases": lambda model: model.model.layers[1].self_attn.k_proj.bias.add_(1),
+    # not counted by torch, and read where it is
+    "norm written": lambda model: model.model.layers[1].input_layernorm.weight.data.mul_(2),
+    "norm counted": lambda model: model.model.norm.weight.mul_(2),
+    "norm elsewhere": _norm_elsewhere,
+    "norm replaced": _norm_replaced,
+    "epsilon": lambda model: setattr(model.model.layers[2].post_attention_layernorm, "variance_epsilon", 1.0),
+    "hook on activation": lambda model: model.model.layers[1].mlp.act_fn.register_forward_hook(
+        lambda module, args, output: output * 2
+    ),
+    "own forward": lambda model: setattr(model.model.layers[0].mlp, "forward", lambda hidden: hidden),
+    "hook on last norm": lambda model: model.model.norm.register_forward_pre_hook(
+        lambda module, args: (args[0] + 1,)
+    ),
+    "other class": lambda model: setattr(model.model.layers[1].mlp.act_fn, "__class__", OtherActivation),
+    "layers exchanged": _layers_exchanged,
+}
 
 
-CHANGES = [
-    _other_layers,
-    _biases,
-    _norm_written,
-    _norm_counted,
-    _norm_elsewhere,
-    _norm_replaced,
-    _epsilon,
-    _hook_on_activation,
-    _own_forward,
-    _hook_on_last_norm,
-    _other_class,
-    _layers_exchanged,
-]
-
-
-@pytest.mark.parametrize("change", [_biases, _layers_exchanged])
+@pytest.mark.parametrize("change", ["biases", "layers exchanged"])
 @torch.no_grad()
-def test_a_change_before_the_first_step_is_heard(change: Callable[[Any], None]) -> None:
+def test_a_change_before_the_first_step_is_heard(change: str) -> None:
     model = a_wide_model("int4")
     sparq_ipu.transformers.enable(model, **SETTINGS)
-    change(model)
+    CHANGES[change](model)
     assert torch.equal(logits(model), logits_of_own(model))
 
 
 @pytest.mark.parametrize("change", CHANGES)
 @torch.no_grad()
-def test_a_part_that_is_changed_is_heard(change: Callable[[Any], None], calls: list[bool]) -> None:
+def test_a_part_that_is_changed_is_heard(change: str, calls: list[bool]) -> None:
     model = a_wide_model("int4")
     sparq_ipu.transformers.enable(model, **SETTINGS)
     before = logits(model)
     assert calls == [True] * 6
-    change(model)
+    CHANGES[change](model)
     lean = logits(model)
     assert torch.equal(lean, logits_of_own(model))
     assert not torch.equal(lean, before)
@@ -317,18 +288,12 @@ def test_a_part_that_is_changed_is_heard(change: Callable[[Any], None], calls: l
 
 def test_what_is_left_to_pytorch(calls: list[bool], monkeypatch: Any) -> None:
     for model in (a_wide_model("int4", hidden_act="relu"), a_wide_model("int8", hidden_size=96)):
-        own, lean, n_steps = both(model, monkeypatch)
-        assert n_steps == 6
-        assert torch.equal(own, lean)
+        assert_same_bits(model, monkeypatch)
     other = a_wide_model("int4")
     other.model.layers[1].input_layernorm.variance_epsilon = 1e-2
-    own, lean, n_steps = both(other, monkeypatch)
-    assert n_steps == 6
-    assert torch.equal(own, lean)
+    assert_same_bits(other, monkeypatch)
     monkeypatch.setattr(few_bits_step, "_LANES", ())  # a PyTorch that adds up otherwise
-    own, lean, n_steps = both(a_wide_model("int4"), monkeypatch)
-    assert n_steps == 6
-    assert torch.equal(own, lean)
+    assert_same_bits(a_wide_model("int4"), monkeypatch)
     assert not calls
 
 

@@ -15,22 +15,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from calls import noted
+from lean_steps import skip_trials
+from tiny_models import enable, greedy, save_checkpoint, tiny_model, tokens_of, torch, transformers
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-pytest.importorskip("tokenizers")
-
-from calls import noted  # noqa: E402
-from lean_steps import skip_trials  # noqa: E402
-from tiny_models import enable, greedy, save_checkpoint, tiny_model, tokens_of  # noqa: E402
-
-import sparq_ipu  # noqa: E402
-from sparq_ipu import generate  # noqa: E402
-from sparq_ipu.serve import command as serve_command  # noqa: E402
-from sparq_ipu.torch import prompt  # noqa: E402
-from sparq_ipu.transformers import SparqCache, disable, enable_dense  # noqa: E402
-from sparq_ipu.transformers.generation import runs  # noqa: E402
-from sparq_ipu.transformers.loading import checkpoints  # noqa: E402
+import sparq_ipu
+from sparq_ipu import generate
+from sparq_ipu.serve import command as serve_command
+from sparq_ipu.torch import prompt
+from sparq_ipu.transformers import SparqCache, disable, enable_dense
+from sparq_ipu.transformers.generation import runs
+from sparq_ipu.transformers.loading import checkpoints
 
 #: nothing that is recommended
 PUBLISHED = ("--published", "--n-local", "0")

@@ -10,16 +10,14 @@ from typing import Any, Callable
 
 import numpy as np
 import pytest
+from gguf_files import a_gguf
+from tiny_models import tiny_model, tokens_of, torch
 
-torch = pytest.importorskip("torch")
+from sparq_ipu.models import load_model
+from sparq_ipu.transformers.decoder.weights import weights_of
+from sparq_ipu.transformers.loading.checkpoints import Checkpoint
+
 gguf = pytest.importorskip("gguf")
-
-from gguf_files import a_gguf  # noqa: E402
-from tiny_models import tiny_model, tokens_of  # noqa: E402
-
-from sparq_ipu.models import load_model  # noqa: E402
-from sparq_ipu.transformers.decoder.weights import weights_of  # noqa: E402
-from sparq_ipu.transformers.loading.checkpoints import Checkpoint  # noqa: E402
 
 Edit = Callable[[Any], None]
 

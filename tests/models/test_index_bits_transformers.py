@@ -8,12 +8,8 @@ import copy
 import re
 
 import pytest
-
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-
-from index_bits import DEVICES  # noqa: E402
-from tiny_models import (  # noqa: E402
+from index_bits import DEVICES
+from tiny_models import (
     Oracle,
     enable,
     greedy,
@@ -21,9 +17,10 @@ from tiny_models import (  # noqa: E402
     step_logits,
     tiny_model,
     tokens_of,
+    torch,
 )
 
-from sparq_ipu.transformers import (  # noqa: E402
+from sparq_ipu.transformers import (
     SparqCache,
     cache_traffic,
     enable_dense,

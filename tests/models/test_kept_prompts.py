@@ -20,20 +20,20 @@ from tiny_models import of_even_attention, tiny_model, tokens_of, torch
 from tiny_server import CONTEXT, Asked, served_model
 from tiny_server import tiny_tokenizer as tokenizer
 
+import sparq_ipu.transformers
+from sparq_ipu import generate
+from sparq_ipu.kept_prefixes import BLOCK, KeptPrefixes
+from sparq_ipu.serve import command
+from sparq_ipu.serve.contexts import Contexts
+from sparq_ipu.serve.engine import Done, Engine
+from sparq_ipu.serve.metrics import Metrics
+from sparq_ipu.transformers.cache import windows
+from sparq_ipu.transformers.decoder.step_layer import StepLayer
+from sparq_ipu.transformers.generation import beginning, runs
+from sparq_ipu.transformers.generation.version import version_of
+
 httpx = pytest.importorskip("httpx")
 pytest.importorskip("sparq_ipu._cpu")
-
-import sparq_ipu.transformers  # noqa: E402
-from sparq_ipu import generate  # noqa: E402
-from sparq_ipu.kept_prefixes import BLOCK, KeptPrefixes  # noqa: E402
-from sparq_ipu.serve import command  # noqa: E402
-from sparq_ipu.serve.contexts import Contexts  # noqa: E402
-from sparq_ipu.serve.engine import Done, Engine  # noqa: E402
-from sparq_ipu.serve.metrics import Metrics  # noqa: E402
-from sparq_ipu.transformers.cache import windows  # noqa: E402
-from sparq_ipu.transformers.decoder.step_layer import StepLayer  # noqa: E402
-from sparq_ipu.transformers.generation import beginning, runs  # noqa: E402
-from sparq_ipu.transformers.generation.version import version_of  # noqa: E402
 
 
 @contextlib.contextmanager

@@ -7,30 +7,27 @@ import copy
 from typing import Any, Callable
 
 import pytest
-
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
-from families import FAMILIES  # noqa: E402
-from lean_steps import (  # noqa: E402
+from families import FAMILIES
+from lean_steps import (
     SETTINGS,
     a_model,
     a_wide_model,
+    assert_same_bits,
     both,
     counted,
     logits,
     logits_of_own,
     skip_trials,
 )
-from tiny_models import tiny_model, tokens_of  # noqa: E402
-from transformers.models.llama import modeling_llama  # noqa: E402
+from tiny_models import tiny_model, tokens_of, torch
+from transformers.models.llama import modeling_llama
 
-import sparq_ipu.transformers  # noqa: E402
-from sparq_ipu.transformers import SparqCache  # noqa: E402
-from sparq_ipu.transformers.decoder import lean_step  # noqa: E402
-from sparq_ipu.transformers.decoder.families import Family, family_of  # noqa: E402
-from sparq_ipu.transformers.decoder.few_bits import FewBitsLinear, JoinedLinear  # noqa: E402
-from sparq_ipu.transformers.decoder.rotary import Rotary  # noqa: E402
+import sparq_ipu.transformers
+from sparq_ipu.transformers import SparqCache
+from sparq_ipu.transformers.decoder import lean_step
+from sparq_ipu.transformers.decoder.families import Family, family_of
+from sparq_ipu.transformers.decoder.few_bits import FewBitsLinear, JoinedLinear
+from sparq_ipu.transformers.decoder.rotary import Rotary
 
 LEAN = ("Llama 2", "Llama 3", "Qwen 2")
 
@@ -43,9 +40,7 @@ def _no_trials(monkeypatch: Any) -> None:
 @pytest.mark.parametrize("family", LEAN)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_the_bits_are_those_of_the_model(family: str, dtype: str, monkeypatch: Any) -> None:
-    own, lean, n_steps = both(a_model(family, getattr(torch, dtype)), monkeypatch)
-    assert n_steps == 6
-    assert torch.equal(own, lean)
+    assert_same_bits(a_model(family, getattr(torch, dtype)), monkeypatch)
 
 
 @pytest.mark.parametrize("how, n_calls", [("sparq", 6), ("dense", 6)])
@@ -66,9 +61,7 @@ def test_a_layer_is_one_call(how: str, n_calls: int, monkeypatch: Any) -> None:
 def test_rows_with_padding(monkeypatch: Any) -> None:
     mask = torch.ones(3, 34, dtype=torch.int64)
     mask[1, :9] = mask[2, 20:] = 0
-    own, lean, n_steps = both(a_model(), monkeypatch, mask=mask)
-    assert n_steps == 6
-    assert torch.equal(own, lean)
+    assert_same_bits(a_model(), monkeypatch, mask=mask)
 
 
 def _without_sign(sin: Any) -> Any:
@@ -116,35 +109,26 @@ class OtherMLP(modeling_llama.LlamaMLP):
     """A class that is not the one written out."""
 
 
-def _hook(model: Any) -> None:
-    model.model.layers[1].mlp.register_forward_hook(lambda module, args, output: output * 2)
+def _doubled(module: Any, args: Any, output: Any) -> Any:
+    return output * 2
 
 
-def _pre_hook(model: Any) -> None:
-    model.model.norm.register_forward_pre_hook(lambda module, args: (args[0] * 2,))
-
-
-def _other_class(model: Any) -> None:
-    model.model.layers[2].mlp.__class__ = OtherMLP
-
-
-def _own_forward(model: Any) -> None:
-    norm = model.model.layers[0].input_layernorm
-    norm.forward = lambda hidden: hidden * 2
-
-
-def _captured(model: Any) -> None:
-    model.model.config.output_hidden_states = True
-
-
-@pytest.mark.parametrize("change", [_hook, _pre_hook, _other_class, _own_forward, _captured])
-def test_a_part_that_is_changed_is_heard(change: Callable[[Any], None], monkeypatch: Any) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: model.model.layers[1].mlp.register_forward_hook(_doubled),
+        lambda model: model.model.norm.register_forward_pre_hook(lambda module, args: (args[0] * 2,)),
+        lambda model: setattr(model.model.layers[2].mlp, "__class__", OtherMLP),
+        lambda model: setattr(model.model.layers[0].input_layernorm, "forward", lambda hidden: hidden * 2),
+        lambda model: setattr(model.model.config, "output_hidden_states", True),
+    ],
+    ids=["hook", "pre-hook", "other class", "own forward", "captured"],
+)
+def test_a_part_that_is_changed_is_heard(change: Callable[[Any], Any], monkeypatch: Any) -> None:
     """Before and after the model is enabled."""
     changed = a_model()
     change(changed)
-    own, lean, n_steps = both(changed, monkeypatch)
-    assert n_steps == 0
-    assert torch.equal(own, lean)
+    own = assert_same_bits(changed, monkeypatch, n_lean=0)
     later = a_model()
     sparq_ipu.transformers.enable(later, **SETTINGS)
     change(later)
@@ -158,19 +142,15 @@ def test_a_linear_layer_may_be_any_module(monkeypatch: Any) -> None:
     model, seen = a_model(), []
     model.model.layers[0].mlp.up_proj.register_forward_hook(lambda *given: seen.append(1))
     model.model.layers[1].self_attn.q_proj = torch.nn.Sequential(model.model.layers[1].self_attn.q_proj)
-    own, lean, n_steps = both(model, monkeypatch)
-    assert n_steps == 6
+    assert_same_bits(model, monkeypatch)
     assert len(seen) == 2 * (6 + 1)
-    assert torch.equal(own, lean)
 
 
 @pytest.mark.parametrize("activation", ["gelu", "silu"])
 def test_an_activation_may_be_any_module(activation: str, monkeypatch: Any) -> None:
     seen: list[int] = []
     model = tiny_model("Llama", hidden_act=activation)
-    own, lean, n_steps = both(model, monkeypatch)
-    assert n_steps == 6
-    assert torch.equal(own, lean)
+    own = assert_same_bits(model, monkeypatch)
     model.model.layers[0].mlp.act_fn.register_forward_hook(lambda *given: seen.append(1))
     assert torch.equal(own, logits(model))
     assert len(seen) == 6 + 1
@@ -263,36 +243,22 @@ def test_codes_of_joined_layers_are_in_memory_once() -> None:
     assert gate.untyped_storage().data_ptr() == up.untyped_storage().data_ptr()
 
 
-def _of_scales(model: Any) -> None:
-    model.model.layers[1].mlp.up_proj.packed[:, :, -64:].view(torch.float16).mul_(2)
-
-
-def _of_codes(model: Any) -> None:
-    model.model.layers[1].mlp.up_proj.packed.bitwise_xor_(3)
-
-
-def _of_bias(model: Any) -> None:
-    model.model.layers[1].self_attn.k_proj.bias.add_(1)
-
-
-def _another_layer(model: Any) -> None:
-    mlp = model.model.layers[1].mlp
-    mlp.up_proj = torch.nn.Sequential(mlp.gate_proj)
-
-
-def _hook_on_a_layer(model: Any) -> None:
-    model.model.layers[1].self_attn.v_proj.register_forward_hook(lambda module, args, output: output * 2)
-
-
-CHANGES = [_of_scales, _of_codes, _of_bias, _another_layer, _hook_on_a_layer]
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_joined_layer_that_is_changed_is_heard(change: Callable[[Any], None]) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda layer: layer.mlp.up_proj.packed[:, :, -64:].view(torch.float16).mul_(2),
+        lambda layer: layer.mlp.up_proj.packed.bitwise_xor_(3),
+        lambda layer: layer.self_attn.k_proj.bias.add_(1),
+        lambda layer: setattr(layer.mlp, "up_proj", torch.nn.Sequential(layer.mlp.gate_proj)),
+        lambda layer: layer.self_attn.v_proj.register_forward_hook(_doubled),
+    ],
+    ids=["scales", "codes", "bias", "another layer", "hook"],
+)
+def test_a_joined_layer_that_is_changed_is_heard(change: Callable[[Any], Any]) -> None:
     model = a_wide_model("int4")
     sparq_ipu.transformers.enable(model, **SETTINGS)
     before = logits(model)
-    change(model)
+    change(model.model.layers[1])
     lean = logits(model)
     assert torch.equal(lean, logits_of_own(model))
     assert not torch.equal(lean, before)

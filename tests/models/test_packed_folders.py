@@ -10,15 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tiny_models import save_checkpoint, tokens_of, torch
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
+from sparq_ipu.models import load_model
+from sparq_ipu.transformers.loading.checkpoints import Checkpoint
+
 safetensors = pytest.importorskip("safetensors.torch")
-
-from tiny_models import save_checkpoint, tokens_of  # noqa: E402
-
-from sparq_ipu.models import load_model  # noqa: E402
-from sparq_ipu.transformers.loading.checkpoints import Checkpoint  # noqa: E402
 
 #: of eight outputs, the one that is in nibble 0, 1, ... (AutoAWQ, GEMM)
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)

@@ -3,17 +3,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+from tiny_models import torch
 
-torch: Any = pytest.importorskip("torch")
-pytest.importorskip("transformers")
+from sparq_ipu.serve.products import FixedRows
+from sparq_ipu.transformers.decoder.few_bits import FewBitsLinear, JoinedLinear
+from sparq_ipu.transformers.decoder.weights import ROWS as CELL
+
 pytest.importorskip("sparq_ipu._cpu")
-
-from sparq_ipu.serve.products import FixedRows  # noqa: E402
-from sparq_ipu.transformers.decoder.few_bits import FewBitsLinear, JoinedLinear  # noqa: E402
-from sparq_ipu.transformers.decoder.weights import ROWS as CELL  # noqa: E402
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -11,20 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tiny_models import greedy, tiny_model, tokens_of, torch
+from vertex import assert_bits
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
-torch.set_num_threads(1)
-
-from tiny_models import greedy, tiny_model, tokens_of  # noqa: E402
-from vertex import assert_bits  # noqa: E402
-
-from sparq_ipu import transformers as sparq  # noqa: E402
-from sparq_ipu.device_options import DeviceOptions  # noqa: E402
-from sparq_ipu.kernels import attention_over  # noqa: E402
-from sparq_ipu.poptorch import attention as poptorch_attention  # noqa: E402
-from sparq_ipu.transformers import SparqCache  # noqa: E402
-from sparq_reference import exact  # noqa: E402
+from sparq_ipu import transformers as sparq
+from sparq_ipu.device_options import DeviceOptions
+from sparq_ipu.kernels import attention_over
+from sparq_ipu.poptorch import attention as poptorch_attention
+from sparq_ipu.transformers import SparqCache
+from sparq_reference import exact
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS: dict[str, Any] = dict(rank=6, top_k=8, n_local=2)

@@ -8,21 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from calls import noted
+from lean_steps import skip_trials
+from tiny_models import enable, of_even_attention, tiny_model, tokens_of, torch
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
-from calls import noted  # noqa: E402
-from lean_steps import skip_trials  # noqa: E402
-from tiny_models import enable, of_even_attention, tiny_model, tokens_of  # noqa: E402
-
-from sparq_ipu import KVCache  # noqa: E402
-from sparq_ipu import transformers as sparq  # noqa: E402
-from sparq_ipu.serve.contexts import Contexts  # noqa: E402
-from sparq_ipu.serve.places import Places  # noqa: E402
-from sparq_ipu.torch import prompt as of_tensors  # noqa: E402
-from sparq_ipu.transformers.decoder.step_layer import StepLayer  # noqa: E402
-from sparq_reference import prompt as reference  # noqa: E402
+from sparq_ipu import KVCache
+from sparq_ipu import transformers as sparq
+from sparq_ipu.serve.contexts import Contexts
+from sparq_ipu.serve.places import Places
+from sparq_ipu.torch import prompt as of_tensors
+from sparq_ipu.transformers.decoder.step_layer import StepLayer
+from sparq_reference import prompt as reference
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])

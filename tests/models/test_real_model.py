@@ -8,17 +8,13 @@ import json
 
 import numpy as np
 import pytest
+from tiny_models import enable, greedy, left_padded, torch
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
-from tiny_models import enable, greedy, left_padded  # noqa: E402
-
-from sparq_ipu import generate  # noqa: E402
-from sparq_ipu.generate import forced_predictions, prefill  # noqa: E402
-from sparq_ipu.transformers import cache_traffic, disable, enable_dense, is_enabled  # noqa: E402
-from sparq_ipu.transformers.loading.checkpoints import load_model  # noqa: E402
-from sparq_study.accuracy.text import excerpts  # noqa: E402
+from sparq_ipu import generate
+from sparq_ipu.generate import forced_predictions, prefill
+from sparq_ipu.transformers import cache_traffic, disable, enable_dense, is_enabled
+from sparq_ipu.transformers.loading.checkpoints import load_model
+from sparq_study.accuracy.text import excerpts
 
 pytestmark = pytest.mark.slow
 

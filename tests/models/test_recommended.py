@@ -10,23 +10,19 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tiny_models import greedy, step_logits, tiny_model, tokens_of, torch
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
-from tiny_models import greedy, step_logits, tiny_model, tokens_of  # noqa: E402
-
-import sparq_ipu  # noqa: E402
-from sparq_ipu import generate  # noqa: E402
-from sparq_ipu.transformers import (  # noqa: E402
+import sparq_ipu
+from sparq_ipu import generate
+from sparq_ipu.transformers import (
     RECOMMENDED,
     enable,
     enable_dense,
     recommended_top_k,
 )
-from sparq_ipu.transformers.integration import decoding  # noqa: E402
-from sparq_ipu.transformers.settings.layers import LayerSettings, pays_from  # noqa: E402
-from sparq_reference import transfers  # noqa: E402
+from sparq_ipu.transformers.integration import decoding
+from sparq_ipu.transformers.settings.layers import LayerSettings, pays_from
+from sparq_reference import transfers
 
 ROOT = Path(__file__).resolve().parents[2]
 

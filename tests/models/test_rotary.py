@@ -8,15 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tiny_models import torch
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
-from sparq_ipu import KVCache, _cpu  # noqa: E402
-from sparq_ipu.attention import attention  # noqa: E402
-from sparq_ipu.transformers.decoder.rotary import Rotary  # noqa: E402
-from sparq_ipu.transformers.decoder.step_layer import waves_of  # noqa: E402
-from sparq_ipu.transformers.settings.layers import LayerSettings  # noqa: E402
+from sparq_ipu import KVCache, _cpu
+from sparq_ipu.attention import attention
+from sparq_ipu.transformers.decoder.rotary import Rotary
+from sparq_ipu.transformers.decoder.step_layer import waves_of
+from sparq_ipu.transformers.settings.layers import LayerSettings
 
 BATCH, N_HEADS, N_KV_HEADS, HEAD_DIM, HELD = 3, 6, 2, 24, 40
 N_ROWS = N_HEADS + 2 * N_KV_HEADS

@@ -17,15 +17,15 @@ from gguf_files import a_gguf
 from server_process import Process
 from tiny_models import tiny_model
 
+from sparq_ipu import generate
+from sparq_ipu.serve import command, process
+from sparq_ipu.transformers.loading.checkpoints import Checkpoint
+
 httpx = pytest.importorskip("httpx")
 pytest.importorskip("fastapi")
 pytest.importorskip("prometheus_client")
 pytest.importorskip("uvicorn")
 pytest.importorskip("sparq_ipu._cpu")
-
-from sparq_ipu import generate  # noqa: E402
-from sparq_ipu.serve import command, process  # noqa: E402
-from sparq_ipu.transformers.loading.checkpoints import Checkpoint  # noqa: E402
 
 
 def asked(url: str, answers: list, **body: Any) -> threading.Thread:

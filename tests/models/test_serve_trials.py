@@ -7,11 +7,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tiny_models import torch
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
-from sparq_ipu.serve.products import FixedRows  # noqa: E402
+from sparq_ipu.serve.products import FixedRows
 
 DTYPES = [torch.bfloat16, torch.float32]
 

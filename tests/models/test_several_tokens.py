@@ -6,19 +6,9 @@ from __future__ import annotations
 import copy
 
 import pytest
+from tiny_models import enable, greedy, left_padded, tiny_model, tokens_of, torch, transformers
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-
-from tiny_models import (  # noqa: E402
-    enable,
-    greedy,
-    left_padded,
-    tiny_model,
-    tokens_of,
-)
-
-from sparq_ipu.transformers import (  # noqa: E402
+from sparq_ipu.transformers import (
     SparqCache,
     cache_traffic,
     enable_dense,

@@ -11,11 +11,7 @@ import types
 
 import numpy as np
 import pytest
-
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-
-from tiny_models import (  # noqa: E402
+from tiny_models import (
     Oracle,
     enable,
     greedy,
@@ -24,20 +20,22 @@ from tiny_models import (  # noqa: E402
     tiny_config,
     tiny_model,
     tokens_of,
+    torch,
+    transformers,
 )
 
-import sparq_ipu  # noqa: E402
-from sparq_ipu import KVCache, available_devices, devices  # noqa: E402
-from sparq_ipu.transformers import (  # noqa: E402
+import sparq_ipu
+from sparq_ipu import KVCache, available_devices, devices
+from sparq_ipu.transformers import (
     SparqCache,
     cache_traffic,
     disable,
     enable_dense,
     is_enabled,
 )
-from sparq_ipu.transformers.cache.attend import half_of  # noqa: E402
-from sparq_ipu.transformers.cache.traffic import Traffic  # noqa: E402
-from sparq_reference import SparqSettings  # noqa: E402
+from sparq_ipu.transformers.cache.attend import half_of
+from sparq_ipu.transformers.cache.traffic import Traffic
+from sparq_reference import SparqSettings
 
 SETTINGS = dict(rank=4, top_k=12, n_local=3, mean_value=True)
 

@@ -7,28 +7,18 @@ import re
 
 import pytest
 from refusals import refusal
+from tiny_models import enable, greedy, tiny_config, tiny_model, tokens_of, torch, transformers
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-
-from tiny_models import (  # noqa: E402
-    enable,
-    greedy,
-    tiny_config,
-    tiny_model,
-    tokens_of,
-)
-
-import sparq_ipu  # noqa: E402
-from sparq_ipu import KVCache  # noqa: E402
-from sparq_ipu.transformers import (  # noqa: E402
+import sparq_ipu
+from sparq_ipu import KVCache
+from sparq_ipu.transformers import (
     SparqCache,
     cache_traffic,
     disable,
     enable_dense,
     is_enabled,
 )
-from sparq_reference import NotFinite  # noqa: E402
+from sparq_reference import NotFinite
 
 SETTINGS = dict(rank=4, top_k=12)
 

@@ -7,17 +7,14 @@ import copy
 from typing import Any
 
 import pytest
+from tiny_models import greedy, tiny_model, tokens_of, torch
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
+from sparq_ipu import transformers as sparq
+from sparq_ipu.transformers import SparqCache
+from sparq_ipu.transformers.cache import storage
+from sparq_ipu.transformers.cache.storage import LayerStack
+
 pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
-
-from tiny_models import greedy, tiny_model, tokens_of  # noqa: E402
-
-from sparq_ipu import transformers as sparq  # noqa: E402
-from sparq_ipu.transformers import SparqCache  # noqa: E402
-from sparq_ipu.transformers.cache import storage  # noqa: E402
-from sparq_ipu.transformers.cache.storage import LayerStack  # noqa: E402
 
 SETTINGS: dict[str, Any] = dict(rank=8, top_k=8, n_local=2)
 

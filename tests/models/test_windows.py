@@ -10,20 +10,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from families import FAMILIES, WINDOW
+from lean_steps import SETTINGS, a_wide_model
+from tiny_models import left_padded, tokens_of, torch
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+import sparq_ipu.transformers
+from sparq_ipu.kept_prefixes import BLOCK
+from sparq_ipu.serve.contexts import Contexts
+from sparq_ipu.transformers import SparqCache
+from sparq_ipu.transformers.cache import windows
+
 pytest.importorskip("sparq_ipu._cpu")
-
-from families import FAMILIES, WINDOW  # noqa: E402
-from lean_steps import SETTINGS, a_wide_model  # noqa: E402
-from tiny_models import left_padded, tokens_of  # noqa: E402
-
-import sparq_ipu.transformers  # noqa: E402
-from sparq_ipu.kept_prefixes import BLOCK  # noqa: E402
-from sparq_ipu.serve.contexts import Contexts  # noqa: E402
-from sparq_ipu.transformers import SparqCache  # noqa: E402
-from sparq_ipu.transformers.cache import windows  # noqa: E402
 
 N = 14 * WINDOW
 STEPS = tokens_of(6, seed=5)
