@@ -35,7 +35,7 @@ from lib.decode_tables import TYPES, best_plain, of_the_lengths, of_the_peers, r
 from lib.json_lines import SCHEMA, JsonLines
 from lib.origin import origin, repeat_command
 from lib.quiet import Pace, forget_peak, noise, peak_bytes, watched
-from peers import FILLED, KV_TYPES, Peer, least_more, prompt_tokens
+from peers import FILLED, KV_TYPES, Peer, first_tokens, least_more
 
 from sparq_ipu.commands.command_line import thread_count
 from sparq_ipu.commands.extras import needed
@@ -263,11 +263,11 @@ def _errors_are(row: Row) -> Iterator[None]:
 
 
 def _first_token(row: Row, method: Method, a: argparse.Namespace, seq_len: int) -> None:
-    """The time to it, if the machine is quiet meanwhile."""
+    """The median time to it, if the machine is quiet meanwhile."""
     with watched(a.threads) as watch, _errors_are(row):
-        seconds = method.first_token(prompt_tokens(seq_len, a.seed))
+        _, seconds = first_tokens(method.first_token, seq_len, a.seed)
     if row["error"] is None and noise(watch.others, watch.pace.paused) is None:
-        row["first_token_seconds"] = seconds
+        row.update(first_token_seconds=statistics.median(seconds), first_token_trials=len(seconds))
 
 
 def _peers(
@@ -286,7 +286,8 @@ def _peers(
                 peer = Peer(program, kv_type, *where)
                 row["version"] = peer.prompt["version"]
                 if noise(peer.prompt["others"], peer.prompt["paused"]) is None:
-                    row["first_token_seconds"] = peer.prompt["first_token_seconds"]
+                    for name in ("first_token_seconds", "first_token_trials"):
+                        row[name] = peer.prompt[name]
             yield row, peer
 
 
@@ -353,6 +354,7 @@ def _row(a: argparse.Namespace, name: str, dtype: str, seq_len: int, model: Any,
         "others": None,
         "kv_type": ("f16" if a.row_bits == 16 else "rows8") if name in OURS else dtype,
         "first_token_seconds": None,
+        "first_token_trials": None,
         **dict.fromkeys(Pace._fields),
         "seed": a.seed,
         **origin(command),

@@ -54,16 +54,29 @@ def test_a_process_times_every_token_after_the_first(monkeypatch: pytest.MonkeyP
     values = dict(program="llama.cpp", S=9, tokens=4, seed=0, threads=3, batch=1, filled=False)
     a = argparse.Namespace(**values)
     said = peers.said(a, iter(["2\n", "4\n"]))
-    assert next(said) == dict(first_token_seconds=3.0, others=0.25, paused=0.2, version="xllamacpp 1")
-    assert asked == [peers.WARM_UP, "pace", "others", (3, 1), "pace"]
+    first = dict(first_token_seconds=3.0, first_token_trials=3)
+    assert next(said) == dict(**first, others=0.25, paused=0.2, version="xllamacpp 1")
+    assert asked == [peers.WARM_UP, "pace", "others", *[(3, 1)] * 3, "pace"]
     assert [len(turn["steps"]) for turn in said] == [2, 4]
-    assert asked[5:] == [(3, 3), (3, 5)]
+    assert asked[7:] == [(3, 3), (3, 5)]
     monkeypatch.setattr(quiet, "pace", lambda n_threads: Pace(1e9, 0.0))
     (_, turn) = peers.said(a, ["1"])
     assert turn["steps"] == pytest.approx([0.5])
     monkeypatch.setitem(peers._PROGRAMS, "llama.cpp", lambda a: lambda tokens, n_new: [0.0, 1.0])
     with pytest.raises(RuntimeError, match=r"llama.cpp must say 5 tokens, got 1"):
         list(peers.said(a, ["4"]))
+
+
+@pytest.mark.parametrize(("seconds", "n_read"), [((3.0, 9.0, 1.0), 2), ((3.0, 1.0, 2.0), 3), ((11.0,), 1)])
+def test_a_short_prompt_is_read_more_often(seconds: tuple[float, ...], n_read: int) -> None:
+    left, read = list(seconds), []
+
+    def one(prompt: list[int]) -> float:
+        read.append(prompt)
+        return left.pop(0)
+
+    last, taken = peers.first_tokens(one, 20, seed=5)
+    assert taken == list(seconds[:n_read]) and last == read[-1] and len({*map(tuple, read)}) == n_read
 
 
 #: a process that says its command line, and the sum of what it was asked for
