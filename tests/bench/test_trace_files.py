@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from refusals import refusal
+from calls import refusal
 
 from sparq_ipu import traces
 

@@ -27,6 +27,24 @@ from vertex import assert_bits, floats, halves, run, word, words
 from sparq_reference import key_index
 
 
+def block_coefficients(x: Problem, columns: np.ndarray, n_blocks: int) -> dict[str, np.ndarray]:
+    n_room, rank = columns.shape[1] // record_words(x.bits), len(x.columns)
+    fields = dict(columns=columns, selectedQuery=x.query, **coefficients(n_room, rank))
+    out = run("BlockCoefficients", fields, **x.settings(), nBlocks=n_blocks, limit=x.limit)
+    return {name: out[name] for name in ("coefficients", "units", "offsets")}
+
+
+def index_scores(
+    x: Problem, columns: np.ndarray, made: dict[str, np.ndarray], n_blocks: int, wave: int, n_waves: int
+) -> np.ndarray:
+    """Of a wave, among those of all positions of a part."""
+    length = x.columns.shape[1]
+    fields = dict(wave=word(wave), columns=columns, inverseTemperature=x.inverse_temperature, **made)
+    fields["scores"] = floats(GROUP, n_waves * length)
+    sizes = dict(nBlocks=n_blocks, length=length, partPositions=n_waves * length)
+    return run("IndexScores", fields, **x.settings(), **sizes)["scores"]
+
+
 @pytest.mark.parametrize("bits", BITS)
 @given(
     kind=st.sampled_from(KINDS),
@@ -37,35 +55,13 @@ from sparq_reference import key_index
 def test_scores_of_a_wave(bits: int, kind: str, rank: int, n_blocks: int, seed: int) -> None:
     x = make_problem(kind, bits, rank, 3, seed)
     columns = records(x.columns, bits)
-    out = run(
-        "BlockCoefficients",
-        dict(columns=columns, selectedQuery=x.query, **coefficients(3, rank)),
-        **x.settings(),
-        nBlocks=n_blocks,
-        limit=x.limit,
-    )
+    out = block_coefficients(x, columns, n_blocks)
     assert np.abs(out["coefficients"][:n_blocks]).max() <= x.limit
     assert (out["coefficients"][n_blocks:] == INT_POISON).all()
-    length, wave, n_local = 192, 1, 3 * 192
-    scored = run(
-        "IndexScores",
-        dict(
-            wave=word(wave),
-            columns=columns,
-            coefficients=out["coefficients"],
-            units=out["units"],
-            offsets=out["offsets"],
-            inverseTemperature=x.inverse_temperature,
-            scores=floats(GROUP, n_local),
-        ),
-        **x.settings(),
-        nBlocks=n_blocks,
-        length=length,
-        partPositions=n_local,
-    )
-    expected = floats(GROUP, n_local)
+    length, wave, n_waves = 192, 1, 3
+    expected = floats(GROUP, n_waves * length)
     expected[:, length : length + n_blocks * 64] = x.scores()[:, : n_blocks * 64]
-    assert_bits(scored["scores"], expected)
+    assert_bits(index_scores(x, columns, out, n_blocks, wave, n_waves), expected)
 
 
 @pytest.mark.parametrize("bits", BITS)
@@ -80,31 +76,10 @@ def test_largest_sums(bits: int, rank: int, signs: str) -> None:
         query[:, rank // 2 :] = -1
     limit = key_index.coefficient_limit(bits, rank)
     x = Problem(columns, query, np.ones(GROUP, np.float32), float(limit), bits)
-    shared = dict(columns=records(columns, bits))
-    out = run(
-        "BlockCoefficients",
-        dict(shared, selectedQuery=query, **coefficients(1, rank)),
-        **x.settings(),
-        nBlocks=1,
-        limit=x.limit,
-    )
+    stored = records(columns, bits)
+    out = block_coefficients(x, stored, 1)
     np.testing.assert_array_equal(out["coefficients"][0], np.sign(query) * limit)
-    names = ("coefficients", "units", "offsets")
-    scored = run(
-        "IndexScores",
-        dict(
-            shared,
-            wave=word(0),
-            **{name: out[name] for name in names},
-            inverseTemperature=x.inverse_temperature,
-            scores=floats(GROUP, 64),
-        ),
-        **x.settings(),
-        nBlocks=1,
-        length=64,
-        partPositions=64,
-    )
-    assert_bits(scored["scores"], x.scores())
+    assert_bits(index_scores(x, stored, out, n_blocks=1, wave=0, n_waves=1), x.scores())
 
 
 @pytest.mark.parametrize("bits", BITS)

@@ -28,35 +28,17 @@ SHAPES = [
 
 
 @pytest.mark.parametrize(("type_name", "n_rows", "n_layers", "width"), SHAPES)
-def test_load_layer(type_name: str, n_rows: int, n_layers: int, width: int) -> None:
-    stored = numbers(type_name, n_rows, n_layers, width)
+def test_load_and_store_layer(type_name: str, n_rows: int, n_layers: int, width: int) -> None:
+    stored, state = numbers(type_name, n_rows, n_layers, width), numbers(type_name, n_rows, width)
+    empty = halves(n_rows, width) if type_name == "half" else words(n_rows, width)
+    sizes = dict(nLayers=n_layers, nRows=n_rows, width=width)
     for layer in range(n_layers):
-        empty = halves(n_rows, width) if type_name == "half" else words(n_rows, width)
-        out = run(
-            f"LoadLayer<{type_name}>",
-            dict(layer=word(layer), stored=stored, state=empty),
-            nLayers=n_layers,
-            nRows=n_rows,
-            width=width,
-        )
-        assert_bits(out["state"], stored[:, layer])
-
-
-@pytest.mark.parametrize(("type_name", "n_rows", "n_layers", "width"), SHAPES)
-def test_store_layer(type_name: str, n_rows: int, n_layers: int, width: int) -> None:
-    state = numbers(type_name, n_rows, width)
-    before = numbers(type_name, n_rows, n_layers, width)
-    for layer in range(n_layers):
-        out = run(
-            f"StoreLayer<{type_name}>",
-            dict(layer=word(layer), stored=before, state=state),
-            nLayers=n_layers,
-            nRows=n_rows,
-            width=width,
-        )
-        expected = before.copy()
+        fields = dict(layer=word(layer), stored=stored)
+        loaded = run(f"LoadLayer<{type_name}>", dict(fields, state=empty), **sizes)
+        assert_bits(loaded["state"], stored[:, layer])
+        expected = stored.copy()
         expected[:, layer] = state
-        assert_bits(out["stored"], expected)
+        assert_bits(run(f"StoreLayer<{type_name}>", dict(fields, state=state), **sizes)["stored"], expected)
 
 
 @pytest.mark.parametrize("of_ipus", [[0], [1], [0, 0, 0, 0], [0, 0, 1, 0], [1, 0], [0, 1], [1, 1, 1]])

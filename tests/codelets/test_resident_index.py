@@ -25,6 +25,8 @@ from vertex import assert_bits, floats, run, word, words
 
 LAYER, N_LAYERS = 1, 3
 N_BLOCKS, FIRST_BLOCK = 3, 2  # of a part: positions 128 to 319
+#: what scores are made of
+MADE = ("coefficients", "units", "offsets")
 
 
 def some_words(seed: int, *shape: int) -> np.ndarray:
@@ -62,12 +64,12 @@ def test_scores(bits: int, kind: str, rank: int, n_full: int, behind: int, seed:
     )
     assert np.abs(out["coefficients"][:n_full]).max(initial=0) <= x.limit
     assert (out["coefficients"][n_full:] == INT_POISON).all()
-    n_local, names = N_BLOCKS * 64 + 64, ("coefficients", "units", "offsets")
+    n_local = N_BLOCKS * 64 + 64
     scored = run(
         "ResidentScores",
         dict(
             shared,
-            **{name: out[name] for name in names},
+            **{name: out[name] for name in MADE},
             inverseTemperature=x.inverse_temperature,
             scores=floats(GROUP, n_local),
         ),
@@ -77,6 +79,22 @@ def test_scores(bits: int, kind: str, rank: int, n_full: int, behind: int, seed:
     expected = floats(GROUP, n_local)
     expected[:, : n_full * 64] = x.scores()[:, : n_full * 64]
     assert_bits(scored["scores"], expected)
+
+
+def group_coefficients(
+    x: Problem, first_block: int = 0, n_lent: int = 0, **fields: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Of the blocks of a problem; `fields` as of every vertex that reads the index."""
+    (group, rank), n_blocks = x.query.shape, x.columns.shape[1] // 64
+    outputs = dict(
+        lent=words(rank * n_lent or 1),
+        coefficients=floats(n_blocks, (group + 1) // 2, rank, 2),
+        units=floats(n_blocks, group),
+        offsets=floats(n_blocks, group),
+    )
+    sizes = dict(groupSize=group, rank=rank, indexBits=x.bits, firstBlock=first_block, nBlocks=n_blocks)
+    fields = dict(fields, selectedQuery=x.query, **outputs)
+    return run("GroupCoefficients", fields, **sizes, nLent=n_lent, limit=x.limit)
 
 
 @given(
@@ -99,34 +117,20 @@ def test_scores_of_a_group(
     columns = (LAYER * HEAD_DIM + components) * np.uint32(column_words)
     shared = dict(filled=word((FIRST_BLOCK + n_full) * 64 + 5), index=index, columns=columns)
     sizes = dict(groupSize=group, rank=rank, indexBits=bits, firstBlock=FIRST_BLOCK, nBlocks=N_BLOCKS)
-    of_rows = {name: floats(N_BLOCKS, group) for name in ("units", "offsets")}
-    n_pairs = (group + 1) // 2
-    out = run(
-        "GroupCoefficients",
-        dict(
-            shared,
-            selectedQuery=x.query,
-            lent=words(rank * n_lent or 1),
-            coefficients=floats(N_BLOCKS, n_pairs, rank, 2),
-            **of_rows,
-        ),
-        **sizes,
-        nLent=n_lent,
-        limit=x.limit,
-    )
+    out = group_coefficients(x, FIRST_BLOCK, n_lent, **shared)
     last = column_words - 1
     expected = index[LAYER, components, last - n_lent : last] if n_lent else words(1)
     np.testing.assert_array_equal(out["lent"], expected.reshape(-1))
     made = out["coefficients"]
     assert np.abs(made[:n_full]).max(initial=0) <= x.limit
     np.testing.assert_array_equal(made[:n_full], np.round(made[:n_full]))
-    assert_bits(made[n_full:], floats(N_BLOCKS - n_full, n_pairs, rank, 2))
+    assert_bits(made[n_full:], floats(N_BLOCKS - n_full, (group + 1) // 2, rank, 2))
     n_local = N_BLOCKS * 64 + 64
     scored = run(
         "GroupScores",
         dict(
             shared,
-            **{name: out[name] for name in ("coefficients", *of_rows)},
+            **{name: out[name] for name in MADE},
             inverseTemperature=x.inverse_temperature,
             codes=floats(6, rank, 8),
             scores=floats(group, n_local),
@@ -159,26 +163,16 @@ def test_scores_of_lent_words(
     index = records(x.columns, 4).reshape(rank, n_pieces, record_words(4))
     n_full = sum(first + i * blocks < full for i in range(n_pieces))
     n_local, n = n_pieces * n_words * 8 + 4, n_words * 8
-    made = run(
-        "GroupCoefficients",
-        dict(
-            filled=word(n_pieces * 64),
-            index=index.reshape(1, rank, -1),
-            columns=np.arange(rank, dtype=np.uint32) * np.uint32(index[0].size),
-            selectedQuery=x.query,
-            lent=words(1),
-            coefficients=floats(n_pieces, (group + 1) // 2, rank, 2),
-            **{name: floats(n_pieces, group) for name in ("units", "offsets")},
-        ),
-        **dict(groupSize=group, rank=rank, indexBits=4, firstBlock=0, nBlocks=n_pieces, nLent=0),
-        limit=x.limit,
+    of_columns = np.arange(rank, dtype=np.uint32) * np.uint32(index[0].size)
+    made = group_coefficients(
+        x, filled=word(n_pieces * 64), index=index.reshape(1, rank, -1), columns=of_columns
     )
     out = run(
         "LentScores",
         dict(
             filled=word(full * 64 + 1),
             words=np.ascontiguousarray(index[:, :, 8 - n_words : 8].transpose(1, 0, 2)),
-            **{name: made[name] for name in ("coefficients", "units", "offsets")},
+            **{name: made[name] for name in MADE},
             inverseTemperature=x.inverse_temperature,
             codes=floats(6, rank, 8),
             scores=floats(group, n_local),
@@ -209,25 +203,14 @@ def test_the_largest_sums_are_exact(bits: int) -> None:
     of_columns = np.arange(rank, dtype=np.uint32) * np.uint32(record_words(bits))
     shared = dict(filled=word(64), index=records(columns, bits)[None], columns=of_columns)
     sizes = dict(groupSize=2, rank=rank, indexBits=bits, firstBlock=0, nBlocks=1)
-    made = dict(
-        coefficients=floats(1, 1, rank, 2),
-        **{name: floats(1, 2) for name in ("units", "offsets")},
-    )
-    fields = dict(shared, lent=words(1), selectedQuery=x.query)
-    out = run(
-        "GroupCoefficients",
-        dict(fields, **made),
-        **sizes,
-        nLent=0,
-        limit=127.0,
-    )
+    out = group_coefficients(x, **shared)
     np.testing.assert_array_equal(out["coefficients"][0, 0], np.repeat([[127, -127]], rank, axis=0))
     fields = dict(
         shared, codes=floats(6, rank, 8), scores=floats(2, 64), inverseTemperature=np.ones(2, np.float32)
     )
     out = run(
         "GroupScores",
-        dict(fields, **{name: out[name] for name in made}),
+        dict(fields, **{name: out[name] for name in MADE}),
         **sizes,
         nPieces=8,
         partPositions=64,

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from calls import refusal
 from hypothesis import given
 from hypothesis import strategies as st
-from refusals import refusal
 
 from sparq_ipu import _cpu
 from sparq_reference.few_bits import GROUP, few_bits_product, ideal_product, integers, to_bfloat16

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import strategies
+from calls import refusal
 from cpu_caches import assert_bits
 from hypothesis import given
 from hypothesis import strategies as st
-from refusals import refusal
 
 import sparq_ipu
 from sparq_ipu.attention import attention

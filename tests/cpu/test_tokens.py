@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from refusals import refusal
+from calls import refusal
 
 import sparq_ipu
 from sparq_ipu.tokens import append_and_attend

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls that a test looks at, and that go on as before."""
+"""Calls that a test looks at, and that go on as before; and calls that are refused."""
 
 from __future__ import annotations
 
 from typing import Any, Callable
+
+import pytest
 
 
 def noted(monkeypatch: Any, of: Any, name: str, note: Callable[..., Any]) -> list[Any]:
@@ -19,3 +21,10 @@ def noted(monkeypatch: Any, of: Any, name: str, note: Callable[..., Any]) -> lis
 
     monkeypatch.setattr(of, name, call)
     return notes
+
+
+def refusal(call: Callable[..., object], *arguments: object, **named: object) -> str:
+    """The words of the ValueError with which a call ends."""
+    with pytest.raises(ValueError) as caught:
+        call(*arguments, **named)
+    return str(caught.value)

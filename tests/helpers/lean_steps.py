@@ -41,6 +41,12 @@ def a_wide_model(weights: str, kind: str = "Qwen2", **changes: Any) -> Any:
     return model
 
 
+def enabled(model: Any, **settings: Any) -> Any:
+    """The model, with SparQ attention at any length."""
+    sparq_ipu.transformers.enable(model, **{**SETTINGS, **settings})
+    return model
+
+
 def of_family(name: str, weights: str) -> Any:
     """A fast one with bfloat16 weights, or a shape that is one call with these weights."""
     if weights == "bfloat16":

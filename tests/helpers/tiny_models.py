@@ -143,7 +143,8 @@ class Oracle:
         self.settings = settings
         self.min_seq_len = min_seq_len
 
-    def install(self, model: Any) -> None:
+    def install(self, model: Any) -> Any:
+        """The model, which attends so from now on."""
         sdpa = transformers.AttentionInterface()["sdpa"]
         mask = transformers.AttentionMaskInterface()["sdpa"]
 
@@ -176,6 +177,7 @@ class Oracle:
         transformers.AttentionInterface.register(self.name, attention)
         transformers.AttentionMaskInterface.register(self.name, always_a_mask)
         model.set_attn_implementation(self.name)
+        return model
 
     def _row(self, layer: int, b: int, query: Any, key: Any, value: Any, mask: Any) -> np.ndarray:
         real = mask[b, 0, 0].bool()

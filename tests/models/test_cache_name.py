@@ -11,7 +11,7 @@ import warnings
 from typing import Any, Iterator
 
 import pytest
-from tiny_models import enable, tiny_model, tiny_tokenizer, tokens_of, torch, transformers
+from tiny_models import enable, greedy, tiny_model, tiny_tokenizer, tokens_of, torch, transformers
 
 from sparq_ipu.serve.places import Places
 from sparq_ipu.transformers import SparqCache, enable_dense
@@ -41,18 +41,6 @@ def remarks() -> Iterator[list[str]]:
         said[:] = [remark for remark in said if OLDER in remark]
 
 
-def generate_with_ours(model: Any) -> None:
-    generate(model, tiny_tokenizer(), tokens_of(20), 4)
-
-
-def generate_with_theirs(model: Any) -> None:
-    model.generate(tokens_of(20), attention_mask=torch.ones(1, 20), max_new_tokens=4, do_sample=False)
-
-
-def steps(model: Any) -> None:
-    forced_predictions(model, tokens_of(20), tokens_of(3))
-
-
 def a_cache_that_the_model_makes(model: Any) -> None:
     with torch.no_grad():
         made = model(tokens_of(20)).cache
@@ -66,7 +54,13 @@ def places(model: Any) -> None:
         model(tokens_of(20), cache=piece, position_ids=torch.arange(20)[None])
 
 
-CALLS = [generate_with_ours, generate_with_theirs, steps, a_cache_that_the_model_makes, places]
+CALLS = [
+    lambda model: generate(model, tiny_tokenizer(), tokens_of(20), 4),
+    lambda model: greedy(model, tokens_of(20), 4),
+    lambda model: forced_predictions(model, tokens_of(20), tokens_of(3)),
+    a_cache_that_the_model_makes,
+    places,
+]
 
 
 @pytest.mark.parametrize("call", CALLS)

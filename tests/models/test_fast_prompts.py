@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from calls import noted
 from families import FAMILIES
-from lean_steps import FAST, SETTINGS, a_wide_model, of_family
+from lean_steps import FAST, SETTINGS, a_wide_model, enabled, of_family
 from tiny_models import tokens_of, torch
 
 import sparq_ipu.transformers
@@ -81,8 +81,7 @@ def test_the_last_layer_computes_what_is_taken(name: str, monkeypatch: Any) -> N
 @pytest.mark.parametrize("n", [5, 40])
 def test_several_tokens_of_each_text_are_a_step_or_a_prompt(n: int) -> None:
     """With up to 32 tokens in a step. The last one is enough, and all are stored."""
-    model = a_wide_model("int4")
-    sparq_ipu.transformers.enable(model, tokens_per_step=32, **SETTINGS)
+    model = enabled(a_wide_model("int4"), tokens_per_step=32)
     tokens, last = tokens_of(60 + n + 1, batch=2), []
     for kept in ({}, dict(logits_to_keep=1)):
         cache = SparqCache(model)
@@ -93,8 +92,7 @@ def test_several_tokens_of_each_text_are_a_step_or_a_prompt(n: int) -> None:
 
 
 def test_embeddings_in_place_of_tokens() -> None:
-    model = a_wide_model("int4")
-    sparq_ipu.transformers.enable(model, **SETTINGS)
+    model = enabled(a_wide_model("int4"))
     embedded = model.get_input_embeddings()(tokens_of(N))
     with torch.no_grad():
         every = model(inputs_embeds=embedded).logits

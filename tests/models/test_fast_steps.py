@@ -19,6 +19,7 @@ from lean_steps import (
     a_wide_model,
     assert_same_bits,
     counted,
+    enabled,
     of_family,
     uneven,
 )
@@ -116,8 +117,7 @@ def test_a_model_that_was_changed_keeps_its_own_pass(change: Callable[[Any], Any
 
 
 def test_another_family_is_named() -> None:
-    model = tiny_model("GPTNeoX")
-    sparq_ipu.transformers.enable(model, **SETTINGS)
+    model = enabled(tiny_model("GPTNeoX"))
     assert "GPTNeoXModel is not among Llama, Mistral, " in steps_of(model)
     sparq_ipu.transformers.enable(model, lean=False, **SETTINGS)
     assert steps_of(model).endswith(": lean=False")

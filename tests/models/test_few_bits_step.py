@@ -17,6 +17,7 @@ from lean_steps import (
     a_wide_model,
     assert_same_bits,
     both,
+    enabled,
     logits,
     logits_of_own,
     skip_trials,
@@ -175,8 +176,7 @@ def test_a_number_that_float16_does_not_have(spy: list[Spy]) -> None:
 @torch.no_grad()
 def test_no_room_in_a_layer() -> None:
     """The layers before have the token, and know it."""
-    model = a_wide_model("int4")
-    sparq_ipu.transformers.enable(model, **SETTINGS)
+    model = enabled(a_wide_model("int4"))
     cache = SparqCache(model, capacity=20)
     model(tokens_of(20), cache=cache)
     other = SparqCache(model, capacity=21)
@@ -267,8 +267,7 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("change", ["biases", "layers exchanged"])
 @torch.no_grad()
 def test_a_change_before_the_first_step_is_heard(change: str) -> None:
-    model = a_wide_model("int4")
-    sparq_ipu.transformers.enable(model, **SETTINGS)
+    model = enabled(a_wide_model("int4"))
     CHANGES[change](model)
     assert torch.equal(logits(model), logits_of_own(model))
 
@@ -276,8 +275,7 @@ def test_a_change_before_the_first_step_is_heard(change: str) -> None:
 @pytest.mark.parametrize("change", CHANGES)
 @torch.no_grad()
 def test_a_part_that_is_changed_is_heard(change: str, calls: list[bool]) -> None:
-    model = a_wide_model("int4")
-    sparq_ipu.transformers.enable(model, **SETTINGS)
+    model = enabled(a_wide_model("int4"))
     before = logits(model)
     assert calls == [True] * 6
     CHANGES[change](model)
@@ -298,8 +296,7 @@ def test_what_is_left_to_pytorch(calls: list[bool], monkeypatch: Any) -> None:
 
 
 def test_copies_have_their_own(calls: list[bool]) -> None:
-    model = a_wide_model("int4")
-    sparq_ipu.transformers.enable(model, **SETTINGS)
+    model = enabled(a_wide_model("int4"))
     expected = logits(model)
     twin = copy.deepcopy(model)
     torch.nn.init.zeros_(model.model.norm.weight)

@@ -15,6 +15,7 @@ from lean_steps import (
     assert_same_bits,
     both,
     counted,
+    enabled,
     logits,
     logits_of_own,
     skip_trials,
@@ -64,16 +65,18 @@ def test_rows_with_padding(monkeypatch: Any) -> None:
     assert_same_bits(a_model(), monkeypatch, mask=mask)
 
 
-def _without_sign(sin: Any) -> Any:
-    return sin
-
-
-def _other_epsilon(self: Any, module: Any, hidden: Any) -> Any:
-    return torch.nn.functional.rms_norm(hidden, hidden.shape[-1:], module.weight, 1e-3)
-
-
 @pytest.mark.parametrize(
-    "of, name, wrong", [(lean_step, "_signed", _without_sign), (Family, "norm", _other_epsilon)]
+    "of, name, wrong",
+    [
+        (lean_step, "_signed", lambda sin: sin),
+        (
+            Family,
+            "norm",
+            lambda _, norm, hidden: torch.nn.functional.rms_norm(
+                hidden, hidden.shape[-1:], norm.weight, 1e-3
+            ),
+        ),
+    ],
 )
 def test_the_comparison_sees_another_step(
     of: Any, name: str, wrong: Callable[..., Any], monkeypatch: Any
@@ -129,8 +132,7 @@ def test_a_part_that_is_changed_is_heard(change: Callable[[Any], Any], monkeypat
     changed = a_model()
     change(changed)
     own = assert_same_bits(changed, monkeypatch, n_lean=0)
-    later = a_model()
-    sparq_ipu.transformers.enable(later, **SETTINGS)
+    later = enabled(a_model())
     change(later)
     with counted(monkeypatch) as steps:
         assert torch.equal(own, logits(later))
@@ -176,8 +178,7 @@ def test_arguments_that_ask_for_more(monkeypatch: Any) -> None:
 @pytest.mark.parametrize("weights", [None, "int8"])
 def test_hidden_states_that_were_asked_for_once(weights: str | None, monkeypatch: Any) -> None:
     """transformers leaves its hooks in the model, which do nothing afterwards."""
-    model = a_model() if weights is None else a_wide_model(weights)
-    sparq_ipu.transformers.enable(model, **SETTINGS)
+    model = enabled(a_model() if weights is None else a_wide_model(weights))
     with counted(monkeypatch) as steps:
         expected, before = logits(model), len(steps)
         states = model(tokens_of(3), output_hidden_states=True).hidden_states
@@ -189,8 +190,7 @@ def test_hidden_states_that_were_asked_for_once(weights: str | None, monkeypatch
 
 @pytest.mark.parametrize("family", [name for name in FAMILIES if not FAMILIES[name].is_fast])
 def test_other_families_keep_their_own(family: str) -> None:
-    model = tiny_model(FAMILIES[family].kind, **FAMILIES[family].changes)
-    sparq_ipu.transformers.enable(model, **SETTINGS)
+    model = enabled(tiny_model(FAMILIES[family].kind, **FAMILIES[family].changes))
     assert "forward" not in vars(sparq_ipu.transformers.integration.decoder_of(model))
 
 
@@ -204,8 +204,7 @@ def test_functions_that_somebody_put_there(monkeypatch: Any) -> None:
 
 
 def test_a_copy_is_a_model_of_its_own(monkeypatch: Any) -> None:
-    model = a_model()
-    sparq_ipu.transformers.enable(model, **SETTINGS)
+    model = enabled(a_model())
     twin = copy.deepcopy(model)
     expected = logits(model)
     torch.nn.init.zeros_(model.model.norm.weight)
@@ -219,8 +218,7 @@ def test_a_copy_is_a_model_of_its_own(monkeypatch: Any) -> None:
 
 @pytest.mark.parametrize("part", ["mlp", "input_layernorm"])
 def test_a_copy_that_is_changed_is_heard(part: str, monkeypatch: Any) -> None:
-    model = a_model()
-    sparq_ipu.transformers.enable(model, **SETTINGS)
+    model = enabled(a_model())
     twin = copy.deepcopy(model)
     setattr(twin.model.layers[1], part, torch.nn.Identity())
     with counted(monkeypatch) as steps:
@@ -236,8 +234,7 @@ def test_lean_is_true_or_false(name: str) -> None:
 
 
 def test_codes_of_joined_layers_are_in_memory_once() -> None:
-    model = a_wide_model("int4")
-    sparq_ipu.transformers.enable(model, **SETTINGS)
+    model = enabled(a_wide_model("int4"))
     mlp = model.model.layers[0].mlp
     gate, up = (layer.packed for layer in (mlp.gate_proj, mlp.up_proj))
     assert gate.untyped_storage().data_ptr() == up.untyped_storage().data_ptr()
@@ -255,8 +252,7 @@ def test_codes_of_joined_layers_are_in_memory_once() -> None:
     ids=["scales", "codes", "bias", "another layer", "hook"],
 )
 def test_a_joined_layer_that_is_changed_is_heard(change: Callable[[Any], Any]) -> None:
-    model = a_wide_model("int4")
-    sparq_ipu.transformers.enable(model, **SETTINGS)
+    model = enabled(a_wide_model("int4"))
     before = logits(model)
     change(model.model.layers[1])
     lean = logits(model)

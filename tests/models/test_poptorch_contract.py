@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from refusals import refusal
+from calls import refusal
 
 torch = pytest.importorskip("torch")
 torch.set_num_threads(1)

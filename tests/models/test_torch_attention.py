@@ -8,7 +8,7 @@ import pickle
 
 import numpy as np
 import pytest
-from refusals import refusal
+from calls import refusal
 
 torch = pytest.importorskip("torch")
 torch.set_num_threads(1)

@@ -48,8 +48,7 @@ def test_padded_batch_equals_the_oracle_bit_for_bit(model, device, mean_value):
     enable(model, device=device, **settings)
     got = step_logits(model, tokens, 6, mask)
     disable(model)
-    oracle = copy.deepcopy(model)
-    Oracle([settings] * 3).install(oracle)
+    oracle = Oracle([settings] * 3).install(copy.deepcopy(model))
     assert torch.equal(got, step_logits(oracle, tokens, 6, mask))
     # negative control: an oracle with one component more must not agree
     Oracle([dict(settings, rank=5)] * 3).install(oracle)
@@ -68,9 +67,8 @@ def test_every_family_equals_the_oracle(kind):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_other_dtypes_equal_the_oracle(dtype):
-    model, oracle = tiny_model().to(dtype), tiny_model().to(dtype)
+    model, oracle = tiny_model().to(dtype), Oracle([SETTINGS] * 3).install(tiny_model().to(dtype))
     enable(model, **SETTINGS)
-    Oracle([SETTINGS] * 3).install(oracle)
     assert torch.equal(step_logits(model, tokens_of(30), 4), step_logits(oracle, tokens_of(30), 4))
 
 
@@ -99,8 +97,7 @@ def test_dense_through_the_cache_is_close_to_the_model_itself(model):
 
 
 def test_right_padding_and_padding_between_turns(model):
-    oracle = tiny_model()
-    Oracle([SETTINGS] * 3).install(oracle)
+    oracle = Oracle([SETTINGS] * 3).install(tiny_model())
     enable(model, **SETTINGS)
     tokens = tokens_of(30, batch=2)
     mask = torch.ones_like(tokens)
@@ -178,8 +175,7 @@ def test_generate_equals_the_oracle(model, how):
         return used.generate(tokens, attention_mask=mask, max_new_tokens=12, **options)
 
     plain = run(model)
-    oracle = copy.deepcopy(model)
-    Oracle([settings] * 3).install(oracle)
+    oracle = Oracle([settings] * 3).install(copy.deepcopy(model))
     enable(model, **settings)
     assert torch.equal(run(model), run(oracle))
     assert not torch.equal(run(model), plain)
@@ -199,8 +195,7 @@ def test_cache_is_reused_over_turns(model):
             text = torch.cat([text, second], dim=1)
         return replies
 
-    oracle = copy.deepcopy(model)
-    Oracle([SETTINGS] * 3).install(oracle)
+    oracle = Oracle([SETTINGS] * 3).install(copy.deepcopy(model))
     expected = chat(oracle, transformers.DynamicCache())
     enable(model, **SETTINGS)
     assert chat(model, transformers.DynamicCache()) == expected
@@ -315,8 +310,7 @@ def test_rows_are_repeated_and_selected(model):
 
 def test_reordered_cache_takes_a_prompt_and_a_token(model):
     enable(model, **SETTINGS)
-    oracle = tiny_model()
-    Oracle([SETTINGS] * 3).install(oracle)
+    oracle = Oracle([SETTINGS] * 3).install(tiny_model())
     tokens, mask = left_padded([tokens_of(30), tokens_of(12, seed=1), tokens_of(21, seed=2)])
     order = torch.tensor([2, 0, 0])
     logits = []
@@ -340,8 +334,7 @@ def test_a_mask_that_hides_earlier_tokens_is_followed(model, n, index_bits):
     """Positions behind them move to other blocks of the key index."""
     settings = dict(SETTINGS, index_bits=index_bits)
     enable(model, **settings)
-    oracle = tiny_model()
-    Oracle([settings] * 3).install(oracle)
+    oracle = Oracle([settings] * 3).install(tiny_model())
     tokens = tokens_of(n)
     logits = {}
     for used in (model, oracle):

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from refusals import refusal
+from calls import refusal
 from tiny_models import enable, greedy, tiny_config, tiny_model, tokens_of, torch, transformers
 
 import sparq_ipu

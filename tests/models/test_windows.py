@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from families import FAMILIES, WINDOW
-from lean_steps import SETTINGS, a_wide_model
+from lean_steps import SETTINGS, a_wide_model, enabled
 from tiny_models import left_padded, tokens_of, torch
 
 import sparq_ipu.transformers
@@ -29,8 +29,7 @@ STEPS = tokens_of(6, seed=5)
 @pytest.fixture(scope="module", params=["Gemma 3", "Mistral with a sliding window"])
 def model(request: Any) -> Any:
     family = FAMILIES[request.param]
-    model = a_wide_model("int4", family.kind, vocab_size=112, **family.changes)
-    sparq_ipu.transformers.enable(model, tokens_per_step=4, **SETTINGS)
+    model = enabled(a_wide_model("int4", family.kind, vocab_size=112, **family.changes), tokens_per_step=4)
     return model
 
 
@@ -136,8 +135,7 @@ def test_dropped_positions_stay_dropped_after_a_mask(model: Any) -> None:
 def test_a_refused_crop_changes_no_layer() -> None:
     kinds = ["full_attention", "sliding_attention", "full_attention"]
     family = dict(layer_types=kinds, use_sliding_window=True, sliding_window=WINDOW)
-    model = a_wide_model("int4", "Qwen2", **family)
-    sparq_ipu.transformers.enable(model, tokens_per_step=4, **SETTINGS)
+    model = enabled(a_wide_model("int4", "Qwen2", **family), tokens_per_step=4)
     cache = filled(model, tokens_of(N))
     with pytest.raises(ValueError, match="length must leave at least"):
         cache.crop(-N // 2)

@@ -6,9 +6,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from bits import assert_bits
+from calls import refusal
 from hypothesis import given
 from hypothesis import strategies as st
-from refusals import refusal
 from strategies import make_attention
 
 import sparq_ipu

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from refusals import refusal
+from calls import refusal
 
 from sparq_ipu.device_options import DeviceOptions, Share
 from sparq_reference import CacheSpec, SparqSettings, WindowSettings

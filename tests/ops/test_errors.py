@@ -11,7 +11,7 @@ from typing import Any, Callable
 
 import numpy as np
 import pytest
-from refusals import refusal
+from calls import refusal
 
 import sparq_ipu
 from sparq_ipu.backends import ipu

@@ -17,11 +17,10 @@ import numpy as np
 import pytest
 import vertex
 from strategies import tensors
-from vertex import assert_bits
+from vertex import _core, assert_bits
 
 from sparq_ipu import KVCache, dense_attention, sparq_attention, window_attention
 
-_core = pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
 pytestmark = [
     pytest.mark.slow,  # half a minute to compile the codelets
     pytest.mark.skipif(

@@ -11,14 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rows_in_sram import held_in
 from strategies import fewer
-from vertex import assert_bits
+from vertex import _core, assert_bits
 
 from sparq_ipu import KVCache, dense_attention, sparq_attention
 from sparq_ipu.device_options import DeviceOptions
 from sparq_ipu.kernels import Attention
 from sparq_reference import CacheSpec, SparqSettings
-
-_core = pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
 
 SPARQ = Attention("sparq-streaming", SparqSettings(rank=8, top_k=24, n_local=4))
 DENSE = Attention("dense-streaming", None)

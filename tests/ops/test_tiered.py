@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from calls import refusal
 from emulated import _core
 from hypothesis import given
 from hypothesis import strategies as st
-from refusals import refusal
 from strategies import KINDS, fewer, tensors
 from vertex import assert_bits
 

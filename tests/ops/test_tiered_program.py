@@ -11,8 +11,6 @@ from vertex import assert_bits
 
 from sparq_ipu import KVCache, sparq_attention
 
-pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
-
 
 class Both:
     """The same tokens in a tiered cache on the emulator and in one of the reference."""

@@ -9,10 +9,10 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from calls import refusal
 from emulated import _core
 from hypothesis import example, given
 from hypothesis import strategies as st
-from refusals import refusal
 from strategies import KINDS, fewer, tensors
 from vertex import assert_bits
 

@@ -16,8 +16,8 @@ from typing import Any, Callable
 
 import numpy as np
 import pytest
+from calls import refusal
 from emulated import _core
-from refusals import refusal
 
 import sparq_ipu
 from sparq_ipu import kernels

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CI does not skip in silence: .ci/check_skips holds a log of .ci/run against .ci/skips."""
+"""CI does not skip in silence: .ci/check_skips holds a log of .ci/run against .ci/skips. The hooks of
+pre-commit check what CI checks."""
 
 from __future__ import annotations
 
@@ -133,3 +134,12 @@ def test_one_process_has_the_tests_that_share_a_build() -> None:
     assert "2/2 workers" in done.stdout, done.stdout[-2000:]
     processes = re.findall(r"^\[(gw\d)\] .* emulator/", done.stdout, re.MULTILINE)
     assert len(processes) == 8 and len(set(processes)) == 1
+
+
+def test_hooks_are_the_checks_of_ci() -> None:
+    """.ci/lint lists its checks, and every one is a hook; all hooks are local, so none needs a host."""
+    checks = re.search(r"^names=\((.*)\)$", (CI / "lint").read_text(), re.MULTILINE)
+    assert checks is not None
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text()
+    assert re.findall(r"^ *entry: \.ci/lint (\S+)$", hooks, re.MULTILINE) == checks[1].split()
+    assert re.findall(r"- repo: (.*)", hooks) == ["local"]

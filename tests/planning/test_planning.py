@@ -12,19 +12,15 @@ import time
 from pathlib import Path
 
 import numpy as np
+import published_plans
 import pytest
+from emulated import _core as core
 
-core = pytest.importorskip("sparq_ipu._core")
-if not core.has_emulator:
-    pytest.skip("built without the emulator", allow_module_level=True)
-
-import published_plans  # noqa: E402
-
-from sparq_ipu.device_options import DeviceOptions  # noqa: E402
-from sparq_ipu.kernels import KERNELS, Attention  # noqa: E402
-from sparq_ipu.planning import planner  # noqa: E402
-from sparq_ipu.planning.device_model import FACTORS, device_model  # noqa: E402
-from sparq_reference import CacheSpec, DoesNotFit, SparqSettings  # noqa: E402
+from sparq_ipu.device_options import DeviceOptions
+from sparq_ipu.kernels import KERNELS, Attention
+from sparq_ipu.planning import planner
+from sparq_ipu.planning.device_model import FACTORS, device_model
+from sparq_reference import CacheSpec, DoesNotFit, SparqSettings
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "docs/benchmarks.md"
 

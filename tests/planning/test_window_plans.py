@@ -8,17 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from refusals import refusal
+from calls import refusal
+from emulated import _core as core
 
-core = pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
-if not core.has_emulator:
-    pytest.skip("built without the emulator", allow_module_level=True)
-
-from sparq_ipu import planning  # noqa: E402
-from sparq_ipu.device_options import DeviceOptions  # noqa: E402
-from sparq_ipu.kernels import KERNELS, Attention  # noqa: E402
-from sparq_ipu.planning.device_model import device_model  # noqa: E402
-from sparq_reference import CacheSpec, WindowSettings  # noqa: E402
+from sparq_ipu import planning
+from sparq_ipu.device_options import DeviceOptions
+from sparq_ipu.kernels import KERNELS, Attention
+from sparq_ipu.planning.device_model import device_model
+from sparq_reference import CacheSpec, WindowSettings
 
 #: batch, n_heads, n_kv_heads, head_dim, capacity, tiles, lengths; several rounds, and a tile for each part
 SHAPES = [(3, 6, 3, 64, 700, 4, [30, 700, 512]), (1, 4, 2, 32, 300, 40, [290])]

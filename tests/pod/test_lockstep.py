@@ -12,15 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from vertex import assert_bits
+from vertex import _core, assert_bits
 
 from sparq_ipu import KVCache
 from sparq_ipu.attention import attention
 from sparq_ipu.device_options import DeviceOptions
 from sparq_ipu.kernels import Attention
 from sparq_reference import CacheSpec, SparqSettings, WindowSettings
-
-_core = pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
 
 SETTINGS = {
     "dense-streaming": None,

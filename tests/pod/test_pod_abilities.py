@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from refusals import refusal
-from vertex import assert_bits
+from calls import refusal
+from vertex import _core, assert_bits
 
 from sparq_ipu import KVCache, sparq_attention, window_attention
 from sparq_ipu.attention import attention
@@ -18,7 +18,6 @@ from sparq_ipu.device_options import DeviceOptions
 from sparq_ipu.kernels import Attention
 from sparq_reference import CacheSpec, SparqSettings, WindowSettings
 
-_core = pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
 pytestmark = pytest.mark.skipif(
     bool(_core.device_unavailable("emulator")), reason="the emulator is not available here"
 )

@@ -8,14 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from vertex import assert_bits
+from vertex import _core, assert_bits
 
 from sparq_ipu import KVCache, dense_attention, sparq_attention
 from sparq_ipu.device_options import DeviceOptions
 from sparq_ipu.kernels import Attention
 from sparq_reference import CacheSpec, DoesNotFit, SparqSettings
-
-_core = pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
 
 SETTINGS: dict[str, Any] = dict(rank=8, top_k=24, n_local=4)
 SPARQ = Attention("sparq-streaming", SparqSettings(**SETTINGS))

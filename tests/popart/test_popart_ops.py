@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from bits import assert_bits, bits_of
+from calls import refusal
 from popart_models import (
     BATCH,
     CACHE,
@@ -27,7 +28,6 @@ from popart_models import (
     attributes_of,
     contract,
 )
-from refusals import refusal
 
 
 def test_registered_as_the_contract_says(lowering: ModuleType) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from bits import assert_bits
+from calls import refusal
 from popart_models import (
     CACHE,
     CAPACITY,
@@ -24,7 +25,6 @@ from popart_models import (
     contract,
     halves,
 )
-from refusals import refusal
 
 from sparq_reference import CacheSpec, SparqSettings
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import strategies
-from refusals import refusal
+from calls import refusal
 
 from sparq_reference import KVCache, checks, exact, ideal
 

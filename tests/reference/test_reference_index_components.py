@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import strategies
 from bits import bits_of
+from calls import refusal
 from hypothesis import given
 from hypothesis import strategies as st
-from refusals import refusal
 
 from sparq_reference import CacheSpec, KVCache, SparqSettings, component_order, exact, ideal
 from sparq_reference.twin import Steps

@@ -10,7 +10,7 @@ from typing import Any, Callable
 
 import numpy as np
 import pytest
-from refusals import refusal
+from calls import refusal
 
 from sparq_reference import CacheSpec, DoesNotFit, KVCache, NotFinite, SparqSettings, checks, exact, ideal
 from sparq_reference.settings import settings_columns

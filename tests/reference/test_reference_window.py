@@ -6,9 +6,9 @@ from __future__ import annotations
 import contract_oracle as oracle
 import numpy as np
 import strategies
+from calls import refusal
 from hypothesis import given
 from hypothesis import strategies as st
-from refusals import refusal
 
 from sparq_reference import KVCache, WindowSettings, exact, ideal, window
 from sparq_reference.settings import MAX_RECENT_HEADS

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory is asked for before it is read, and the compiler leaves that in."""
+"""Memory is asked for before it is read, and the compiler leaves that in. Buffers refuse sizes that can not
+be: they are asked themselves, for a cache of such sizes has other reasons to fail."""
 
 from __future__ import annotations
 
@@ -63,3 +64,40 @@ def test_every_kernel_asks_in_that_way() -> None:
     ]
     assert others == []
     assert "__builtin_prefetch" in (CPU / "fetch.hpp").read_text()
+
+
+PROGRAM = """
+#include "buffer.hpp"
+#include <cstdint>
+#include <new>
+
+template <class F> bool refuses(F f) {
+  try {
+    f();
+  } catch (const std::bad_alloc &) {
+    return true;
+  }
+  return false;
+}
+
+int main() {
+  using namespace sparq::cpu;
+  constexpr std::size_t half = std::size_t(1) << 32;
+  if (product({half, half - 1}) != (half - 1) << 32)
+    return 1;
+  if (!refuses([] { product({half, half}); })) // 0, without its highest bit
+    return 2;
+  if (!refuses([] { Buffer whole(SIZE_MAX); })) // 0, when rounded up to whole pages
+    return 3;
+  return 0;
+}
+"""
+
+
+@pytest.mark.skipif(builds.compiler() is None, reason="needs a C++ compiler")
+def test_sizes_that_overflow_are_refused(tmp_path: Path) -> None:
+    source, program = tmp_path / "program.cpp", tmp_path / "program"
+    source.write_text(PROGRAM, encoding="utf-8")
+    command = [builds.compiler(), "-std=c++17", "-I", CPU, source, CPU / "buffer.cpp", "-o", program]
+    subprocess.run([str(part) for part in command], check=True)
+    assert subprocess.run([str(program)]).returncode == 0
