@@ -23,6 +23,11 @@ from sparq_reference import NotFinite
 SETTINGS = dict(rank=4, top_k=12)
 
 
+@pytest.fixture
+def enabled(model):
+    enable(model, **SETTINGS)
+
+
 @pytest.mark.parametrize(
     "changes, message",
     [
@@ -84,9 +89,8 @@ needs_cpu = pytest.mark.skipif("cpu" not in sparq_ipu.available_devices(), reaso
         (dict(n_thread=2), "{op}: options must be among "),
     ],
 )
-def test_options_of_the_cache(model, options, message):
+def test_options_of_the_cache(model, enabled, options, message):
     """At once, not in the middle of a prompt; what was enabled stays so."""
-    enable(model, **SETTINGS)
     expected = greedy(model, tokens_of(20), 4).tolist()
     for op, refused in (
         ("enable", lambda: enable(model, device="cpu", rank=1, top_k=1, **options)),
@@ -173,8 +177,7 @@ def test_heads_of_several_sizes_are_refused_by_name():
     assert refusal(enable, model).startswith("enable: model must have one head_dim in all layers, got Gemma4")
 
 
-def test_training_mode(model):
-    enable(model, **SETTINGS)
+def test_training_mode(model, enabled):
     with pytest.raises(ValueError, match=r"^sparq_attention: model must be in eval mode, got training mode"):
         model.train()(tokens_of(10))
 
@@ -227,8 +230,7 @@ def test_gradients(model, trained):
         (dict(dropout=0.1), "dropout must be 0, got 0.1"),
     ],
 )
-def test_arguments_of_attention(model, arguments, message):
-    enable(model, **SETTINGS)
+def test_arguments_of_attention(model, enabled, arguments, message):
     attention = transformers.AttentionInterface()[model.config._attn_implementation]
     query = torch.zeros(1, 6, 3, 16)
     with pytest.raises(ValueError, match=r"^" + re.escape(f"sparq_attention: {message}")):
@@ -254,8 +256,7 @@ def filled(cache, model):
         (lambda model: (torch.zeros(1, 2, 3, 16),) * 2, "tuple"),  # as before transformers had caches
     ],
 )
-def test_foreign_caches(model, make, got):
-    enable(model, **SETTINGS)
+def test_foreign_caches(model, enabled, make, got):
     message = (
         f"sparq_attention: cache must be a SparqCache, "
         f"an empty DynamicCache that offloads nothing, or None, got {got}"
@@ -263,8 +264,7 @@ def test_foreign_caches(model, make, got):
     assert refusal(model.base_model, tokens_of(3), cache=make(model)).startswith(message)
 
 
-def test_keys_of_a_foreign_cache_in_the_attention_function(model):
-    enable(model, **SETTINGS)
+def test_keys_of_a_foreign_cache_in_the_attention_function(model, enabled):
     attention = transformers.AttentionInterface()[model.config._attn_implementation]
     query, key = torch.zeros(1, 6, 1, 16), torch.zeros(1, 2, 9, 16)
     message = "sparq_attention: cache must be a SparqCache, got keys of another"
@@ -279,14 +279,12 @@ def test_keys_of_a_foreign_cache_in_the_attention_function(model):
         ({"full_attention": None}, "dict"),
     ],
 )
-def test_attention_masks(model, mask, got):
-    enable(model, **SETTINGS)
+def test_attention_masks(model, enabled, mask, got):
     message = f"sparq_attention: attention_mask must have shape (batch=1, n_tokens so far=10), got {got}"
     assert refusal(model, tokens_of(10), attention_mask=mask).startswith(message)
 
 
-def test_a_padded_cache_needs_its_mask(model):
-    enable(model, **SETTINGS)
+def test_a_padded_cache_needs_its_mask(model, enabled):
     mask = torch.ones(1, 10, dtype=torch.int64)
     mask[0, :3] = 0
     cache = model(tokens_of(10), attention_mask=mask).cache
@@ -295,9 +293,8 @@ def test_a_padded_cache_needs_its_mask(model):
         model(tokens_of(1), cache=cache)
 
 
-def test_a_hidden_token_stays_hidden(model):
+def test_a_hidden_token_stays_hidden(model, enabled):
     """Its keys and values are gone. The refusal changes nothing."""
-    enable(model, **SETTINGS)
     hidden, shown = torch.ones(1, 11, dtype=torch.int64), torch.ones(1, 11, dtype=torch.int64)
     hidden[0, 3:5] = 0
 
@@ -315,22 +312,19 @@ def test_a_hidden_token_stays_hidden(model):
     assert torch.equal(a, b)
 
 
-def test_batch_of_another_size(model):
-    enable(model, **SETTINGS)
+def test_batch_of_another_size(model, enabled):
     cache = model(tokens_of(10)).cache
     with pytest.raises(ValueError, match=r"^sparq_attention: batch must be that of the cache, 1, got 2"):
         model(tokens_of(1, batch=2), cache=cache)
 
 
-def test_row_without_a_token(model):
-    enable(model, **SETTINGS)
+def test_row_without_a_token(model, enabled):
     mask = torch.tensor([[1], [0]])
     with pytest.raises(ValueError, match=r"must leave a real token in every row .*, got lengths \[1, 0\]"):
         model(tokens_of(1, batch=2), attention_mask=mask)
 
 
-def test_capacity_leaves_the_cache_as_it_was(model):
-    enable(model, **SETTINGS)
+def test_capacity_leaves_the_cache_as_it_was(model, enabled):
     cache = SparqCache(model, capacity=12)
     expected = greedy(model, tokens_of(11), 2)
     with torch.no_grad():
@@ -343,8 +337,7 @@ def test_capacity_leaves_the_cache_as_it_was(model):
 
 
 @pytest.mark.parametrize("padded", [False, True])
-def test_capacity_refuses_a_prompt_before_anything_changes(model, padded):
-    enable(model, **SETTINGS)
+def test_capacity_refuses_a_prompt_before_anything_changes(model, enabled, padded):
     cache = SparqCache(model, capacity=12)
     mask = torch.ones(2, 14, dtype=torch.int64)
     mask[0, :3] = 1 - int(padded)
@@ -355,9 +348,8 @@ def test_capacity_refuses_a_prompt_before_anything_changes(model, padded):
     assert greedy(model, tokens_of(10), 3, cache=cache).tolist() == expected.tolist()
 
 
-def test_numbers_beyond_float16_in_the_first_layer(model):
+def test_numbers_beyond_float16_in_the_first_layer(model, enabled):
     """No layer holds anything then: the cache can be used again, for another batch too."""
-    enable(model, **SETTINGS)
     cache = SparqCache(model)
     weight = model.model.layers[0].self_attn.v_proj.weight
     weight.mul_(1e6)
@@ -369,9 +361,8 @@ def test_numbers_beyond_float16_in_the_first_layer(model):
     assert greedy(model, tokens_of(10), 3, cache=cache).tolist() == expected.tolist()
 
 
-def test_kinds_of_errors_are_not_told_by_their_text(model, monkeypatch):
+def test_kinds_of_errors_are_not_told_by_their_text(model, enabled, monkeypatch):
     """Another error stays what it is, even in the same words."""
-    enable(model, **SETTINGS)
     refusal = ValueError("append: value must be finite, got a full moon")
 
     def refuse(*arguments):
@@ -383,9 +374,8 @@ def test_kinds_of_errors_are_not_told_by_their_text(model, monkeypatch):
     assert caught.value is refusal
 
 
-def test_cache_of_a_failed_pass(model):
+def test_cache_of_a_failed_pass(model, enabled):
     """Layer 0 has the token, layer 1 refused it: such a cache is of no use, and is not used."""
-    enable(model, **SETTINGS)
     cache = SparqCache(model)
     weight = model.model.layers[1].self_attn.v_proj.weight
     with torch.no_grad():
@@ -398,10 +388,9 @@ def test_cache_of_a_failed_pass(model):
         assert refusal(model, tokens_of(1), cache=cache).startswith(message)
 
 
-def test_a_layer_that_does_not_attend(model):
+def test_a_layer_that_does_not_attend(model, enabled):
     """A model that keeps the cache but attends otherwise would decode nonsense: it is noticed in the same
     pass."""
-    enable(model, **SETTINGS)
     module = model.model.layers[1].self_attn
 
     def elsewhere(hidden_states, **given):
@@ -538,8 +527,7 @@ def test_models_that_attend_otherwise(kind, message, turn_on):
 
 
 @pytest.mark.parametrize("options", [dict(prompt_lookup_num_tokens=3), dict(assistant_model=None)])
-def test_assisted_generation(model, options):
-    enable(model, **SETTINGS)
+def test_assisted_generation(model, enabled, options):
     if "assistant_model" in options:
         options = dict(assistant_model=tiny_model(seed=1))
         options["assistant_model"].generation_config.num_assistant_tokens = 2
