@@ -168,31 +168,24 @@ def test_weights_in_streaming_memory_are_read_at_every_step() -> None:
 
 
 def test_where_three_tiers_pay_layers_are_in_them() -> None:
+    """More layers with an index of fewer bits; SparQ as published has 16 bits, whatever is asked for."""
     wide = ModelShape("wide", 60, 4, 4, 64, 256, 512, 1000)
     settings = dict(seq_len=32768, rank=32, top_k=32, hit_rate=0.9)
     best, published = (plan_model(wide, attention=a, **settings) for a in ("best", "published"))
+    two, of_two = (plan_model(wide, attention=a, index_bits=2, **settings) for a in ("best", "published"))
     ipu = best.ipus[0]
-    assert 0 < ipu.n_on_chip < 60
+    assert 0 < ipu.n_on_chip < two.ipus[0].n_on_chip
+    tiered = two.ipus[0].on_chip
+    assert tiered is not None and tiered.request.cache.index_bits == 2
+    assert ipu.n_on_chip < 60
     assert ipu.on_chip is not None and ipu.others is not None
     assert ipu.need.attention_tile == ipu.on_chip.max_tile_bytes + ipu.others.max_tile_bytes
     assert ipu.need.tile <= best.request.model.tile_bytes
-    assert best.seconds_per_step < published.seconds_per_step
-    text = str(best)
-    assert f"{ipu.n_on_chip} of 60 layers in three tiers" in text and "90% of the selected rows" in text
-
-
-def test_an_index_of_fewer_bits_is_that_of_the_best_plan() -> None:
-    """More layers fit in three tiers with it; SparQ as published has 16 bits, whatever is asked for."""
-    wide = ModelShape("wide", 60, 4, 4, 64, 256, 512, 1000)
-    settings = dict(seq_len=32768, rank=32, top_k=32, hit_rate=0.9)
-    four, two = (plan_model(wide, index_bits=bits, **settings) for bits in (4, 2))
-    assert four.ipus[0].n_on_chip < two.ipus[0].n_on_chip
-    tiered = two.ipus[0].on_chip
-    assert tiered is not None and tiered.request.cache.index_bits == 2
-    published = plan_model(wide, attention="published", index_bits=2, **settings)
-    assert published.seconds_per_step == plan_model(wide, attention="published", **settings).seconds_per_step
+    assert best.seconds_per_step < published.seconds_per_step == of_two.seconds_per_step
     with pytest.raises(ValueError, match="plan_model: index_bits must be one of 16, 8, 4, 2, got 3"):
         plan_model(wide, index_bits=3)
+    text = str(best)
+    assert f"{ipu.n_on_chip} of 60 layers in three tiers" in text and "90% of the selected rows" in text
 
 
 def test_what_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
