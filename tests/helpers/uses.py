@@ -172,11 +172,15 @@ def is_copy_or_move(declaration: Declaration) -> bool:
 
 def uses(cindex: Any, unit: Any, own: Sequence[Path]) -> Iterator[Use]:
     """Calls and types of namespace poplar in the files below the directories `own`."""
-    roots = [str(p.resolve()) + os.sep for p in own]
+    roots = tuple(str(p.resolve()) + os.sep for p in own)
+
+    @lru_cache(maxsize=None)  # asked for each declaration of each header
+    def is_own(file: str) -> bool:
+        return os.path.realpath(file).startswith(roots)
 
     def mine(cursor: Any) -> bool:
         file = cursor.location.file
-        return file is not None and any(os.path.realpath(file.name).startswith(root) for root in roots)
+        return file is not None and is_own(file.name)
 
     def visit(cursor: Any) -> Iterator[Use]:
         for child in cursor.get_children():
