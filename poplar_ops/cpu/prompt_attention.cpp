@@ -78,10 +78,10 @@ struct Packed {
   Packed(Carver &carve, std::size_t blocks, std::size_t lanes, std::size_t nSummaries)
       : keys(carve.take<std::int32_t>(blocks * blockSize * lanes)),
         values(carve.take<std::int32_t>(blocks * blockSize * lanes)),
-        summaries(carve.take<std::int32_t>(nSummaries * 2 * blockSize * lanes)),
+        summaries(carve.take<std::int32_t>(nSummaries * promptSummaries * blockSize * lanes)),
         keySteps(carve.take<float>(blocks * blockSize)),
         valueSteps(carve.take<float>(blocks * blockSize)),
-        summarySteps(carve.take<float>(nSummaries * 2 * blockSize)) {}
+        summarySteps(carve.take<float>(nSummaries * promptSummaries * blockSize)) {}
 };
 
 // One thread's.
@@ -191,7 +191,8 @@ void attendPrompt(const Prompt &p, const std::vector<PromptText> &texts, const K
       std::fill(to + count * width, to + blockSize * width, 0.0f);
     }
     const std::size_t first = (unit.firstBlock + block) * blockSize;
-    const std::size_t summary = (unit.firstSummary + block / blockSize) * 2 * blockSize;
+    const std::size_t summary =
+        (unit.firstSummary + block / blockSize) * promptSummaries * blockSize;
     const std::size_t column = block % blockSize;
     kernels.promptBlock({p.integers, keys, values, static_cast<unsigned>(width), own.integers,
                          packed.keys + first * lanes, packed.values + first * lanes,
@@ -237,7 +238,7 @@ void attendPrompt(const Prompt &p, const std::vector<PromptText> &texts, const K
       spreads = own.integers + apart;
     }
     const std::size_t first = unit.firstBlock * blockSize;
-    const std::size_t summary = unit.firstSummary * 2 * blockSize;
+    const std::size_t summary = unit.firstSummary * promptSummaries * blockSize;
     kernels.promptAttention({p.integers,
                              query,
                              own.steps,

@@ -22,7 +22,7 @@ QUERY_LIMIT, LIMIT = np.float32(8191), np.float32(4095)
 CHUNK = 64
 #: a block whose largest weight times value step is below this adds nothing: no denormal appears
 LEAST = np.float32(2.0**-100)
-LN2 = np.float32(np.log(2.0))
+LN2, LN64 = np.float32(np.log(2.0)), np.float32(np.log(64.0))
 
 _SHIFT = np.float32(1.5 * 2.0**23)
 _ZERO = np.float32(0.0)
@@ -124,23 +124,24 @@ def _attend(
 
 def _estimates(query: np.ndarray, key: np.ndarray, scale: np.float32, integers: bool) -> np.ndarray:
     """(n, d) and (m, d) -> (n, blocks): the mean of a row's scores in a block and half of their variance,
-    as if components were independent. What a block that is not whole gets is never used."""
+    as if components were independent; or the score of the key that stands apart, where it alone has more.
+    What a block that is not whole gets is never used."""
     blocks = np.pad(key, ((0, -len(key) % numerics.BLOCK), (0, 0))).reshape(-1, numerics.BLOCK, key.shape[1])
     mean = _mean(blocks)
     difference = blocks - mean[:, None]
+    apart = blocks[np.arange(len(blocks)), numerics.dot(blocks, mean[:, None]).argmin(axis=1)]
     scaled = query * scale
-    factors = (query, mean, scale), (scaled * scaled * np.float32(0.5), _mean(difference * difference), 1)
-    total = np.zeros((len(query), len(blocks)), np.float32)
-    for i, (of_row, of_block, factor) in enumerate(factors):
+
+    def scores(of_row: np.ndarray, of_block: np.ndarray, factor: np.float32) -> np.ndarray:
         steps = np.full(len(query), factor, np.float32)
-        if integers:
-            of_row, row_steps = round_to_integers(of_row, QUERY_LIMIT)
-            of_block, block_steps = round_to_integers(of_block, LIMIT)
-            part = _dots(of_row, of_block) * block_steps * (row_steps * steps)[:, None]
-        else:
-            part = _dots(of_row, of_block) * steps[:, None]
-        total = total + part if i else part
-    return total
+        if not integers:
+            return _dots(of_row, of_block) * steps[:, None]
+        of_row, row_steps = round_to_integers(of_row, QUERY_LIMIT)
+        of_block, block_steps = round_to_integers(of_block, LIMIT)
+        return _dots(of_row, of_block) * block_steps * (row_steps * steps)[:, None]
+
+    spread = scores(scaled * scaled * np.float32(0.5), _mean(difference * difference), np.float32(1.0))
+    return np.maximum(scores(query, mean, scale) + spread, scores(query, apart, scale) - LN64)
 
 
 def _mean(blocks: np.ndarray) -> np.ndarray:
@@ -201,7 +202,7 @@ def prompt_attention(
             compute in float32.
         window: most recent positions that a token sees, itself included; 0: all.
         blocks: a row leaves out a block of 64 positions that is estimated to have less than this share of
-            the sum of its weights (E16), e.g. 0.0003. 0: no block is left out.
+            the sum of its weights (E16), e.g. 0.001. 0: no block is left out.
         blocks_from: rows at positions below this one leave out no block.
         starts: (batch,) tokens of padding before the text of each batch element; None: none.
 

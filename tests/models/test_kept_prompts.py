@@ -128,7 +128,7 @@ def test_prompts_of_another_model_are_read(tmp_path: Path, what: str) -> None:
     with started(served_model(), tmp_path) as engine:
         Asked(engine, prompt, 2).end()
     n_threads = torch.get_num_threads()
-    settings = {"row_bits": dict(row_bits=8), "prompt_blocks": dict(prompt_blocks=0.0003)}
+    settings = {"row_bits": dict(row_bits=8), "prompt_blocks": dict(prompt_blocks=0.01)}
     model = served_model(**settings.get(what, {}))
     if what == "weights":
         with torch.no_grad():

@@ -55,7 +55,10 @@ def row_by_the_rule(
         mean = [sum(column, F(0)) / F(64) for column in columns]
         variance = [sum(((x - m) ** 2 for x in column), F(0)) / F(64) for column, m in zip(columns, mean)]
         spread = (query * scale) ** 2 / F(2)
-        return scored(query, np.array(mean), scale) + scored(spread, np.array(variance), F(1))
+        along = [numerics.dot(key, np.array(mean)) for key in keys[begin : begin + 64]]
+        apart = scored(query, keys[begin + along.index(min(along))], scale)
+        of_all = scored(query, np.array(mean), scale) + scored(spread, np.array(variance), F(1))
+        return max(of_all, apart - F(np.log(64)))
 
     scale = numerics.scale(d)
     maximum, weight_sum, total = F(-np.inf), F(0), np.zeros(d, F)
@@ -197,6 +200,21 @@ def test_a_block_is_left_out_from_a_share_on() -> None:
     for share, expected in ((estimated * 0.99, weight / (1 + weight)), (estimated * 1.01, 0)):
         got = prompt.prompt_attention(query, key, value, blocks=float(share))[0, 0, 0, 1]
         assert got == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("place", [64, 90, 127])
+@pytest.mark.parametrize("is_apart", [True, False])
+def test_a_block_with_a_key_apart_is_read(place: int, is_apart: bool) -> None:
+    """By hand: 63 keys that nothing attends to, and one that alone has half of the attention. It is not
+    found where another one is farther from the mean."""
+    query, key, value = (np.zeros((1, 1, n, 8), F) for n in (1, 300, 300))
+    query[..., 0] = 8**0.5
+    key[..., 0], key[..., 1] = -50, 100
+    key[0, 0, 0, 0] = key[0, 0, place, 0] = 0
+    key[0, 0, 100, 1] = 100 if is_apart else -300
+    value[0, 0, 64:128, 1] = 1
+    got = prompt.prompt_attention(query, key, value, blocks=0.01)[0, 0, 0, 1]
+    assert got == pytest.approx(0.5 if is_apart else 0.0, abs=1e-6)
 
 
 def test_a_block_at_the_limit_is_read() -> None:

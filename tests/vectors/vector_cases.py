@@ -25,7 +25,8 @@ def _random(seed: int, n: int) -> np.ndarray:
 
 def contents(kind: str, seed: int, shape: tuple[int, ...]) -> np.ndarray:
     """float16 numbers of a kind: normal (nearly), ties (few different ones), huge (saturating), tiny
-    (denormal), zeros (of both signs), equal, wide (magnitudes of all of float16), peaks (a few are large)."""
+    (denormal), zeros (of both signs), equal, wide (magnitudes of all of float16), peaks (a few are large),
+    apart (far from 0, but for one in 64 of the rows)."""
     u = _random(seed, int(np.prod(shape))).reshape(shape)
     sign = 1.0 - 2.0 * (u >> np.uint64(63))
 
@@ -42,7 +43,10 @@ def contents(kind: str, seed: int, shape: tuple[int, ...]) -> np.ndarray:
         "equal": np.full(shape, 0.75),
         "wide": sign * (1 + below(1024, 20) / 1024) * 2.0 ** (below(40) - 24),
         "peaks": normal * np.where(below(16, 3) == 0, 6.0, 0.25),
+        "apart": normal - 2,
     }[kind]
+    if kind == "apart":
+        made[..., 37::64, :] = 8 * normal[..., 37::64, :]
     return np.asarray(made).astype(np.float16)
 
 
@@ -164,10 +168,13 @@ class Case:
         kind: str = "normal",
         blocks: int = 0,
         blocks_from: int = 0,
+        of_key: str = "",
     ) -> None:
         """Of float16 numbers in fp32: no rounding of outputs hides a bit. blocks: -log2 of the share."""
         n_kv_heads = self.cache.n_kv_heads
-        arrays = dict(query=self.make(kind, self.n_heads, n_tokens), key=self.make(kind, n_kv_heads, n))
+        arrays = dict(
+            query=self.make(kind, self.n_heads, n_tokens), key=self.make(of_key or kind, n_kv_heads, n)
+        )
         arrays["value"] = self.make(kind, n_kv_heads, n)
         wide = {name: x.astype(np.float32) for name, x in arrays.items()}
         settings: Any = dict(integers=integers, window=window, starts=starts)
@@ -335,7 +342,7 @@ def _prompt(integers: bool) -> Case:
     case.prompt(9, 140, integers, 66, [3, 138])
     for kind in ("huge", "tiny", "zeros", "wide"):
         case.prompt(3, 65, integers, 0, [0, 1], kind)
-    case.prompt(9, 389, integers, 0, [0, 2], "peaks", blocks=4, blocks_from=383)
+    case.prompt(9, 389, integers, 0, [0, 2], blocks=4, blocks_from=383, of_key="apart")
     return case
 
 

@@ -188,7 +188,28 @@ template <unsigned n> inline void turn(const void *rows, unsigned lanes, void *c
                        bytes);
 }
 
-// Mean and variance of a block's keys, a column of those of blockSize blocks (contract E16).
+// The first of the keys of a block that have the least product with their mean (contract E16).
+inline unsigned keyApart(const float *keys, unsigned d, const float *mean) {
+  alignas(64) float along[blockSize];
+  for (unsigned j = 0; j < blockSize; j += 4) {
+    Lanes lanes[4] = {};
+    for (unsigned i = 0; i < 4; ++i)
+      for (unsigned c = 0; c < d; c += lanesStep) {
+        Vec x[lanesStep / width];
+        for (unsigned v = 0; v < lanesStep / width; ++v)
+          x[v] = load(keys + (j + i) * d + c + v * width) * load(mean + c + v * width);
+        lanes[i] = addToLanes(lanes[i], x);
+      }
+    treeSums(lanes, along + j);
+  }
+  unsigned apart = 0;
+  for (unsigned j = 1; j < blockSize; ++j)
+    apart = along[j] < along[apart] ? j : apart;
+  return apart;
+}
+
+// Mean and variance of a block's keys and the key that stands apart: a column of those of blockSize
+// blocks (contract E16).
 inline void summarise(const PromptBlock &p) {
   const unsigned d = p.headDim;
   alignas(64) float rows[2 * promptHeadDim];
@@ -205,12 +226,12 @@ inline void summarise(const PromptBlock &p) {
     store(mean + c, sum);
     store(variance + c, squares * (1.0f / blockSize));
   }
-  for (unsigned i = 0; i < 2; ++i) {
-    const float *const row = rows + i * d;
+  const float *const each[promptSummaries] = {mean, variance, p.key + keyApart(p.key, d, mean) * d};
+  for (unsigned i = 0; i < promptSummaries; ++i) {
     const unsigned lanes = p.integers ? d / 2 : d;
     if (p.integers)
-      p.summarySteps[i * blockSize] = roundRow(row, d, promptLimit, p.work);
-    turn<1>(p.integers ? static_cast<const void *>(p.work) : row, lanes,
+      p.summarySteps[i * blockSize] = roundRow(each[i], d, promptLimit, p.work);
+    turn<1>(p.integers ? static_cast<const void *>(p.work) : each[i], lanes,
             p.summary + i * blockSize * lanes);
   }
 }
@@ -386,20 +407,25 @@ private:
   }
 
   // What a group of rows may expect of blockSize blocks: the mean of the scores of each and half of
-  // their variance.
+  // their variance, or what the score of the key that stands apart gives alone.
   void estimate(std::size_t begin, unsigned row) {
-    const std::size_t of = begin / blockSize * 2; // its means; its variances are behind them
+    const std::size_t of = begin / blockSize * promptSummaries; // of their means
     const unsigned end = row + promptRowGroup < p.rows ? row + promptRowGroup : p.rows;
-    for (unsigned i = 0; i < 2; ++i) {
+    for (unsigned i = 0; i < promptSummaries; ++i) {
       const std::size_t summary = of + i * blockSize;
-      multiplyKeys(at(i ? p.spreads : p.query, row), promptRowGroup, p.summaries, summary);
+      const bool isVariance = i == 1;
+      multiplyKeys(at(isVariance ? p.spreads : p.query, row), promptRowGroup, p.summaries, summary);
       for (unsigned r = row; r < end; ++r) {
-        const float step = (i ? p.spreadSteps : p.querySteps)[r];
+        const float step = (isVariance ? p.spreadSteps : p.querySteps)[r];
         scaled(p.summarySteps + summary, step, r - row);
         float *const to = p.estimates + r * blockSize;
         const float *const from = partial + (r - row) * blockSize;
-        for (unsigned j = 0; j < blockSize; j += width)
-          store(to + j, i ? load(to + j) + load(from + j) : load(from + j));
+        for (unsigned j = 0; j < blockSize; j += width) {
+          const Vec x = load(from + j);
+          store(to + j, i == 0       ? x
+                        : isVariance ? load(to + j) + x
+                                     : maximum(load(to + j), x - lnBlock));
+        }
       }
     }
   }

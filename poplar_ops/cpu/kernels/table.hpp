@@ -157,9 +157,9 @@ struct DecoderKernels; // decoder/kernels/table.hpp
 
 // Attention of a prompt (contract E14). Rows that are multiplied together, a multiple of every
 // instruction set's; the largest integers; weights below which a block adds nothing.
-constexpr unsigned promptRowGroup = 12, promptHeadDim = 256;
+constexpr unsigned promptRowGroup = 12, promptHeadDim = 256, promptSummaries = 3;
 constexpr float promptQueryLimit = 8191.0f, promptLimit = 4095.0f, promptLeast = 0x1p-100f;
-constexpr float ln2 = 0x1.62e43p-1f;
+constexpr float ln2 = 0x1.62e43p-1f, lnBlock = 6 * ln2;
 
 // Queries to integers.
 struct PromptQuery {
@@ -182,8 +182,8 @@ struct PromptBlock {
   void *values;       // (lanes of 64, headDim) out
   float *keySteps;    // (64,) out
   float *valueSteps;  // (64,) out
-  // Of the keys (contract E16): a column of means (lanes of headDim, 64), a column of variances
-  // behind them, and their steps, 64 apart; or null.
+  // Of the keys (contract E16), or null: a column of means (lanes of headDim, 64), and behind them
+  // of variances and of keys that stand apart; their steps, 64 apart.
   std::int32_t *summary;
   float *summarySteps;
 };

@@ -32,7 +32,7 @@ TOP_K_BY_LENGTH: tuple[tuple[int, int], ...] = (
 PUBLISHED_TOP_K = 128
 #: How `enable(model)` reads a prompt in bfloat16: the share of attention below which a block is left out, and
 #: the first position whose row leaves out any, whatever the share (docs/settings.md, contract E16).
-PROMPT_BLOCKS, PROMPT_BLOCKS_FROM = 0.0003, 4096
+PROMPT_BLOCKS, PROMPT_BLOCKS_FROM = 0.001, 4096
 
 #: Settings that are options of the layer's cache, and their defaults there.
 CACHE_DEFAULTS = {"index_bits": 16}
