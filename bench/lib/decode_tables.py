@@ -74,8 +74,10 @@ def how(rows: list[Row]) -> str:
     spread = [row["seconds_mad"] / row["seconds_per_step"] for row in rows if row["seconds_mad"]]
     said = []
     if spread:
+        counts = sorted({row["n_steps"] for row in rows if row["n_steps"]})
+        most = f" to {counts[-1]}" if len(counts) > 1 else ""
         said.append(
-            f"Times are medians of {rows[0]['n_steps']} tokens; their median deviation is "
+            f"Times are medians of {counts[0]}{most} tokens; their median deviation is "
             f"{min(spread):.0%} to {max(spread):.0%}"
         )
     if rows[0]["clock"] == "cpu":
