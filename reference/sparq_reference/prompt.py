@@ -134,14 +134,19 @@ def _estimates(query: np.ndarray, key: np.ndarray, scale: np.float32, integers: 
 
     def scores(of_row: np.ndarray, of_block: np.ndarray, factor: np.float32) -> np.ndarray:
         steps = np.full(len(query), factor, np.float32)
-        if not integers:
-            return _dots(of_row, of_block) * steps[:, None]
-        of_row, row_steps = round_to_integers(of_row, QUERY_LIMIT)
-        of_block, block_steps = round_to_integers(of_block, LIMIT)
-        return _dots(of_row, of_block) * block_steps * (row_steps * steps)[:, None]
+        if integers:
+            of_row, row_steps = round_to_integers(of_row, QUERY_LIMIT)
+            of_block, block_steps = round_to_integers(of_block, LIMIT)
+            products: np.ndarray = _dots(of_row, of_block) * block_steps * (row_steps * steps)[:, None]
+        else:
+            products = _dots(of_row, of_block) * steps[:, None]
+        return products
 
     spread = scores(scaled * scaled * np.float32(0.5), _mean(difference * difference), np.float32(1.0))
-    return np.maximum(scores(query, mean, scale) + spread, scores(query, apart, scale) - LN64)
+    estimates: np.ndarray = np.maximum(
+        scores(query, mean, scale) + spread, scores(query, apart, scale) - LN64
+    )
+    return estimates
 
 
 def _mean(blocks: np.ndarray) -> np.ndarray:
