@@ -91,7 +91,7 @@ def test_blocks_have_the_bits_of_the_reference(
     )
     if has_apart:
         ones = [*range(start + 7, m, 64), *range(start + 40, m, 128)]
-        key = (key - 2).clip(-60000, 60000)
+        key = (key - 2).clip(-60000, 60000).astype(dtype)
         key[:, :, ones] = rng.standard_normal((1, heads[1], 1, d)).astype(dtype) * 8
     settings: Any = dict(integers=integers, blocks=blocks, starts=[start])
     settings["blocks_from"] = max(m - start - n_last, 0)
