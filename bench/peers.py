@@ -65,9 +65,14 @@ _WORDS = "the of and to in is was for on that by this with from at are it an be 
 _LETTER = 70
 
 
+def is_timed(is_filled: bool, batch: int) -> bool:
+    """Whether one text is read, whose time to the first token is that of a prompt."""
+    return not is_filled and batch == 1
+
+
 def least_more(is_filled: bool, batch: int = 1) -> int:
     """Positions that a text has at least besides the tokens of a turn."""
-    return 3 + (filled.SPARE if is_filled or batch > 1 else 0)
+    return 3 + (0 if is_timed(is_filled, batch) else filled.SPARE)
 
 
 def prompt_tokens(n: int, seed: int) -> list[int]:
@@ -128,7 +133,7 @@ def _llama(a: argparse.Namespace) -> Callable[[list[int], int], list[float]]:
         server.handle_completions(body, came)
         return times
 
-    if not a.filled and a.batch == 1:
+    if is_timed(a.filled, a.batch):
         return run
     return filled.llama_cpp(run, server.listening_address, Path(slots) if a.filled else None, a.batch)
 
@@ -224,11 +229,12 @@ def said(a: argparse.Namespace, asked: Iterable[str]) -> Iterator[Row]:
         return end - begin
 
     n_tokens = a.S - a.tokens + 1 - least_more(a.filled, a.batch)
+    is_first = is_timed(a.filled, a.batch)
     with watched(a.threads) as seen:
-        prompt, seconds = first_tokens(read, n_tokens, a.seed, 1 if a.filled else TRIALS)
+        prompt, seconds = first_tokens(read, n_tokens, a.seed, TRIALS if is_first else 1)
     yield {
-        "first_token_seconds": None if a.filled else statistics.median(seconds),
-        "first_token_trials": None if a.filled else len(seconds),
+        "first_token_seconds": statistics.median(seconds) if is_first else None,
+        "first_token_trials": len(seconds) if is_first else None,
         "others": seen.others,
         "paused": seen.pace.paused,
         "version": importlib.metadata.version(PACKAGES[a.program]),

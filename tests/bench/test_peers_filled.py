@@ -266,7 +266,8 @@ def test_a_process_has_no_first_token(monkeypatch: pytest.MonkeyPatch) -> None:
     # with a turn and the spare steps there is room for the text
     assert lengths[1:] == [64 - 4 - 2 - filled.SPARE] * 2
     a.filled = False
-    assert next(iter(peers.said(a, iter([]))))["first_token_seconds"] == 0.0
+    for a.batch, seconds in ((8, None), (1, 0.0)):
+        assert next(iter(peers.said(a, iter([]))))["first_token_seconds"] == seconds
 
 
 @pytest.mark.parametrize(

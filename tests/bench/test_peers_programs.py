@@ -29,8 +29,8 @@ def module(monkeypatch: pytest.MonkeyPatch, name: str, **names: Any) -> None:
     monkeypatch.setitem(sys.modules, name, made)
 
 
-def asked(program: str, kv: str) -> argparse.Namespace:
-    values = dict(program=program, model=Path("x.gguf"), kv=kv, S=64, threads=3, batch=1, filled=False)
+def asked(program: str, kv: str, batch: int = 1) -> argparse.Namespace:
+    values = dict(program=program, model=Path("x.gguf"), kv=kv, S=64, threads=3, batch=batch, filled=False)
     return argparse.Namespace(**values)
 
 
@@ -39,6 +39,8 @@ def test_llama_cpp(monkeypatch: pytest.MonkeyPatch, clock: SimpleNamespace) -> N
     bodies, servers = [], []
 
     class Server:
+        listening_address = "there"
+
         def __init__(self, params: Any):
             servers.append(params)
 
@@ -72,6 +74,10 @@ def test_llama_cpp(monkeypatch: pytest.MonkeyPatch, clock: SimpleNamespace) -> N
     assert given.flash_attn_type == "on"
     peers._llama(asked("llama.cpp-no-flash", "f16"))
     assert servers[1].flash_attn_type == "off" and servers[1].cache_type_k == "16 bits"
+
+    monkeypatch.setattr(peers.filled, "llama_cpp", lambda run, *words: words)
+    assert peers._llama(asked("llama.cpp", "f16", batch=2)) == ("there", None, 2)  # each slot reads
+    assert servers[2].n_parallel == 2 and servers[2].n_ctx == 128
 
     def fails(self: Any, body: Any, came: Callable[[Any], None]) -> None:
         came({"error": "too long"})

@@ -38,11 +38,9 @@ print(of_process("VmHWM") - before)
 def test_fewer_layers(tmp_path: Path) -> None:
     file = tmp_path / "one.gguf"
     assert random_gguf.main(["tiny", str(file), "--layers", "1"]) == 0
-    names = {
-        tensor.name.split(".")[1] for tensor in GGUFReader(file).tensors if tensor.name.startswith("blk.")
-    }
-    assert names == {"0"}
-    assert GGUFReader(file).fields["llama.block_count"].contents() == 1
+    made = GGUFReader(file)
+    assert made.fields["llama.block_count"].contents() == 1
+    assert {name.split(".")[1] for name in (x.name for x in made.tensors) if "blk." in name} == {"0"}
 
 
 def test_less_than_twice_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
