@@ -133,13 +133,11 @@ def _estimates(query: np.ndarray, key: np.ndarray, scale: np.float32, integers: 
     scaled = query * scale
 
     def scores(of_row: np.ndarray, of_block: np.ndarray, factor: np.float32) -> np.ndarray:
-        steps = np.full(len(query), factor, np.float32)
-        if integers:
-            of_row, row_steps = round_to_integers(of_row, QUERY_LIMIT)
-            of_block, block_steps = round_to_integers(of_block, LIMIT)
-            products: np.ndarray = _dots(of_row, of_block) * block_steps * (row_steps * steps)[:, None]
-        else:
-            products = _dots(of_row, of_block) * steps[:, None]
+        if not integers:
+            return _dots(of_row, of_block) * factor
+        of_row, row_steps = round_to_integers(of_row, QUERY_LIMIT)
+        of_block, block_steps = round_to_integers(of_block, LIMIT)
+        products: np.ndarray = _dots(of_row, of_block) * block_steps * (row_steps * factor)[:, None]
         return products
 
     spread = scores(scaled * scaled * np.float32(0.5), _mean(difference * difference), np.float32(1.0))

@@ -34,12 +34,12 @@ void work(Lines lines, float *to) {
 """
 
 
-def assembly(folder: Path, name: str, ask: str) -> str:
-    source, output = folder / f"{name}.cpp", folder / f"{name}.s"
-    source.write_text(f"#define ASK {ask}\n{SOURCE}")
-    command = [builds.compiler(), "-std=c++17", "-O3", f"-I{CPU}", "-S", str(source), "-o", str(output)]
+def compiled(output: Path, text: str, *words: object) -> Path:
+    source = output.with_suffix(".cpp")
+    source.write_text(text, encoding="utf-8")
+    command = [builds.compiler(), "-std=c++17", f"-I{CPU}", source, *words, "-o", output]
     subprocess.run([str(word) for word in command], check=True)
-    return output.read_text()
+    return output
 
 
 @pytest.mark.skipif(builds.compiler() is None, reason="needs a C++ compiler")
@@ -47,7 +47,8 @@ def assembly(folder: Path, name: str, ask: str) -> str:
 @pytest.mark.parametrize("level, instruction", [(1, "prefetcht0"), (2, "prefetcht1")])
 def test_what_is_asked_for_is_not_dropped(tmp_path: Path, level: int, instruction: str) -> None:
     """The loop still calls the function, or has its prefetch."""
-    text = assembly(tmp_path, "asked", f"sparq::fetchLine<{level}>")
+    source = f"#define ASK sparq::fetchLine<{level}>\n{SOURCE}"
+    text = compiled(tmp_path / "asked.s", source, "-O3", "-S").read_text()
     assert instruction in text
     work = text[re.search(r"^_Z4work\w+:", text, re.MULTILINE).start() :]  # type: ignore[union-attr]
     body = work[: work.index(".cfi_endproc")]
@@ -96,8 +97,5 @@ int main() {
 
 @pytest.mark.skipif(builds.compiler() is None, reason="needs a C++ compiler")
 def test_sizes_that_overflow_are_refused(tmp_path: Path) -> None:
-    source, program = tmp_path / "program.cpp", tmp_path / "program"
-    source.write_text(PROGRAM, encoding="utf-8")
-    command = [builds.compiler(), "-std=c++17", "-I", CPU, source, CPU / "buffer.cpp", "-o", program]
-    subprocess.run([str(part) for part in command], check=True)
+    program = compiled(tmp_path / "program", PROGRAM, CPU / "buffer.cpp")
     assert subprocess.run([str(program)]).returncode == 0

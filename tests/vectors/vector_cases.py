@@ -43,10 +43,8 @@ def contents(kind: str, seed: int, shape: tuple[int, ...]) -> np.ndarray:
         "equal": np.full(shape, 0.75),
         "wide": sign * (1 + below(1024, 20) / 1024) * 2.0 ** (below(40) - 24),
         "peaks": normal * np.where(below(16, 3) == 0, 6.0, 0.25),
-        "apart": normal - 2,
+        "apart": np.where(np.arange(shape[-2])[:, None] % 64 == 37, 8 * normal, normal - 2),
     }[kind]
-    if kind == "apart":
-        made[..., 37::64, :] = 8 * normal[..., 37::64, :]
     return np.asarray(made).astype(np.float16)
 
 
@@ -172,10 +170,8 @@ class Case:
     ) -> None:
         """Of float16 numbers in fp32: no rounding of outputs hides a bit. blocks: -log2 of the share."""
         n_kv_heads = self.cache.n_kv_heads
-        arrays = dict(
-            query=self.make(kind, self.n_heads, n_tokens), key=self.make(of_key or kind, n_kv_heads, n)
-        )
-        arrays["value"] = self.make(kind, n_kv_heads, n)
+        arrays = dict(query=self.make(kind, self.n_heads, n_tokens))
+        arrays["key"], arrays["value"] = (self.make(x, n_kv_heads, n) for x in (of_key or kind, kind))
         wide = {name: x.astype(np.float32) for name, x in arrays.items()}
         settings: Any = dict(integers=integers, window=window, starts=starts)
         share = 2.0**-blocks if blocks else 0.0
