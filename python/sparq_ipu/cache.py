@@ -75,11 +75,6 @@ class KVCache(HasSpec):
         """Layers; 1 for the cache of one layer."""
         return len(self._backends)
 
-    @property
-    def memory(self) -> str:
-        """Where an IPU keeps keys and values, its option; "streaming" on devices that have none."""
-        return str(self._options.get("memory", "streaming"))
-
     def layer(self, index: int) -> KVCache:
         """The cache of layer `index` in [0, n_layers): not a copy, its tokens are in this one too."""
         index = checks.check_integer("layer", "index", index, 0, self.n_layers - 1)

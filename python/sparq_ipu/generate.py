@@ -3,10 +3,10 @@
 
     sparq-ipu generate --prompt-file play.txt --compare-dense
 
-Prints the text as it comes, then the seconds for loading, reading the prompt and writing. Beside them stand
-the time of a token with dense attention, and the bytes of the KV cache that a token reads with either. The
-prompt is read densely; every new token is decoded with SparQ attention. With --compare-dense the command
-decodes densely too, and prints where the texts differ and how often both predict the same next token.
+Prints the text as it comes, then the seconds for loading, reading the prompt and writing. Beside them stands
+the time of a token with dense attention. The prompt is read densely; every new token is decoded with SparQ
+attention. With --compare-dense the command decodes densely too, and prints where the texts differ and how
+often both predict the same next token.
 
 Times are wall times of one run. On a machine that does other work, repeat them before you compare.
 """
@@ -184,7 +184,6 @@ def _step_milliseconds(run: Run) -> list[float]:
 
 
 def _describe(run: Run, n_prompt: int, settings: ModelSettings | None) -> str:
-    traffic = run.traffic
     held = f", {run.n_held} of them from disk" if run.n_held else ""
     lines = [
         f"prompt    {n_prompt} tokens{held}, read in {run.prefill_seconds:.2f} s",
@@ -194,13 +193,6 @@ def _describe(run: Run, n_prompt: int, settings: ModelSettings | None) -> str:
         share = run.n_accepted / run.n_drafted
         lines.append(
             f"drafts    {run.n_accepted} of {run.n_drafted} accepted ({share:.3f}), from the text itself"
-        )
-    if traffic["n_steps"]:
-        per_token = [traffic[name] / traffic["n_steps"] / 1e6 for name in ("bytes_read", "bytes_dense")]
-        ratio = traffic["bytes_dense"] / traffic["bytes_read"]
-        lines.append(
-            f"KV cache  {per_token[0]:.2f} MB read per token, by dense attention {per_token[1]:.2f} MB: "
-            f"{ratio:.2f} times as many"
         )
     used = None if settings is None else most_common(settings)
     if used is not None and n_prompt + len(run.tokens) <= (pays := pays_from(used.top_k)):
@@ -409,5 +401,4 @@ def _measured(run: Run) -> dict[str, Any]:
         else None,
         "n_drafted": run.n_drafted,
         "n_accepted": run.n_accepted,
-        **run.traffic,
     }

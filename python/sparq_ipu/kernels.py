@@ -73,21 +73,6 @@ class Kernel:
         """Of `buffers` those in SRAM, over all tiles."""
         return sum(buffer.n_bytes for buffer in self.buffers(cache) if buffer.is_in_sram)
 
-    def transfer_bytes(self, cache: CacheSpec, settings: Settings) -> int:
-        """Bytes that one query moves for one KV head of a full cache, by the paper's formulas, with the key
-        index and rows in the bits of the cache. In three tiers the selected rows alone, as if none were hot.
-        None: dense attention."""
-        seq_len, head_dim = cache.capacity, cache.head_dim
-        if settings is None:
-            return transfers.dense_bytes(seq_len, head_dim, cache.row_bits)
-        assert settings.kind == "sparq"
-        top_k = min(settings.top_k, seq_len)  # all that there is to read
-        if self.memory == "tiered":  # with the new row, and the mean value twice
-            of_row = transfers.row_bytes(head_dim, cache.row_bits)
-            return (top_k + 1) * of_row + 2 * transfers.ELEMENT_BYTES * head_dim
-        bits = cache.index_bits, cache.row_bits
-        return transfers.sparq_bytes(seq_len, head_dim, settings.rank, top_k, *bits)
-
 
 #: every kernel by name, in the order of tables
 KERNELS = {

@@ -55,12 +55,7 @@ def test_text_and_figures(checkpoint, capsys, tmp_path):
     assert re.search(r"prompt +50 tokens", out) and re.search(r"decode +12 tokens", out)
     assert re.search(r"dense +[\d.]+ ms a token at this length, SparQ [\d.]+ ms \(timed afterwards\)\n", out)
     one, other = (json.loads(line) for line in (tmp_path / "runs.jsonl").read_text().splitlines())
-    assert one["seq_len"] == 50 and one["n_new"] == 12 and one["n_steps"] == 11
-    lengths = np.arange(51, 62)  # decode steps after the first new token, which prefill gave
-    assert one["bytes_dense"] == 3 * 2 * 2 * int((2 * lengths * 16 + 2 * 16).sum())
-    assert one["bytes_read"] == 3 * 2 * 2 * int((lengths * 3 + 2 * 9 * 16 + 4 * 16).sum())
-    assert f"dense attention {one['bytes_dense'] / one['n_steps'] / 1e6:.2f} MB: " in out
-    assert f"{one['bytes_dense'] / one['bytes_read']:.2f} times as many" in out
+    assert one["seq_len"] == 50 and one["n_new"] == 12
     assert one["tokens_per_second"] > 0 and one["prefill_seconds"] > 0
     assert "--rank 3" in one["repro"] and one["rank"] == other["rank"] == 3
 
@@ -75,10 +70,6 @@ def test_key_index_of_few_bits(checkpoint, capsys, tmp_path):
     out = capsys.readouterr().out
     four, sixteen, default = (json.loads(line) for line in path.read_text().splitlines())
     assert [line["index_bits"] for line in (four, sixteen, default)] == [4, 16, 16]
-    assert four["bytes_dense"] == sixteen["bytes_dense"] and default["bytes_read"] == sixteen["bytes_read"]
-    lengths = np.arange(61, 72)  # 64 and more have a full block, of 3 components
-    saved = 3 * 64 * 2 - 3 * (64 * 4 // 8 + 4)
-    assert sixteen["bytes_read"] - four["bytes_read"] == 3 * 2 * saved * int((lengths >= 64).sum())
     assert "--index-bits 4" in four["repro"]
     model = tiny_model()
     enable(model, rank=3, top_k=9, index_bits=4)
@@ -407,8 +398,7 @@ def test_rows_of_8_bits(checkpoint, tmp_path, capsys, monkeypatch):
 def test_a_short_text_says_so(checkpoint, capsys):
     assert call(checkpoint) == 0
     words = "short     every token was decoded densely: SparQ pays from about 1024 tokens on"
-    out = capsys.readouterr().out
-    assert words in out and "1.00 times as many" in out
+    assert words in capsys.readouterr().out
     assert call(checkpoint, "--published") == 0
     words = "short     dense may be faster: SparQ pays from about 512 tokens on"
     assert words in capsys.readouterr().out

@@ -70,7 +70,7 @@ def test_packages_need_their_own_framework_only():
     [
         (["torch.SparqAttention"], "torch"),
         (["transformers.enable", "transformers.SparqCache"], "transformers"),
-        (["transformers.cache_traffic"], "torch"),
+        (["transformers.quantise_weights"], "torch"),
     ],
 )
 def test_a_missing_framework_is_an_import_error(names, framework):

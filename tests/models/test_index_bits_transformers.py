@@ -12,7 +12,6 @@ from index_bits import DEVICES
 from tiny_models import (
     Oracle,
     enable,
-    greedy,
     left_padded,
     step_logits,
     tiny_model,
@@ -22,7 +21,6 @@ from tiny_models import (
 
 from sparq_ipu.transformers import (
     SparqCache,
-    cache_traffic,
     enable_dense,
 )
 
@@ -156,18 +154,3 @@ def test_a_cache_that_a_dense_run_filled(model):
     assert torch.equal(logits[0], logits[2]) and torch.equal(logits[1], logits[2])
     with pytest.raises(ValueError, match=r"^KVCache: index_bits must be one of 16, 8, 4, 2, got 3$"):
         enable_dense(model, index_bits=3)
-
-
-def test_traffic_counts_the_bytes_of_the_index(model):
-    """4 or 8 bits a code, and low and step of every block and component; the rest in float16."""
-    enable(model, layers={0: {"index_bits": 8}, 2: None}, **FOUR)
-    cache = SparqCache(model)
-    greedy(model, tokens_of(126), 4, cache=cache)
-    sparq = dense = 0
-    for seq_len, n_blocks in ((127, 1), (128, 2), (129, 2)):
-        full = 2 * (2 * seq_len * 16 + 2 * 16)
-        rest = 2 * (2 * 12 * 16 + 4 * 16) + 4 * 2 * (seq_len - 64 * n_blocks)
-        eight, four = rest + 4 * n_blocks * (64 + 4), rest + 4 * n_blocks * (32 + 4)
-        dense += 2 * 3 * full
-        sparq += 2 * (eight + four + full)
-    assert cache_traffic(cache) == {"n_steps": 3, "bytes_read": sparq, "bytes_dense": dense}

@@ -12,7 +12,7 @@ from tiny_models import enable, greedy, left_padded, torch
 
 from sparq_ipu import generate
 from sparq_ipu.generate import forced_predictions, prefill
-from sparq_ipu.transformers import cache_traffic, disable, enable_dense, is_enabled
+from sparq_ipu.transformers import disable, enable_dense, is_enabled
 from sparq_ipu.transformers.loading.checkpoints import load_model
 from sparq_study.accuracy.text import excerpts
 
@@ -79,8 +79,6 @@ def test_next_token_agreement_on_a_repeated_passage(model, plays):
             enable(model, **dict(SETTINGS, rank=rank))
             cache = copy.deepcopy(filled)
             agreed[name].append(forced_predictions(model, prompt, continuation, cache) == dense)
-        traffic = cache_traffic(cache)
-        assert traffic["n_steps"] == n_new and traffic["bytes_dense"] > 3 * traffic["bytes_read"]
     means = {name: [float(part.mean()) for part in parts] for name, parts in agreed.items()}
     print(means)
     assert np.mean(means["sparq"]) >= 0.92, means
@@ -105,5 +103,5 @@ def test_command(smollm2, model, plays, monkeypatch, capsys, tmp_path):
     out = capsys.readouterr().out
     line = json.loads((tmp_path / "run.jsonl").read_text())
     assert line["seq_len"] == 1500 and line["n_new"] == 24 and line["agreement"] > 0.5
-    assert "KV cache" in out and "agreement" in out and line["bytes_dense"] > 1.5 * line["bytes_read"]
+    assert "agreement" in out
     assert generate.main([*options, "--chat", "--new-tokens", "4"]) == 0

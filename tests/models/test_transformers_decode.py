@@ -9,7 +9,6 @@ import functools
 import pickle
 import types
 
-import numpy as np
 import pytest
 from tiny_models import (
     Oracle,
@@ -25,17 +24,14 @@ from tiny_models import (
 )
 
 import sparq_ipu
-from sparq_ipu import KVCache, available_devices, devices
+from sparq_ipu import devices
 from sparq_ipu.transformers import (
     SparqCache,
-    cache_traffic,
     disable,
     enable_dense,
     is_enabled,
 )
 from sparq_ipu.transformers.cache.attend import half_of
-from sparq_ipu.transformers.cache.traffic import Traffic
-from sparq_reference import SparqSettings
 
 SETTINGS = dict(rank=4, top_k=12, n_local=3, mean_value=True)
 
@@ -403,58 +399,6 @@ def test_compiled_model_decodes_the_same(model):
     compiled = torch.compile(model, backend="eager")
     cache = SparqCache(model, device="reference")
     assert torch.equal(step_logits(compiled, tokens, 2, cache=cache), expected)
-    assert cache_traffic(cache)["n_steps"] == 2
-
-
-def test_traffic_is_counted(model):
-    enable(model, layers={2: None}, **SETTINGS)
-    cache = SparqCache(model)
-    greedy(model, tokens_of(30), 4, cache=cache)
-    sparq = dense = 0
-    for seq_len in (31, 32, 33):  # the first of the four new tokens comes from prefill
-        full = 2 * seq_len * 16 + 2 * 16
-        part = seq_len * 4 + 2 * 12 * 16 + 4 * 16
-        dense += 2 * 2 * 3 * full
-        sparq += 2 * 2 * (2 * part + full)
-    assert cache_traffic(cache) == {"n_steps": 3, "bytes_read": sparq, "bytes_dense": dense}
-
-
-def test_a_step_of_a_batch_is_one_step():
-    """Its bytes are those of its rows, each of its own length, dense or not."""
-    settings = SparqSettings(rank=4, top_k=12)
-    rows = [(31, False), (5, True), (400, False)]
-    batch, alone = Traffic(), [Traffic() for _ in rows]
-    lengths, dense = (np.array(column) for column in zip(*rows))
-    batch.count(KVCache(3, 2, 16, 512), lengths, dense, settings)
-    for one, row in zip(alone, rows):
-        one.count(KVCache(1, 2, 16, 512), *(np.array([x]) for x in row), settings)
-    assert batch.n_steps == 1 and len({one.bytes_read for one in alone}) == 3
-    assert [one.bytes_read == one.bytes_dense for one in alone] == [False, True, False]
-    assert batch.bytes_read == sum(one.bytes_read for one in alone)
-    assert batch.bytes_dense == sum(one.bytes_dense for one in alone)
-    other, steps, mixed = SparqSettings(rank=8, top_k=40), Traffic(), Traffic()
-    steps.count(KVCache(3, 2, 16, 512), lengths, dense, other)
-    for of_step in (settings, other):
-        mixed.count(KVCache(3, 2, 16, 512), lengths, dense, of_step)
-    assert mixed.bytes_read == batch.bytes_read + steps.bytes_read != 2 * batch.bytes_read
-
-
-def test_traffic_is_that_of_the_cache():
-    """In three tiers the selected rows alone, in the bits of the rows."""
-    if "emulator" not in available_devices():
-        pytest.skip("built without the emulator")
-    settings, length, dense = SparqSettings(rank=32, top_k=16), np.array([1024]), np.array([False])
-    options = dict(device="emulator", index_bits=4)
-    moved = []
-    for more in ({}, dict(memory="tiered"), dict(memory="tiered", row_bits=8)):
-        traffic = Traffic()
-        traffic.count(KVCache(1, 1, 64, 1024, **options, **more), length, dense, settings)
-        moved.append(traffic.bytes_read)
-        of_row = 64 + 2 * 4 if "row_bits" in more else 2 * 64  # a scale for each 16 numbers
-        assert traffic.bytes_dense == 2 * (1024 * of_row + 2 * 64)
-    row, coded, mean = 2 * 2 * 64, 2 * (64 + 2 * 2 * 2), 2 * 2 * 64  # coded: two scales of 32 components
-    index = 32 * 16 * (64 // 2 + 4)
-    assert moved == [index + 17 * row + mean, 17 * row + mean, 17 * coded + mean] == [23040, 4608, 2704]
 
 
 def test_disable_restores(model):

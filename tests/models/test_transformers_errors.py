@@ -13,7 +13,6 @@ import sparq_ipu
 from sparq_ipu import KVCache
 from sparq_ipu.transformers import (
     SparqCache,
-    cache_traffic,
     disable,
     enable_dense,
     is_enabled,
@@ -533,8 +532,3 @@ def test_assisted_generation(model, enabled, options):
         options["assistant_model"].generation_config.num_assistant_tokens = 2
     with pytest.raises(NotImplementedError, match="crop must not be called"):
         greedy(model, tokens_of(30), 12, **options)
-
-
-def test_traffic_needs_a_cache_of_ours():
-    message = "cache_traffic: cache must be one of an enabled model, got DynamicCache"
-    assert refusal(cache_traffic, transformers.DynamicCache()).startswith(message)

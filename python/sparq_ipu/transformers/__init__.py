@@ -30,7 +30,7 @@ from sparq_ipu.commands.extras import needed
 from sparq_ipu.transformers.settings.layers import RECOMMENDED, LayerSettings, recommended_top_k
 
 if TYPE_CHECKING:
-    from sparq_ipu.transformers.cache.sparq_cache import SparqCache, cache_traffic
+    from sparq_ipu.transformers.cache.sparq_cache import SparqCache
     from sparq_ipu.transformers.decoder.weights import FewBits, quantise_weights
     from sparq_ipu.transformers.integration import disable, enable, enable_dense, is_enabled
 
@@ -39,7 +39,6 @@ __all__ = [
     "FewBits",
     "LayerSettings",
     "SparqCache",
-    "cache_traffic",
     "disable",
     "enable",
     "enable_dense",
@@ -51,7 +50,6 @@ __all__ = [
 #: the module of each name that is not in `integration`
 _MODULES = {
     "SparqCache": "cache.sparq_cache",
-    "cache_traffic": "cache.sparq_cache",
     "FewBits": "decoder.weights",
     "quantise_weights": "decoder.weights",
 }

@@ -8,5 +8,4 @@ columns           which columns of a padded batch are real tokens
 options           options of these caches
 storage           the `sparq_ipu.KVCache` of a layer, or of all layers on an IPU or the emulator; it grows
 attend            decode steps over a `sparq_ipu.KVCache`, and a guard against backward passes through it
-traffic           the bytes that decode steps move
 """

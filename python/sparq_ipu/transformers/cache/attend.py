@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decode steps over the KVCache of a layer, counted; a guard on what leaves autograd there."""
+"""Decode steps over the KVCache of a layer; a guard on what leaves autograd there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import torch
 from sparq_ipu import KVCache
 from sparq_ipu.attention import attention
 from sparq_ipu.tokens import append_and_attend, one_by_one
-from sparq_ipu.transformers.cache.traffic import Traffic
 from sparq_ipu.transformers.settings.layers import LayerSettings, dense_attention_of, dense_rows
 from sparq_reference import checks
 
@@ -20,7 +19,6 @@ def attend(
     query: np.ndarray,
     cache: KVCache,
     settings: LayerSettings | None,
-    traffic: Traffic | None = None,
     window: int | None = None,
 ) -> np.ndarray:
     """Attention of query (batch, n_heads, head_dim); `dense_rows` are dense, over the window.
@@ -46,8 +44,6 @@ def attend(
                 output[rows] = attention(query[rows], cache.rows(rows), each)
             else:  # its program attends in all rows
                 output[rows] = attention(query, cache, each)[rows]
-    if traffic is not None:
-        traffic.count(cache, lengths.tolist(), is_dense, sparq, window)
     return output
 
 
@@ -57,7 +53,6 @@ def attend_tokens(
     value: np.ndarray,
     cache: KVCache,
     settings: LayerSettings | None,
-    traffic: Traffic,
     window: int | None = None,
 ) -> np.ndarray:
     """Append several tokens (batch, heads, n_tokens, head_dim), and attend from each as if it came alone, to
@@ -66,18 +61,14 @@ def attend_tokens(
     Raises:
         ValueError: as `append_and_attend`; the cache is then unchanged.
     """
-    n_tokens = query.shape[2]
     if settings is None:
         output = append_and_attend(query, key, value, cache, dense_attention_of(window))
-        for back in reversed(range(n_tokens)):
-            lengths = (cache.lengths - back).tolist()
-            traffic.count(cache, lengths, [True] * len(lengths), None, window)
         return np.swapaxes(output, 1, 2)
     cache.check_tokens(key, value)
     if cache.check_finite:
         checks.check_finite("sparq_attention", "query", query)
     steps = one_by_one(query, key, value, cache)
-    return np.stack([attend(token, cache, settings, traffic, window) for token in steps], axis=1)
+    return np.stack([attend(token, cache, settings, window) for token in steps], axis=1)
 
 
 def half_of(query: torch.Tensor, factor: float) -> np.ndarray:

@@ -2,8 +2,8 @@
 """A layer of the cache that transformers carries from token to token: what transformers, the hooks of the
 model and the attention function ask of it.
 
-It has a `sparq_ipu.KVCache` (module `storage`), knows which columns of the batch are in it (`columns`) and
-what is on its way to it (`handover`), and counts what decoding moves (`steps`, `traffic`).
+It has a `sparq_ipu.KVCache` (module `storage`), and knows which columns of the batch are in it (`columns`)
+and what is on its way to it (`handover`).
 
 The model's own attention takes keys and values as tensors. It gets them for several tokens at once, also on
 top of a filled cache (another turn of a chat, prefill in chunks): they are then read back from the KVCache.
@@ -23,11 +23,10 @@ from sparq_ipu.transformers.cache.attend import attend, attend_tokens, half_of, 
 from sparq_ipu.transformers.cache.columns import RealColumns, to_columns
 from sparq_ipu.transformers.cache.handover import Announcement, Handover
 from sparq_ipu.transformers.cache.storage import LayerStack, Storage
-from sparq_ipu.transformers.cache.traffic import Traffic
 from sparq_ipu.transformers.cache.windows import WindowStorage
 from sparq_ipu.transformers.decoder.rotary import Rotary
 from sparq_ipu.transformers.decoder.step_layer import StepLayer, waves_of
-from sparq_ipu.transformers.settings.layers import LayerSettings, cache_options, dense_rows
+from sparq_ipu.transformers.settings.layers import LayerSettings, cache_options
 from sparq_reference import NotFinite, checks
 from sparq_reference.settings import op_of
 
@@ -82,8 +81,6 @@ class SparqLayer(StepLayer):
         self._fitting: LayerSettings | None = None
         #: tokens may be taken back
         self._is_croppable = False
-        #: the bytes of the decode steps so far
-        self.traffic = Traffic()
 
     @property
     def cache(self) -> KVCache:
@@ -405,10 +402,10 @@ class SparqLayer(StepLayer):
         settings = self._handover.take(key, value)
         half = half_of(query, factor)
         if waiting is None:
-            output = attend(half[:, :, 0], self.cache, settings, self.traffic, self.window)[:, None]
+            output = attend(half[:, :, 0], self.cache, settings, self.window)[:, None]
         else:
             try:
-                output = attend_tokens(half, *waiting, self.cache, settings, self.traffic, self.window)
+                output = attend_tokens(half, *waiting, self.cache, settings, self.window)
             except ValueError:
                 self._columns.n_columns -= half.shape[2]  # none has come
                 raise
@@ -430,7 +427,7 @@ class SparqLayer(StepLayer):
             return output
         announced = self._handover.expected()
         query, key, value = rotary.turned(products)
-        how = announced.settings, self.traffic, self.window
+        how = announced.settings, self.window
         if announced.is_step:  # rows are tokens of one text
             q, k, v = (x.transpose(0, 2).contiguous().numpy() for x in (query, key, value))
             self._storage.reserve(self._columns.n_columns, len(products))
@@ -451,14 +448,8 @@ class SparqLayer(StepLayer):
         return waves_of(self.cache, announced.settings, self.window, n_tokens)
 
     def has_attended(self, lengths: Sequence[int]) -> None:
-        settings, batch = self._handover.expected().settings, self.batch_size
-        self._columns.append(None, len(lengths) // batch)
+        self._columns.append(None, len(lengths) // self.batch_size)
         self._handover.announce(None)
-        sparq = None if settings is None else settings.attention
-        for token in range(0, len(lengths), batch):
-            of_rows = lengths[token : token + batch]
-            is_dense = dense_rows(settings, of_rows, self.window)
-            self.traffic.count(self.cache, of_rows, is_dense, sparq, self.window)
 
     @property
     def waits(self) -> bool:

@@ -12,7 +12,6 @@ from sparq_ipu.transformers.cache.layer import SparqLayer
 from sparq_ipu.transformers.cache.options import check_options, host_device, is_stacked
 from sparq_ipu.transformers.cache.storage import LayerStack
 from sparq_ipu.transformers.supported import LayerKinds, text_config
-from sparq_reference import checks
 
 
 class SparqCache(Cache):
@@ -82,24 +81,3 @@ def sparq_layers(cache: Any) -> list[SparqLayer]:
 def is_sparq_cache(cache: object) -> bool:
     """Whether a transformers cache is one for an enabled model."""
     return len(sparq_layers(cache)) > 0
-
-
-def cache_traffic(cache: Cache) -> dict[str, int]:
-    """The bytes that the decode steps of a run moved.
-
-    Returns:
-        n_steps: decode steps; bytes_read: bytes of the KV cache, queries and outputs that they moved, over
-        all layers, by the formulas of `sparq_reference.transfers` (counted, not measured); bytes_dense: what
-        dense attention would have.
-
-    Raises:
-        ValueError: not a cache of an enabled model.
-    """
-    if not is_sparq_cache(cache):
-        checks.fail("cache_traffic", "cache", "be one of an enabled model", type(cache).__name__)
-    traffic = [layer.traffic for layer in sparq_layers(cache)]
-    return {
-        "n_steps": traffic[0].n_steps,
-        "bytes_read": sum(layer.bytes_read for layer in traffic),
-        "bytes_dense": sum(layer.bytes_dense for layer in traffic),
-    }

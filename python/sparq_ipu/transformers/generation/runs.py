@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generation with a model that `sparq_ipu.transformers` has enabled, timed and with its cache traffic; and
-the model's predictions along a given text.
+"""Generation with a model that `sparq_ipu.transformers` has enabled, timed; and the model's
+predictions along a given text.
 
 torch and transformers are imported when a function is called: their objects are `Any`.
 """
@@ -25,7 +25,6 @@ class Run:
     Attributes:
         tokens: the new tokens. text: the same as text.
         prefill_seconds: until the first new token. decode_seconds: from there to the last one.
-        traffic: `sparq_ipu.transformers.cache_traffic` of the run.
         step_seconds: of each new token after the first, from the one before it.
         read: the cache as it was when the prompt was read, for `forced_predictions`; None if it was not kept.
         n_held: tokens of the prompt that came from disk.
@@ -37,7 +36,6 @@ class Run:
     text: str
     prefill_seconds: float
     decode_seconds: float
-    traffic: dict[str, int]
     step_seconds: list[float] = dataclasses.field(default_factory=list)
     read: Any = dataclasses.field(default=None, repr=False)
     n_held: int = 0
@@ -80,7 +78,7 @@ def generate(
     import torch
     from transformers import TextStreamer
 
-    from sparq_ipu.transformers import SparqCache, cache_traffic
+    from sparq_ipu.transformers import SparqCache
     from sparq_ipu.transformers.generation.beginning import read_beginning
     from sparq_ipu.transformers.generation.lookup import Lookup, looks_up
 
@@ -127,9 +125,7 @@ def generate(
     drafted = (0, 0) if of is None else (of.n_drafted, of.n_accepted)
     first, last = came[0], came[-1]
     text = tokenizer.decode(tokens, skip_special_tokens=True)
-    return Run(
-        tokens, text, first - start, last - first, cache_traffic(cache), steps, read, n_held, cache, *drafted
-    )
+    return Run(tokens, text, first - start, last - first, steps, read, n_held, cache, *drafted)
 
 
 def _end_of_turn(tokenizer: Any) -> list[int]:
