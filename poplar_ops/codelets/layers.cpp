@@ -39,9 +39,8 @@ public:
   poplar::Output<poplar::Vector<T, ONE_PTR, 8>> state; // [nRows][width]
   unsigned nLayers, nRows, width;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     loadRows(&state[0], &stored[0], nRows, width, *layer, nLayers, worker, this->numWorkers());
-    return true;
   }
 };
 
@@ -52,9 +51,8 @@ public:
   poplar::Input<poplar::Vector<T, ONE_PTR, 8>> state;  // [nRows][width]
   unsigned nLayers, nRows, width;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     storeRows(&stored[0], &state[0], nRows, width, *layer, nLayers, worker, this->numWorkers());
-    return true;
   }
 };
 
