@@ -13,10 +13,8 @@
 #include "kv_cache.hpp"
 #include "thread_pool.hpp"
 #include <algorithm>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -215,39 +213,6 @@ private:
       for (std::size_t row = rows.begin; row < rows.end; ++row)
         work(row);
     });
-  }
-
-  // Calls work(first row, number of rows, threads) for parts of about the same size. Of many rows
-  // each thread has parts of its own, and waits for no other.
-  template <class Work>
-  static void eachPart(std::size_t nRows, std::int64_t nThreads, const Work &work) {
-    constexpr std::size_t fewRows = 96; // of a part: for each, all weights are read
-    const unsigned threads = checkedThreads("decoder_step", nThreads);
-    const std::size_t team = nRows < threads * fewRows ? 1 : threads;
-    const std::size_t parts = (nRows + mostRows * team - 1) / (mostRows * team) * team;
-    const auto one = [&](std::size_t part, std::int64_t ofPart) {
-      const std::size_t begin = nRows * part / parts;
-      work(begin, nRows * (part + 1) / parts - begin, ofPart);
-    };
-    if (team == 1) {
-      for (std::size_t part = 0; part < parts; ++part)
-        one(part, nThreads);
-      return;
-    }
-    std::atomic<std::size_t> next{0};
-    std::vector<std::exception_ptr> errors(team); // no memory
-    PoolLease pool(threads);
-    pool->run([&](unsigned thread) {
-      try {
-        for (std::size_t part; (part = next.fetch_add(1)) < parts;)
-          one(part, 1);
-      } catch (...) {
-        errors[thread] = std::current_exception();
-      }
-    });
-    for (const std::exception_ptr &error : errors)
-      if (error)
-        std::rethrow_exception(error);
   }
 
   static void check(bool holds, std::size_t layer, const char *rule) {

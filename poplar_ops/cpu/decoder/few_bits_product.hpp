@@ -4,9 +4,15 @@
 // by memory bandwidth: every code is read once. Many rows are bound by the multipliers.
 #pragma once
 
+#include "thread_pool.hpp"
+
+#include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <string>
+#include <vector>
 
 namespace sparq::cpu {
 
@@ -29,8 +35,41 @@ struct FewBitsProduct {
   std::size_t nRows, inputs, outputs, stride;
 };
 
-// Rows whose integers stay in the second cache while all weights pass.
-constexpr std::size_t mostRows = 240;
+// Calls work(first row, number of rows, threads) for parts of about the same size, whose integers
+// stay in the second cache while all weights pass. Of many rows each thread has parts of its own,
+// and waits for no other.
+template <class Work>
+inline void eachPart(std::size_t nRows, std::int64_t nThreads, const Work &work) {
+  constexpr std::size_t fewRows = 66, mostRows = 132; // of a part: for each, all weights are read
+  constexpr std::size_t tileRows = 6;                 // or a divisor
+  const unsigned threads = checkedThreads("few_bits_product", nThreads);
+  const std::size_t team = nRows < threads * fewRows ? 1 : threads;
+  const std::size_t parts = (nRows + mostRows * team - 1) / (mostRows * team) * team;
+  const std::size_t tiles = (nRows + tileRows - 1) / tileRows;
+  const auto one = [&](std::size_t part, std::int64_t ofPart) {
+    const std::size_t begin = tiles * part / parts * tileRows;
+    work(begin, std::min(tiles * (part + 1) / parts * tileRows, nRows) - begin, ofPart);
+  };
+  if (team == 1) {
+    for (std::size_t part = 0; part < parts; ++part)
+      one(part, nThreads);
+    return;
+  }
+  std::atomic<std::size_t> next{0};
+  std::vector<std::exception_ptr> errors(team); // no memory
+  PoolLease pool(threads);
+  pool->run([&](unsigned thread) {
+    try {
+      for (std::size_t part; (part = next.fetch_add(1)) < parts;)
+        one(part, 1);
+    } catch (...) {
+      errors[thread] = std::current_exception();
+    }
+  });
+  for (const std::exception_ptr &error : errors)
+    if (error)
+      std::rethrow_exception(error);
+}
 
 // A row has the same bits with any others, any threads and any instruction set.
 //
