@@ -64,7 +64,6 @@ class Native:
                     path for path in paths if path.startswith(str(ROOT))
                 }
         self._commands: dict[str, list[str]] = {}
-        self._ordinary: set[str] = set()
 
     def _ninja(self, *arguments: str) -> str:
         return subprocess.run(
@@ -147,25 +146,25 @@ class Native:
         """The command that compiles an object of the copied tree, quicker than in the existing build."""
         (self._objects / name).unlink(missing_ok=True)
         command = next(c for c in self._of(target) if f" -o {name} " in c and " -c " in c)
-        command = re.sub(r"-flto\S*|-fno-fat-lto-objects|-fuse-linker-plugin", "", command)
         command = re.sub(r"-isystem \S*pip-build-env\S*pybind11\S*", f"-isystem {_pybind11()}", command)
+        several = Path(command.split()[-1])
+        if several.parent.name == "Unity":  # a source that includes several
+            own = self._broken / several.name
+            own.write_text(
+                several.read_text(encoding="utf-8").replace(f"{ROOT}/", f"{self._tree}/"), encoding="utf-8"
+            )
+            command = command.replace(str(several), str(own))
         for folder in ("poplar_ops", "emulator", "tests"):
             command = command.replace(f"{ROOT}/{folder}", f"{self._tree}/{folder}")
         return command.replace("-O3", "-O1") + " -Wno-error -w"
 
     def _restore(self, name: str) -> None:
-        self._ordinary.discard(name)
         (self._objects / name).unlink(missing_ok=True)
         (self._objects / name).symlink_to(self.built / name)
 
     def _link(self, target: str, changed: list[str]) -> Path:
-        """The module with the objects that changed. In the existing build the linker optimises the bindings,
-        which takes long: they are compiled once to ordinary objects."""
+        """The module with the objects that changed."""
         commands = self._of(target)
-        for name in re.findall(r" -o (\S*bindings\S*\.o) ", "\n".join(commands)):
-            if name not in self._ordinary and name not in changed:
-                self._run(self._compiled(target, name))
-                self._ordinary.add(name)
         archives = [c for c in commands if "/ar qc" in c and any(f" {name} " in c for name in changed)]
         last = next(c for c in commands if " -shared " in c)
         output = re.search(r" -o (\S+\.so)", last)
@@ -175,7 +174,7 @@ class Native:
                 (self._objects / _archive(command)).unlink(missing_ok=True)
                 self._run(command)
             (self._objects / output[1]).unlink(missing_ok=True)
-            self._run(re.sub(r"-flto\S*", "", last.split(" && ")[1]))
+            self._run(last.split(" && ")[1])
         finally:
             for name in map(_archive, archives):
                 self._restore(name)

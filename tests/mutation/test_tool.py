@@ -125,7 +125,7 @@ def test_what_a_mutant_that_does_not_build_took_is_back(tmp_path: Path) -> None:
         assert native.target_of(file, []) == target
         with tree.broken(file, "no C++"), pytest.raises(DoesNotBuild, match="error"):
             native.build(target, file)
-        assert all(path.exists() for path in tmp_path.rglob(f"{Path(file).name}.o"))
+        assert all(path.exists() for path in tmp_path.rglob("*.o"))
 
 
 def test_comments_docstrings_annotations_and_messages_are_left_alone(tmp_path: Path) -> None:
