@@ -63,11 +63,11 @@ std::vector<Share> shareOut(const Shape &shape, unsigned nLayers, unsigned nIpus
   return shares;
 }
 
-poplar::Device openDevice(const DeviceOptions &options) {
+Device openDevice(const DeviceOptions &options) {
   if (options.device == "ipu") {
 #if !__has_include(<sparq_emulator/Errors.hpp>) // what the emulator lists is no IPU
-    poplar::DeviceManager manager = poplar::DeviceManager::createDeviceManager();
-    for (poplar::Device &device : manager.getDevices(poplar::TargetType::IPU, options.nIpus))
+    DeviceManager manager = DeviceManager::createDeviceManager();
+    for (Device &device : manager.getDevices(TargetType::IPU, options.nIpus))
       if (device.attach())
         return std::move(device);
 #endif
@@ -78,16 +78,16 @@ poplar::Device openDevice(const DeviceOptions &options) {
   }
   if (options.device != "emulator")
     throw Error("device: device must be 'ipu' or 'emulator', got '" + options.device + "'");
-  poplar::IPUModel model;
+  IPUModel model;
   model.numIPUs = options.nIpus;
   if (options.nTiles != 0)
     model.tilesPerIPU = options.nTiles;
-  poplar::Device device = model.createDevice();
+  Device device = model.createDevice();
   device.attach();
   bool streaming = false;
   try {
     streaming = device.supportsRemoteBuffers();
-  } catch (const poplar::poplar_error &) { // Poplar's own model says so by throwing
+  } catch (const poplar_error &) { // Poplar's own model says so by throwing
   }
   if (!streaming)
     throw Error("device: the emulator must be built in place of the Poplar SDK, got the SDK, whose "
@@ -128,7 +128,7 @@ std::string codeletsPath() {
   throw Error(message);
 }
 
-void addCodelets(poplar::Graph &graph) {
+void addCodelets(Graph &graph) {
   if (!graph.hasCodelet("sparq::Combine"))
     graph.addCodelets(codeletsPath());
 }

@@ -7,8 +7,6 @@
 
 namespace sparq {
 
-using namespace poplar;
-
 namespace {
 
 // Of one batch on each tile: little beside its 624 KiB, and few runs for a cache of gigabytes.
@@ -75,20 +73,23 @@ std::size_t RemoteRows::batchSize(std::size_t nRows, std::size_t rowBytes, unsig
 }
 
 RemoteRows::RemoteRows(Graph &graph, const RemoteBuffer &buffer, std::size_t nRows,
-                       const std::string &name)
-    : nRows_(nRows) {
+                       const std::string &name, const std::shared_ptr<HostPrograms> &programs)
+    : nRows_(nRows),
+      rowBytes_(buffer.numElements() * graph.getTarget().getTypeSize(buffer.elementType())),
+      batch_(batchSize(nRows, rowBytes_, graph.getTarget().getNumTiles())) {
   const std::size_t width = buffer.numElements();
   const Type type = buffer.elementType();
-  rowBytes_ = width * graph.getTarget().getTypeSize(type);
-  batch_ = batchSize(nRows, rowBytes_, graph.getTarget().getNumTiles());
   const Tensor data = addSpread(graph, type, batch_, width, name + "/staging"),
                rows = addSpread(graph, UNSIGNED_INT, batch_, 1, name + "/staging_rows").flatten();
   rows_ = HostTensor::writable(graph, rows, name + "/staging_rows");
   writeData_ = HostTensor::writable(graph, data, name + "/staging");
   readData_ = HostTensor::readable(graph, data, name + "/staging");
   Lockstep alone;
-  alone.write(buffer, data, rows, write_, {name + "/write_rows"});
-  alone.read(buffer, data, rows, read_, {name + "/read_rows"});
+  Sequence write, read;
+  alone.write(buffer, data, rows, write, {name + "/write_rows"});
+  alone.read(buffer, data, rows, read, {name + "/read_rows"});
+  write_ = {programs, write};
+  read_ = {programs, read};
 }
 
 RemoteRows::Writer::Writer(const RemoteRows &rows, Engine &engine) : rows_(rows), engine_(engine) {
@@ -112,7 +113,7 @@ void RemoteRows::Writer::finish() {
   data_.resize(rows_.batch_ * rows_.rowBytes_);
   rows_.rows_.write(engine_, index_.data());
   rows_.writeData_.write(engine_, data_.data());
-  engine_.run(rows_.firstProgram_);
+  rows_.write_.run(engine_);
   index_.clear();
   data_.clear();
 }
@@ -126,7 +127,7 @@ void RemoteRows::read(Engine &engine, const std::vector<std::size_t> &rows,
     for (std::size_t i = 0; i != batch_; ++i) // the last row once more fills up the batch
       index[i] = static_cast<std::uint32_t>(rows[begin + std::min(i, n - 1)]);
     rows_.write(engine, index.data());
-    engine.run(firstProgram_ + 1);
+    read_.run(engine);
     readData_.read(engine, data.data());
     for (std::size_t i = 0; i != n; ++i)
       use(begin + i, data.data() + i * rowBytes_);
@@ -234,38 +235,19 @@ void HostHistory::write(Engine &engine, unsigned layer, const std::vector<Steps>
 HostCache::HostCache(Graph &graph, const Cache &cache)
     : shape_(cache.plan.shape),
       lengths_(cache.layout().nLayers, std::vector<std::uint32_t>(shape_.batch, 0)) {
-  if (lengths_.size() != 1) {
-    layerNumber_ = HostTensor::writable(graph, cache.layerNumber, cache.name + "/layer_number");
-    loadLayer(cache, load_, {cache.name});
-    storeLayer(cache, store_, {cache.name});
-  }
   filled_ = HostTensor::writable(graph, cache.filled, cache.name + "/filled");
   for (const auto &store : cache.stores)
-    if (auto host = store->host(graph, cache); host != nullptr)
-      stores_.push_back(std::move(host));
+    if (const auto host = store->host({graph, cache, programs_}); host != nullptr)
+      stores_.push_back(host);
   history_ = HostHistory(graph, cache);
-}
-
-HostCache::HostCache(HostCache &&) noexcept = default;
-HostCache &HostCache::operator=(HostCache &&) noexcept = default;
-HostCache::~HostCache() = default;
-
-std::vector<program::Program> HostCache::programs() const {
-  std::vector<program::Program> all;
-  for (const auto &store : stores_)
-    for (const program::Program &program : store->programs())
-      all.push_back(program);
-  if (lengths_.size() != 1)
-    all.insert(all.end(), {load_, store_});
-  return all;
-}
-
-void HostCache::setFirstProgram(unsigned first) {
-  for (const auto &store : stores_) {
-    store->setFirstProgram(first);
-    first += static_cast<unsigned>(store->programs().size());
-  }
-  firstLayerProgram_ = first;
+  if (lengths_.size() == 1)
+    return;
+  layerNumber_ = HostTensor::writable(graph, cache.layerNumber, cache.name + "/layer_number");
+  Sequence load, store;
+  loadLayer(cache, load, {cache.name});
+  storeLayer(cache, store, {cache.name});
+  load_ = {programs_, load};
+  store_ = {programs_, store};
 }
 
 void HostCache::selectLayer(Engine &engine, unsigned layer) const {
@@ -275,12 +257,12 @@ void HostCache::selectLayer(Engine &engine, unsigned layer) const {
 void HostCache::load(Engine &engine, unsigned layer) const {
   selectLayer(engine, layer);
   if (lengths_.size() != 1)
-    engine.run(firstLayerProgram_);
+    load_.run(engine);
 }
 
 void HostCache::store(Engine &engine) const {
   if (lengths_.size() != 1)
-    engine.run(firstLayerProgram_ + 1);
+    store_.run(engine);
 }
 
 void HostCache::reset(Engine &engine, unsigned layer) {

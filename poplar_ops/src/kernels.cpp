@@ -27,9 +27,8 @@ const Kernel &kernelNamed(const std::string &op, const std::string &name) {
   throw Error(op + ": kernel must be one of " + names + ", got '" + name + "'");
 }
 
-poplar::Tensor attend(poplar::Graph &graph, const Cache &cache, std::size_t index,
-                      const poplar::Tensor &query, poplar::program::Sequence &program,
-                      const poplar::DebugContext &dc) {
+Tensor attend(Graph &graph, const Cache &cache, std::size_t index, const Tensor &query,
+              Sequence &program, const DebugContext &dc) {
   const PlannedAttention &attention = cache.plan.attention.at(index);
   return attention.kernel->build(graph, cache, attention, query, program, dc);
 }

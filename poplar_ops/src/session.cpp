@@ -13,9 +13,6 @@
 
 namespace sparq {
 
-using namespace poplar;
-using namespace poplar::program;
-
 namespace {
 
 // Streaming memory from which on `target.extendedMemory` is set. What it does is not documented.
@@ -220,7 +217,7 @@ std::vector<Program> Session::buildPrograms(bool stacked) {
   for (Entry &entry : entries_)
     entry.firstProgram = add(programsOf(entry));
   for (Shard &shard : shards_)
-    shard.host->setFirstProgram(add(shard.host->programs()));
+    shard.host->programs().first = add(shard.host->programs().all);
   if (stacked) {
     firstStack_ = static_cast<unsigned>(all.size());
     for (std::size_t i = 0; i != nAttention(); ++i)

@@ -3,19 +3,14 @@
 // One call to add a vertex: where, its cost, what it reads and writes, its settings.
 #pragma once
 
+#include "sparq/lockstep.hpp"
 #include <cstdint>
-#include <poplar/Graph.hpp>
-#include <poplar/Program.hpp>
 #include <string>
 #include <utility>
 #include <variant>
 #include <vector>
 
 namespace sparq {
-
-// Of all builders: the headers outside of src/ do not include this one.
-using namespace poplar;
-using namespace poplar::program;
 
 // A field of a vertex: "name"_f = a tensor to connect, flat, or an initial value.
 struct Field {

@@ -22,16 +22,14 @@ class HostTensor {
 public:
   HostTensor() = default;
   // Handles begin with `name`.
-  static HostTensor writable(poplar::Graph &graph, const poplar::Tensor &tensor,
-                             const std::string &name);
-  static HostTensor readable(poplar::Graph &graph, const poplar::Tensor &tensor,
-                             const std::string &name);
+  static HostTensor writable(Graph &graph, const Tensor &tensor, const std::string &name);
+  static HostTensor readable(Graph &graph, const Tensor &tensor, const std::string &name);
 
   std::size_t size() const { return pieces_.empty() ? 0 : pieces_.back().end; } // elements
 
   // size() elements, each as large as the tensor's.
-  void write(poplar::Engine &engine, const void *data) const;
-  void read(poplar::Engine &engine, void *data) const;
+  void write(Engine &engine, const void *data) const;
+  void read(Engine &engine, void *data) const;
 
 private:
   struct Piece {
@@ -39,11 +37,32 @@ private:
     std::size_t begin, end; // elements
   };
   template <class Create>
-  static HostTensor inPieces(const poplar::Graph &graph, const poplar::Tensor &tensor,
-                             const std::string &name, const Create &create);
+  static HostTensor inPieces(const Graph &graph, const Tensor &tensor, const std::string &name,
+                             const Create &create);
 
   std::vector<Piece> pieces_;
   std::size_t elementBytes_ = 0;
+};
+
+// The programs of an engine by which the host works on a cache: `first` is the number of the first.
+struct HostPrograms {
+  std::vector<Program> all;
+  unsigned first = 0;
+};
+
+// One of them.
+class HostProgram {
+public:
+  HostProgram() = default;
+  HostProgram(const std::shared_ptr<HostPrograms> &programs, const Program &program)
+      : programs_(programs), number_(static_cast<unsigned>(programs->all.size())) {
+    programs->all.push_back(program);
+  }
+  void run(Engine &engine) const { engine.run(programs_->first + number_); }
+
+private:
+  std::shared_ptr<const HostPrograms> programs_;
+  unsigned number_ = 0;
 };
 
 // Rows of a remote buffer that the host writes or reads: a batch of rows in one run of a program,
@@ -55,39 +74,33 @@ public:
   // those in use: the padding of a batch goes there, because a store may not name a row twice.
   static std::size_t batchSize(std::size_t nRows, std::size_t rowBytes, unsigned nTiles);
 
-  RemoteRows() = default;
   // Adds the staging tensor to the graph. The first `nRows` rows of the buffer are in use. Handles
   // begin with `name`.
-  RemoteRows(poplar::Graph &graph, const poplar::RemoteBuffer &buffer, std::size_t nRows,
-             const std::string &name);
-
-  // To be among the engine's programs, the first of them as number `first`.
-  std::vector<poplar::program::Program> programs() const { return {write_, read_}; }
-  void setFirstProgram(unsigned first) { firstProgram_ = first; }
+  RemoteRows(Graph &graph, const RemoteBuffer &buffer, std::size_t nRows, const std::string &name,
+             const std::shared_ptr<HostPrograms> &programs);
 
   // Collects rows; writes them a batch at a time, and what is left when it is told to.
   class Writer {
   public:
-    Writer(const RemoteRows &rows, poplar::Engine &engine);
+    Writer(const RemoteRows &rows, Engine &engine);
     void add(std::size_t row, const void *data);
     void finish();
 
   private:
     const RemoteRows &rows_;
-    poplar::Engine &engine_;
+    Engine &engine_;
     std::vector<std::uint32_t> index_;
     std::vector<char> data_;
   };
 
   // Calls use(i, data) for each of the rows, in their order.
-  void read(poplar::Engine &engine, const std::vector<std::size_t> &rows,
+  void read(Engine &engine, const std::vector<std::size_t> &rows,
             const std::function<void(std::size_t, const void *)> &use) const;
 
 private:
-  std::size_t nRows_ = 0, batch_ = 0, rowBytes_ = 0;
+  std::size_t nRows_, rowBytes_, batch_;
   HostTensor rows_, writeData_, readData_;
-  poplar::program::Sequence write_, read_;
-  unsigned firstProgram_ = 0;
+  HostProgram write_, read_;
 };
 
 // How a host reads and writes the history of window attention that a loaded engine holds
@@ -99,16 +112,16 @@ public:
 
   HostHistory() = default;
   // Adds what the host needs to the graph. The engine of that graph is given to every call.
-  HostHistory(poplar::Graph &graph, const Cache &cache);
+  HostHistory(Graph &graph, const Cache &cache);
 
   // The device has taken a step of every batch element, at these lengths.
   void advance(unsigned layer, const std::vector<std::uint32_t> &lengths);
   // The steps of each batch element.
-  std::vector<Steps> read(poplar::Engine &engine, unsigned layer) const;
+  std::vector<Steps> read(Engine &engine, unsigned layer) const;
   // Throws Error unless there are at most nRecent steps, each of at most capacity positions.
   void check(const std::vector<Steps> &steps) const;
   // As check() asks.
-  void write(poplar::Engine &engine, unsigned layer, const std::vector<Steps> &steps);
+  void write(Engine &engine, unsigned layer, const std::vector<Steps> &steps);
   // Whether any step is remembered.
   bool any(unsigned layer) const;
 
@@ -138,36 +151,30 @@ class HostStore; // src/stores/store.hpp
 class HostCache {
 public:
   // Adds what the host needs to the graph. The engine of that graph is given to every call.
-  HostCache(poplar::Graph &graph, const Cache &cache);
-  HostCache(HostCache &&) noexcept;
-  HostCache &operator=(HostCache &&) noexcept;
-  ~HostCache();
+  HostCache(Graph &graph, const Cache &cache);
 
-  // What the engine has to have among its programs, the first of them as number `first`.
-  std::vector<poplar::program::Program> programs() const;
-  void setFirstProgram(unsigned first);
+  // What the engine has to have among its programs.
+  HostPrograms &programs() { return *programs_; }
 
   // The length of each batch element of a layer.
   const std::vector<std::uint32_t> &lengths(unsigned layer) const { return lengths_[layer]; }
 
   // Selects the layer that the next program of the engine works on.
-  void selectLayer(poplar::Engine &engine, unsigned layer) const;
+  void selectLayer(Engine &engine, unsigned layer) const;
   // Forgets every position of the layer, and its history.
-  void reset(poplar::Engine &engine, unsigned layer);
+  void reset(Engine &engine, unsigned layer);
   // Appends the first counts[b] of the nTokens of key, value {batch, nKvHeads, nTokens, headDim}.
-  void write(poplar::Engine &engine, unsigned layer, const std::uint16_t *key,
-             const std::uint16_t *value, unsigned nTokens,
-             const std::vector<std::uint32_t> &counts);
+  void write(Engine &engine, unsigned layer, const std::uint16_t *key, const std::uint16_t *value,
+             unsigned nTokens, const std::vector<std::uint32_t> &counts);
   // Keys and values {batch, nKvHeads, nTokens, headDim}; zero at or beyond a length.
-  void read(poplar::Engine &engine, unsigned layer, std::uint16_t *key, std::uint16_t *value,
+  void read(Engine &engine, unsigned layer, std::uint16_t *key, std::uint16_t *value,
             unsigned nTokens) const;
   // Sets the lengths alone: the cache counts as holding these positions.
-  void setLengths(poplar::Engine &engine, unsigned layer,
-                  const std::vector<std::uint32_t> &lengths);
+  void setLengths(Engine &engine, unsigned layer, const std::vector<std::uint32_t> &lengths);
   // Rows of each task that the last attention call fetched; empty without hot rows.
-  std::optional<std::vector<std::uint32_t>> misses(poplar::Engine &engine) const;
+  std::optional<std::vector<std::uint32_t>> misses(Engine &engine) const;
   // Makes all rows of the selected layer cold. False if the cache has no hot rows.
-  bool forgetHot(poplar::Engine &engine) const;
+  bool forgetHot(Engine &engine) const;
 
   // Of window attention; of no step where nothing remembers any.
   HostHistory &history() { return history_; }
@@ -180,17 +187,17 @@ public:
   void advance(unsigned layer, const std::vector<std::uint32_t> &counts);
 
 private:
-  // Runs a program that loads the layer that was selected, or stores it.
-  void load(poplar::Engine &engine, unsigned layer) const;
-  void store(poplar::Engine &engine) const;
-  void writeLengths(poplar::Engine &engine, unsigned layer) const;
+  // Selects a layer and loads it; stores the one that was loaded.
+  void load(Engine &engine, unsigned layer) const;
+  void store(Engine &engine) const;
+  void writeLengths(Engine &engine, unsigned layer) const;
 
   Shape shape_;
   HostTensor layerNumber_, filled_;
-  std::vector<std::unique_ptr<HostStore>> stores_;
+  std::shared_ptr<HostPrograms> programs_ = std::make_shared<HostPrograms>();
+  std::vector<std::shared_ptr<HostStore>> stores_;
   HostHistory history_;
-  poplar::program::Sequence load_, store_; // with several layers
-  unsigned firstLayerProgram_ = 0;
+  HostProgram load_, store_;                        // with several layers
   std::vector<std::vector<std::uint32_t>> lengths_; // of each layer
 };
 

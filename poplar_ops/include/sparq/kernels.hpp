@@ -38,10 +38,8 @@ struct Kernel {
   std::uint64_t (*need)(const Plan &plan, const PlannedAttention &attention,
                         unsigned nTiles) = nullptr;
   // Adds the attention to the program; see attend.
-  poplar::Tensor (*build)(poplar::Graph &graph, const Cache &cache,
-                          const PlannedAttention &attention, const poplar::Tensor &query,
-                          poplar::program::Sequence &program,
-                          const poplar::DebugContext &dc) = nullptr;
+  Tensor (*build)(Graph &graph, const Cache &cache, const PlannedAttention &attention,
+                  const Tensor &query, Sequence &program, const DebugContext &dc) = nullptr;
 };
 
 extern const Kernel denseSram, denseStreaming;     // dense_attention.cpp
@@ -58,8 +56,7 @@ const Kernel &kernelNamed(const std::string &op, const std::string &name);
 // the attention that the cache was planned for.
 //   query {batch, nHeads, headDim} HALF -> {batch, nHeads, headDim} HALF. Every length must be at
 //   least 1.
-poplar::Tensor attend(poplar::Graph &graph, const Cache &cache, std::size_t index,
-                      const poplar::Tensor &query, poplar::program::Sequence &program,
-                      const poplar::DebugContext &dc = {});
+Tensor attend(Graph &graph, const Cache &cache, std::size_t index, const Tensor &query,
+              Sequence &program, const DebugContext &dc = {});
 
 } // namespace sparq

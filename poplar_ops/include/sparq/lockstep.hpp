@@ -16,6 +16,10 @@
 
 namespace sparq {
 
+// Graphs, tensors and programs are Poplar's throughout.
+using namespace poplar;
+using namespace poplar::program;
+
 class Lockstep {
 public:
   explicit Lockstep(unsigned nIpus = 1) : nIpus_(nIpus) {}
@@ -25,54 +29,45 @@ public:
 
   // Whether what is built is the program of all.
   bool complete() const { return ipu_ + 1 == nIpus_; }
-  poplar::ComputeSet addComputeSet(poplar::Graph &graph, const poplar::DebugContext &dc);
+  ComputeSet addComputeSet(Graph &graph, const DebugContext &dc);
   // The same, which the program executes next.
-  poplar::ComputeSet execute(poplar::Graph &graph, poplar::program::Sequence &program,
-                             const poplar::DebugContext &dc);
-  void copy(const poplar::Tensor &from, const poplar::Tensor &to,
-            poplar::program::Sequence &program, const poplar::DebugContext &dc);
+  ComputeSet execute(Graph &graph, Sequence &program, const DebugContext &dc);
+  void copy(const Tensor &from, const Tensor &to, Sequence &program, const DebugContext &dc);
   // The tensor holds nothing yet.
-  void writeUndef(const poplar::Tensor &tensor, poplar::program::Sequence &program,
-                  const poplar::DebugContext &dc);
+  void writeUndef(const Tensor &tensor, Sequence &program, const DebugContext &dc);
   // tensor {n, row}; rows {n}: row i of the tensor is row rows[i] of the buffer. In as many copies
   // as it takes: a remote buffer is made of data streams.
-  void read(const poplar::RemoteBuffer &buffer, const poplar::Tensor &tensor,
-            const poplar::Tensor &rows, poplar::program::Sequence &program,
-            const poplar::DebugContext &dc) {
+  void read(const RemoteBuffer &buffer, const Tensor &tensor, const Tensor &rows, Sequence &program,
+            const DebugContext &dc) {
     move(true, buffer, tensor, rows, program, dc);
   }
-  void write(const poplar::RemoteBuffer &buffer, const poplar::Tensor &tensor,
-             const poplar::Tensor &rows, poplar::program::Sequence &program,
-             const poplar::DebugContext &dc) {
+  void write(const RemoteBuffer &buffer, const Tensor &tensor, const Tensor &rows,
+             Sequence &program, const DebugContext &dc) {
     move(false, buffer, tensor, rows, program, dc);
   }
   static constexpr std::size_t maxCopyBytes = 128 * 1024 * 1024; // of a data stream
   // {} BOOL or INT that all IPUs branch by: the greatest of their predicates, so true where it is
   // true on any. A branch must do no harm on an IPU that did not ask for it. The result is on the
   // last tile but `behind`.
-  poplar::Tensor greatest(poplar::Graph &graph, const poplar::Tensor &predicate,
-                          poplar::program::Sequence &program, const poplar::DebugContext &dc,
-                          unsigned behind = 0);
+  Tensor greatest(Graph &graph, const Tensor &predicate, Sequence &program, const DebugContext &dc,
+                  unsigned behind = 0);
   // The greatest of a number {} of each IPU, for vertices: a copy on that tile of each.
-  poplar::Tensor agreed(poplar::Graph &graph, const poplar::Tensor &number,
-                        poplar::program::Sequence &program, const poplar::DebugContext &dc,
-                        unsigned behind = 0);
+  Tensor agreed(Graph &graph, const Tensor &number, Sequence &program, const DebugContext &dc,
+                unsigned behind = 0);
   // Functions are of the program of all.
-  poplar::Function addFunction(poplar::Graph &graph, const poplar::program::Program &body) const;
-  void call(const poplar::Function &function, poplar::program::Sequence &program,
-            const poplar::DebugContext &dc) const;
+  Function addFunction(Graph &graph, const Program &body) const;
+  void call(const Function &function, Sequence &program, const DebugContext &dc) const;
 
 private:
   struct Step {
     std::string kind;
-    poplar::ComputeSet computeSet;
-    std::vector<poplar::Tensor> from, to; // of each IPU so far
-    std::vector<poplar::RemoteBuffer> buffers;
+    ComputeSet computeSet;
+    std::vector<Tensor> from, to; // of each IPU so far
+    std::vector<RemoteBuffer> buffers;
   };
   Step &step(const char *kind);
-  void move(bool isRead, const poplar::RemoteBuffer &buffer, const poplar::Tensor &tensor,
-            const poplar::Tensor &rows, poplar::program::Sequence &program,
-            const poplar::DebugContext &dc);
+  void move(bool isRead, const RemoteBuffer &buffer, const Tensor &tensor, const Tensor &rows,
+            Sequence &program, const DebugContext &dc);
 
   unsigned nIpus_, ipu_ = 0;
   std::vector<Step> steps_;

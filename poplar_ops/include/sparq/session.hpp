@@ -97,7 +97,7 @@ void putPart(const Shape &whole, const Share &share, const std::vector<T> &part,
 
 // A tensor that programs take or give, and how the host writes or reads it.
 struct Port {
-  poplar::Tensor tensor;
+  Tensor tensor;
   HostTensor host;
 };
 
@@ -110,31 +110,31 @@ struct Ports {
 
 // Where ports are: what belongs to a task on the home tile of its slot. Names begin with `prefix`.
 struct PortSite {
-  poplar::Graph &graph;
+  Graph &graph;
   const Placement &placement;
   Shape shape;
   std::string prefix;
 
   void addQuery(Ports &ports) const;
   void addAppend(Ports &ports) const;
-  void addOutput(Ports &ports, const std::string &step, poplar::Tensor output = {}) const;
+  void addOutput(Ports &ports, const std::string &step, Tensor output = {}) const;
 
 private:
-  poplar::Tensor add(unsigned heads, const std::string &name) const;
-  Port writable(const poplar::Tensor &tensor, const std::string &name) const;
+  Tensor add(unsigned heads, const std::string &name) const;
+  Port writable(const Tensor &tensor, const std::string &name) const;
 };
 
 struct Shard {
   // The cache, in step with those that `lockstep` has.
-  Shard(const Share &share, poplar::Graph graph, const Programs &programs,
-        const std::string &prefix, bool shared, const std::shared_ptr<Lockstep> &lockstep);
+  Shard(const Share &share, Graph graph, const Programs &programs, const std::string &prefix,
+        bool shared, const std::shared_ptr<Lockstep> &lockstep);
   // Its programs, in lockstep too: those that the last IPU returns are of all IPUs, those of the
   // others are empty. `shared`: several programs call each of them, so they become functions.
   void addPrograms(const Programs &programs, bool shared,
                    const std::shared_ptr<Lockstep> &lockstep);
 
   Share share;
-  poplar::Graph graph; // of its tiles
+  Graph graph; // of its tiles
   Plan plan;
   std::string prefix; // of names
   Cache cache;
@@ -142,20 +142,20 @@ struct Shard {
   std::vector<std::string> steps; // of each attention, in a profile
   Ports ports;
   // Each works on the layer that was selected.
-  poplar::program::Program append;
-  std::vector<poplar::program::Program> attend;
+  Program append;
+  std::vector<Program> attend;
 
   unsigned own(unsigned layer) const { return layer - share.firstLayer; }
   // What the cache takes of the IPU's streaming memory.
   std::uint64_t streamingBytes() const;
 
 private:
-  poplar::Tensor attendNothing(poplar::program::Sequence &program, const std::string &step);
+  Tensor attendNothing(Sequence &program, const std::string &step);
 };
 
 // Attaches to IPUs, or opens emulated ones. Throws Error where there are too few, or where the
 // Poplar of this build can not emulate streaming memory, as only the bundled emulator can.
-poplar::Device openDevice(const DeviceOptions &options);
+Device openDevice(const DeviceOptions &options);
 
 // Why openDevice would fail; empty if it would not.
 std::string deviceUnavailable(const std::string &device);
@@ -182,7 +182,7 @@ public:
   // with `target.extendedMemory`.
   std::uint64_t streamingBytes(unsigned ipu = 0) const { return shards_[ipu].streamingBytes(); }
   bool extendedMemory() const;
-  poplar::Engine &engine() { return *engine_; }
+  Engine &engine() { return *engine_; }
 
   // The host's side of the cache: see HostCache.
   void write(const std::uint16_t *key, const std::uint16_t *value, unsigned nTokens,
@@ -229,9 +229,9 @@ private:
   struct Entry {
     const Ports *ports;
     std::vector<Shard *> shards;
-    unsigned firstProgram = 0;                    // append, each attention
-    std::vector<HostTensor> cycles;               // of each attention, where they are counted
-    std::vector<poplar::program::Program> attend; // each attention, from port to port
+    unsigned firstProgram = 0;      // append, each attention
+    std::vector<HostTensor> cycles; // of each attention, where they are counted
+    std::vector<Program> attend;    // each attention, from port to port
 
     // Whether the ports are those of no shard: copies go between.
     bool isSpread() const { return ports != &shards.front()->ports; }
@@ -240,16 +240,16 @@ private:
   void checkWindows(const Programs &programs, const Share &share) const;
   void addEntries(bool spread);
   void addWhole(Shard &shard);
-  std::vector<poplar::program::Program> buildPrograms(bool stacked);
-  std::vector<poplar::program::Program> programsOf(Entry &entry) const;
-  poplar::program::Program timed(Entry &entry, std::size_t index) const;
+  std::vector<Program> buildPrograms(bool stacked);
+  std::vector<Program> programsOf(Entry &entry) const;
+  Program timed(Entry &entry, std::size_t index) const;
   // Between the ports of an entry and those of its shards: one copy for all IPUs.
-  poplar::Tensor ofShard(const Shard &shard, const poplar::Tensor &whole) const;
-  poplar::program::Program scatter(const Entry &entry, Port Ports::*port, const char *name) const;
-  poplar::program::Program appendOn(const Entry &entry) const;
-  poplar::program::Program attend(const Entry &entry, std::size_t index) const;
-  poplar::program::Sequence stack(std::size_t index);
-  void compile(poplar::Graph &graph, const std::vector<poplar::program::Program> &all);
+  Tensor ofShard(const Shard &shard, const Tensor &whole) const;
+  Program scatter(const Entry &entry, Port Ports::*port, const char *name) const;
+  Program appendOn(const Entry &entry) const;
+  Program attend(const Entry &entry, std::size_t index) const;
+  Sequence stack(std::size_t index);
+  void compile(Graph &graph, const std::vector<Program> &all);
 
   void checkBatch(const char *op, std::size_t n) const;
   Error noTiers(const char *op) const;
@@ -261,14 +261,14 @@ private:
   Shape shape_;
   unsigned nLayers_;
   bool timed_;
-  poplar::Device device_;
+  Device device_;
   std::vector<Shard> shards_;
   Ports whole_; // where heads are split, on IPU 0
   std::vector<Entry> entries_;
   const Entry *last_ = nullptr; // that attended
   std::size_t lastIndex_ = 0;   // and which attention
   unsigned firstStack_ = 0;     // program; 0: there are none
-  std::unique_ptr<poplar::Engine> engine_;
+  std::unique_ptr<Engine> engine_;
 };
 
 } // namespace sparq

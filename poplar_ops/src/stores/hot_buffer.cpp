@@ -83,13 +83,13 @@ public:
 
 const KindOf<HotBuffer, HotBufferKind> hotBufferKind;
 
-class HostHotBuffer final : public HostProgram {
+class HostHotBuffer final : public HostStore {
 public:
-  HostHotBuffer(const Sequence &forget, const HostTensor &misses)
-      : HostProgram(forget), misses_(misses) {}
-  void wasReset(Engine &engine) override { run(engine); }
+  HostHotBuffer(const HostProgram &forget, const HostTensor &misses)
+      : forget_(forget), misses_(misses) {}
+  void wasReset(Engine &engine) override { forget_.run(engine); }
   bool forgetHot(Engine &engine) const override {
-    run(engine);
+    forget_.run(engine);
     return true;
   }
   std::optional<std::vector<std::uint32_t>> misses(Engine &engine) const override {
@@ -99,6 +99,7 @@ public:
   }
 
 private:
+  HostProgram forget_;
   HostTensor misses_;
 };
 
@@ -198,12 +199,13 @@ void HotBuffer::replaced(const Steps &steps, unsigned firstTask, unsigned endTas
                 "nWays"_f = hot.nWays());
 }
 
-std::unique_ptr<HostStore> HotBuffer::host(Graph &graph, const Cache &cache) const {
+std::shared_ptr<HostStore> HotBuffer::host(const HostSite &site) const {
+  const Cache &cache = site.cache;
   Sequence forget;
   loadLayer(cache, forget, {cache.name});
-  replaced({graph, cache, forget, {cache.name}}, 0, cache.plan.placement.nTasks);
-  return std::make_unique<HostHotBuffer>(
-      forget, HostTensor::readable(graph, misses, cache.name + "/misses"));
+  replaced({site.graph, cache, forget, {cache.name}}, 0, cache.plan.placement.nTasks);
+  return std::make_shared<HostHotBuffer>(HostProgram(site.programs, forget),
+                                         site.readable(misses, "/misses"));
 }
 
 Gathered HotBuffer::attend(const Context &context, const Waves &waves, const QueryComponents &q,

@@ -107,10 +107,10 @@ public:
 // The tail, for a host.
 class HostTail {
 public:
-  HostTail(Graph &graph, const Cache &cache, const Index &index)
-      : columns_(HostTensor::writable(graph, index.tail(), cache.name + "/tail")) {
+  HostTail(const HostSite &site, const Index &index)
+      : columns_(site.writable(index.tail(), "/tail")) {
     if (index.records().valid())
-      records_ = HostTensor::writable(graph, index.records(), cache.name + "/tail_index");
+      records_ = site.writable(index.records(), "/tail_index");
   }
 
   // Of all tasks, zero at first.
@@ -144,7 +144,7 @@ public:
   void appended(const Append &step, const Tensor &full) const override;
   unsigned fillStep(const CacheLayout &layout) const override { return layout.chunk; }
   void fill(FillStep &step) const override;
-  std::unique_ptr<HostStore> host(Graph &graph, const Cache &cache) const override;
+  std::shared_ptr<HostStore> host(const HostSite &site) const override;
 
   // Numbers to add to a row, layer by layer.
   static unsigned layerRows(const Cache &cache) {
@@ -186,7 +186,7 @@ public:
 
   void appended(const Append &step, const Tensor &full) const override;
   void filled(const Steps &steps, const Tensor &replaced) const override;
-  std::unique_ptr<HostStore> host(Graph &graph, const Cache &cache) const override;
+  std::shared_ptr<HostStore> host(const HostSite &site) const override;
 
   // Adds what makes the index anew, of the layer that is being worked on, from its rows and
   // lengths.

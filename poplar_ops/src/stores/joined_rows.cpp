@@ -79,12 +79,12 @@ void decodeNumbers(const std::uint16_t *codes, const std::uint16_t *scales, unsi
   }
 }
 
-class HostJoinedRows final : public HostRemoteStore {
+class HostJoinedRows final : public HostStore {
 public:
   HostJoinedRows(RemoteRows rows, const CacheLayout &layout, bool coded)
-      : HostRemoteStore(std::move(rows)), layout_(layout), coded_(coded) {}
+      : rows_(std::move(rows)), layout_(layout), coded_(coded) {}
   void write(Engine &engine, HostTokens &tokens) override {
-    RemoteRows::Writer writer(remote, engine);
+    RemoteRows::Writer writer(rows_, engine);
     std::vector<std::uint16_t> row(layout_.rowElements);
     for (unsigned task = 0; task != layout_.nTasks; ++task)
       for (unsigned i = 0; i != tokens.countOf(task); ++i) {
@@ -110,7 +110,7 @@ public:
         rows.push_back(layer * layout_.layerRows() + layout_.keyRow(range.task, position));
         to.push_back({range.key + at, range.value + at});
       }
-    remote.read(engine, rows, [&](std::size_t i, const void *data) {
+    rows_.read(engine, rows, [&](std::size_t i, const void *data) {
       decode(static_cast<const std::uint16_t *>(data), to[i].key, to[i].value);
     });
   }
@@ -144,6 +144,7 @@ private:
     tokens.values = tokens.rounded.data();
   }
 
+  RemoteRows rows_;
   CacheLayout layout_;
   bool coded_;
 };
@@ -242,8 +243,8 @@ void JoinedRows::fill(FillStep &step) const {
   step.cache.lockstep->write(buffer(), coded, concat(rows), step.program, {step.dc, "fill_rows"});
 }
 
-std::unique_ptr<HostStore> JoinedRows::host(Graph &graph, const Cache &cache) const {
-  return std::make_unique<HostJoinedRows>(hostRows(graph, cache), cache.layout(), coded_);
+std::shared_ptr<HostStore> JoinedRows::host(const HostSite &site) const {
+  return std::make_shared<HostJoinedRows>(hostRows(site), site.cache.layout(), coded_);
 }
 
 void JoinedRows::addCut(Graph &graph, const ComputeSet &cs, unsigned tile, const Tensor &rows,

@@ -54,11 +54,11 @@ void quantiseBlock(const std::uint16_t *keys, unsigned indexBits, std::uint32_t 
 
 // The host's side: the chunks that tokens complete go to streaming memory, the rest of them to the
 // tail.
-class HostKeyColumns final : public HostRemoteStore {
+class HostKeyColumns final : public HostStore {
 public:
   HostKeyColumns(RemoteRows rows, const HostTail &tail, const CacheLayout &layout,
                  unsigned layerRows)
-      : HostRemoteStore(std::move(rows)), layout_(layout), layerRows_(layerRows),
+      : rows_(std::move(rows)), layout_(layout), layerRows_(layerRows),
         recordWords_(layout.quantised() ? recordWords(layout.indexBits) : 0),
         rowWords_(layout.quantised() ? layout.columnElements(layout.chunk) : 0), tail_(tail),
         columns_(std::size_t(layout.chunk) * layout.headDim), records_(rowWords_ * layout.headDim) {
@@ -74,7 +74,7 @@ public:
       ranges.push_back({task, held - held % chunk, held, old[task].data(), nullptr});
     }
     tokens.rows.read(engine, tokens.layer, ranges);
-    RemoteRows::Writer writer(remote, engine);
+    RemoteRows::Writer writer(rows_, engine);
     HostTail::Values tail = tail_.empty();
     for (unsigned task = 0; task != layout_.nTasks; ++task) {
       const unsigned held = tokens.heldBy(task), end = held + tokens.countOf(task);
@@ -129,6 +129,7 @@ private:
                 tail.records.begin() + at * rowWords_);
   }
 
+  RemoteRows rows_;
   const CacheLayout layout_;
   const unsigned layerRows_;
   const std::size_t recordWords_, rowWords_;
@@ -215,11 +216,11 @@ void KeyColumns::appended(const Append &step, const Tensor &full) const {
   addIfAny(step.graph, step.cache, full, program, step.program, {step.dc, "block"});
 }
 
-std::unique_ptr<HostStore> KeyColumns::host(Graph &graph, const Cache &cache) const {
-  const std::size_t nRows = std::size_t(cache.layout().nLayers) * layerRows(cache);
-  return std::make_unique<HostKeyColumns>(
-      RemoteRows{graph, buffer_, nRows, cache.name + "/key_columns"}, HostTail(graph, cache, *this),
-      cache.layout(), layerRows(cache));
+std::shared_ptr<HostStore> KeyColumns::host(const HostSite &site) const {
+  const CacheLayout &layout = site.cache.layout();
+  const std::size_t nRows = std::size_t(layout.nLayers) * layerRows(site.cache);
+  return std::make_shared<HostKeyColumns>(site.rows(buffer_, nRows, "/key_columns"),
+                                          HostTail(site, *this), layout, layerRows(site.cache));
 }
 
 // Transposed piece by piece, kept as the tail where the element ends here, and written where the

@@ -184,15 +184,16 @@ private:
 };
 
 // The device makes the index, from the rows that the host wrote.
-class HostResidentRecords final : public HostProgram {
+class HostResidentRecords final : public HostStore {
 public:
-  HostResidentRecords(const HostTail &tail, const Sequence &rebuild)
-      : HostProgram(rebuild), tail_(tail) {}
-  void written(Engine &engine) override { run(engine); }
+  HostResidentRecords(const HostTail &tail, const HostProgram &rebuild)
+      : tail_(tail), rebuild_(rebuild) {}
+  void written(Engine &engine) override { rebuild_.run(engine); }
   void reset(Engine &engine) override { tail_.write(engine, tail_.empty()); }
 
 private:
   HostTail tail_;
+  HostProgram rebuild_;
 };
 
 } // namespace
@@ -221,12 +222,14 @@ void ResidentRecords::filled(const Steps &steps, const Tensor &replaced) const {
   addIfAny(steps.graph, steps.cache, replaced, index, steps.program, {steps.dc, "index"});
 }
 
-std::unique_ptr<HostStore> ResidentRecords::host(Graph &graph, const Cache &cache) const {
+std::shared_ptr<HostStore> ResidentRecords::host(const HostSite &site) const {
+  const Cache &cache = site.cache;
   Sequence rebuild;
   loadLayer(cache, rebuild, {cache.name});
-  addRebuild({graph, cache, rebuild, {cache.name}});
+  addRebuild({site.graph, cache, rebuild, {cache.name}});
   storeLayer(cache, rebuild, {cache.name});
-  return std::make_unique<HostResidentRecords>(HostTail(graph, cache, *this), rebuild);
+  return std::make_shared<HostResidentRecords>(HostTail(site, *this),
+                                               HostProgram(site.programs, rebuild));
 }
 
 void ResidentRecords::addRebuild(const Steps &steps) const {

@@ -13,13 +13,13 @@ constexpr unsigned octet = 8, quad = 4, pair = 2;
 
 class HostResidentRows final : public HostStore {
 public:
-  HostResidentRows(Graph &graph, const Cache &cache, const ResidentRows &rows)
-      : layout_(cache.layout()), pieces_(rows.pieces) {
+  HostResidentRows(const HostSite &site, const ResidentRows &rows)
+      : layout_(site.cache.layout()), pieces_(rows.pieces) {
     const std::array<Tensor, 2> tensors{rows.keys, rows.values};
     const std::array<const char *, 2> names{"/keys", "/values"};
     for (std::size_t i = 0; i != tensors.size(); ++i) {
-      writable_[i] = HostTensor::writable(graph, tensors[i], cache.name + names[i]);
-      readable_[i] = HostTensor::readable(graph, tensors[i], cache.name + names[i]);
+      writable_[i] = site.writable(tensors[i], names[i]);
+      readable_[i] = site.readable(tensors[i], names[i]);
     }
   }
 
@@ -167,8 +167,8 @@ void ResidentRows::append(Append &step) const {
   }
 }
 
-std::unique_ptr<HostStore> ResidentRows::host(Graph &graph, const Cache &cache) const {
-  return std::make_unique<HostResidentRows>(graph, cache, *this);
+std::shared_ptr<HostStore> ResidentRows::host(const HostSite &site) const {
+  return std::make_shared<HostResidentRows>(site, *this);
 }
 
 } // namespace sparq

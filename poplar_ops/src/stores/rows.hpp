@@ -68,9 +68,9 @@ protected:
           .squeeze({2});
     });
   }
-  RemoteRows hostRows(Graph &graph, const Cache &cache) const {
-    return {graph, buffer_, cache.layout().nLayers * cache.layout().layerRows(),
-            cache.name + "/rows"};
+  RemoteRows hostRows(const HostSite &site) const {
+    const CacheLayout &layout = site.cache.layout();
+    return site.rows(buffer_, layout.nLayers * layout.layerRows(), "/rows");
   }
 
 private:
@@ -85,7 +85,7 @@ public:
 
   void append(Append &step) const override;
   void fill(FillStep &step) const override;
-  std::unique_ptr<HostStore> host(Graph &graph, const Cache &cache) const override;
+  std::shared_ptr<HostStore> host(const HostSite &site) const override;
 
   ListEntries entries(const Cache &cache, unsigned task) const override;
   Gathered attend(const Context &context, const Waves &waves, const QueryComponents &q,
@@ -118,7 +118,7 @@ public:
   }
 
   void append(Append &step) const override;
-  std::unique_ptr<HostStore> host(Graph &graph, const Cache &cache) const override;
+  std::shared_ptr<HostStore> host(const HostSite &site) const override;
 };
 
 // The key and the value of a position in one row, in fp16 or 8 bits (docs/exactness.md E10), for
@@ -131,7 +131,7 @@ public:
 
   void append(Append &step) const override;
   void fill(FillStep &step) const override;
-  std::unique_ptr<HostStore> host(Graph &graph, const Cache &cache) const override;
+  std::shared_ptr<HostStore> host(const HostSite &site) const override;
 
   // Adds the vertices that cut n rows into `pieces`, by pairs of lanes and by `width` components of
   // the value; and that turn the keys of a block of rows into columns, of the components that are
@@ -169,7 +169,7 @@ public:
   std::vector<Layered> layered() const override { return {state_}; }
   void addAppend(const Append &step, const ComputeSet &cs, unsigned task) const override;
   void fill(FillStep &step) const override;
-  std::unique_ptr<HostStore> host(Graph &graph, const Cache &cache) const override;
+  std::shared_ptr<HostStore> host(const HostSite &site) const override;
 
 private:
   Layered state_;
@@ -194,7 +194,7 @@ public:
   void appendNewest(const Append &step) const override; // it is hot
   // Nothing is hot any more of tasks [firstTask, endTask).
   void replaced(const Steps &steps, unsigned firstTask, unsigned endTask) const override;
-  std::unique_ptr<HostStore> host(Graph &graph, const Cache &cache) const override;
+  std::shared_ptr<HostStore> host(const HostSite &site) const override;
 
   // A list of positions themselves.
   ListEntries entries(const Cache &, unsigned) const override { return {0, 0, 0}; }

@@ -9,16 +9,16 @@ namespace {
 
 constexpr unsigned packet = 1024; // bytes that streaming memory moves at a time
 
-class HostSplitRows final : public HostRemoteStore {
+class HostSplitRows final : public HostStore {
 public:
   HostSplitRows(RemoteRows rows, const CacheLayout &layout)
-      : HostRemoteStore(std::move(rows)), layout_(layout) {}
+      : rows_(std::move(rows)), layout_(layout) {}
 
   void write(Engine &engine, HostTokens &tokens) override {
     const OldRows old = readOld(engine, tokens);
     const std::size_t d = layout_.headDim;
     const unsigned perRow = layout_.positionsPerRow;
-    RemoteRows::Writer writer(remote, engine);
+    RemoteRows::Writer writer(rows_, engine);
     std::vector<std::uint16_t> row(layout_.rowElements);
     for (unsigned task = 0; task != layout_.nTasks; ++task) {
       const unsigned held = tokens.heldBy(task), end = held + tokens.countOf(task);
@@ -60,7 +60,7 @@ public:
               {to + (position - range.begin) * d, std::min(perRow, range.end - position) * d});
         }
       }
-    remote.read(engine, rows, [&](std::size_t i, const void *data) {
+    rows_.read(engine, rows, [&](std::size_t i, const void *data) {
       std::memcpy(pieces[i].to, data, pieces[i].n * sizeof(std::uint16_t));
     });
   }
@@ -84,6 +84,7 @@ private:
     return old;
   }
 
+  RemoteRows rows_;
   CacheLayout layout_;
 };
 
@@ -136,8 +137,8 @@ void SplitRows::fill(FillStep &step) const {
                              {step.dc, "fill_rows"});
 }
 
-std::unique_ptr<HostStore> SplitRows::host(Graph &graph, const Cache &cache) const {
-  return std::make_unique<HostSplitRows>(hostRows(graph, cache), cache.layout());
+std::shared_ptr<HostStore> SplitRows::host(const HostSite &site) const {
+  return std::make_shared<HostSplitRows>(hostRows(site), site.cache.layout());
 }
 
 ListEntries SplitRows::entries(const Cache &cache, unsigned task) const {

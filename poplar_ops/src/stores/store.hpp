@@ -149,14 +149,27 @@ struct HostRange {
   std::uint16_t *key, *value;
 };
 
+// Where the host's side of a store is made. Handles begin with the cache's name.
+struct HostSite {
+  Graph &graph;
+  const Cache &cache;
+  std::shared_ptr<HostPrograms> programs;
+
+  HostTensor writable(const Tensor &tensor, const char *name) const {
+    return HostTensor::writable(graph, tensor, cache.name + name);
+  }
+  HostTensor readable(const Tensor &tensor, const char *name) const {
+    return HostTensor::readable(graph, tensor, cache.name + name);
+  }
+  RemoteRows rows(const RemoteBuffer &buffer, std::size_t nRows, const char *name) const {
+    return {graph, buffer, nRows, cache.name + name, programs};
+  }
+};
+
 // "The layer" is the one that was selected last (HostCache::selectLayer).
 class HostStore {
 public:
   virtual ~HostStore() = default;
-
-  // What the engine has to have among its programs, the first of them as number `first`.
-  virtual std::vector<Program> programs() const { return {}; }
-  virtual void setFirstProgram(unsigned) {}
 
   // While the layer is loaded: appends tokens; becomes as it was when made.
   virtual void write(Engine &, HostTokens &) {}
@@ -171,32 +184,6 @@ public:
   // any, all of which it forgets.
   virtual std::optional<std::vector<std::uint32_t>> misses(Engine &) const { return {}; }
   virtual bool forgetHot(Engine &) const { return false; }
-};
-
-// A store whose rows are in streaming memory: these are its first programs.
-class HostRemoteStore : public HostStore {
-public:
-  explicit HostRemoteStore(RemoteRows rows) : remote(std::move(rows)) {}
-  std::vector<Program> programs() const override { return remote.programs(); }
-  void setFirstProgram(unsigned first) override { remote.setFirstProgram(first); }
-
-protected:
-  RemoteRows remote;
-};
-
-// A store of which the host runs one program.
-class HostProgram : public HostStore {
-public:
-  explicit HostProgram(Sequence program) : program_(std::move(program)) {}
-  std::vector<Program> programs() const override { return {program_}; }
-  void setFirstProgram(unsigned first) override { number_ = first; }
-
-protected:
-  void run(Engine &engine) const { engine.run(number_); }
-
-private:
-  Sequence program_;
-  unsigned number_ = 0;
 };
 
 // ---- a store
@@ -228,7 +215,7 @@ public:
   virtual void filled(const Steps &, const Tensor &) const {}
 
   // Adds what a host needs to the graph, if it has to do with this store.
-  virtual std::unique_ptr<HostStore> host(Graph &, const Cache &) const { return nullptr; }
+  virtual std::shared_ptr<HostStore> host(const HostSite &) const { return nullptr; }
 };
 
 // The store of type T. Throws Error with T::what where the cache has none.

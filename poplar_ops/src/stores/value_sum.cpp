@@ -16,9 +16,8 @@ struct Slice {
 
 class HostValueSum final : public HostStore {
 public:
-  HostValueSum(Graph &graph, const Tensor &sum, const std::string &handle)
-      : write_(HostTensor::writable(graph, sum, handle)),
-        read_(HostTensor::readable(graph, sum, handle)) {}
+  HostValueSum(const HostSite &site, const Tensor &sum)
+      : write_(site.writable(sum, "/value_sum")), read_(site.readable(sum, "/value_sum")) {}
 
   void write(Engine &engine, HostTokens &tokens) override {
     const unsigned d = tokens.shape.headDim;
@@ -75,8 +74,8 @@ void ValueSum::fill(FillStep &step) const {
     }
 }
 
-std::unique_ptr<HostStore> ValueSum::host(Graph &graph, const Cache &cache) const {
-  return std::make_unique<HostValueSum>(graph, sum_, cache.name + "/value_sum");
+std::shared_ptr<HostStore> ValueSum::host(const HostSite &site) const {
+  return std::make_shared<HostValueSum>(site, sum_);
 }
 
 } // namespace sparq
