@@ -200,8 +200,8 @@ struct History {
   }
 };
 
-struct Kernel;   // sparq/kernels.hpp
-class StoreKind; // src/stores/store.hpp
+struct Kernel;    // sparq/kernels.hpp
+struct StoreKind; // src/stores/store.hpp
 
 // One attention program: a kernel, and the settings that it takes, if any.
 struct Attention {

@@ -20,30 +20,25 @@ unsigned recentSteps(const Programs &programs) {
   return nRecent;
 }
 
-class RecentSharesKind : public StoreKind {
-public:
-  void check(const Request &request) const override { recentSteps(request.programs); }
-  void arrange(const Request &request, Plan &plan) const override {
-    History &history = plan.history;
-    history.nRecent = recentSteps(request.programs);
-    // Fours, so that a piece begins at a multiple of 64 bits.
-    history.nTiles = plan.placement.slots * plan.placement.parts;
-    const unsigned perElement = std::max(1u, history.nTiles / plan.shape.batch);
-    history.length = roundUp(ceilDiv(plan.layout.capacity, perElement), 4);
-    history.nPieces = ceilDiv(plan.layout.capacity, history.length);
-  }
-  TileNeed need(const Plan &plan) const override {
-    return {0,
-            ceilDiv(std::uint64_t(plan.shape.batch) * plan.history.nPieces, plan.history.nTiles) *
-                plan.history.pieceBytes(plan.layout.nLayers)};
-  }
-};
-
-const KindOf<RecentShares, RecentSharesKind> recentSharesKind;
-
 } // namespace
 
-const StoreKind &recentShares = recentSharesKind;
+void RecentShares::check(const Request &request) { recentSteps(request.programs); }
+
+void RecentShares::arrange(const Request &request, Plan &plan) {
+  History &history = plan.history;
+  history.nRecent = recentSteps(request.programs);
+  // Fours, so that a piece begins at a multiple of 64 bits.
+  history.nTiles = plan.placement.slots * plan.placement.parts;
+  const unsigned perElement = std::max(1u, history.nTiles / plan.shape.batch);
+  history.length = roundUp(ceilDiv(plan.layout.capacity, perElement), 4);
+  history.nPieces = ceilDiv(plan.layout.capacity, history.length);
+}
+
+TileNeed RecentShares::need(const Plan &plan) {
+  const History &history = plan.history;
+  return {0, ceilDiv(std::uint64_t(plan.shape.batch) * history.nPieces, history.nTiles) *
+                 history.pieceBytes(plan.layout.nLayers)};
+}
 
 Tensor addPieces(Graph &graph, const Plan &plan, const std::vector<std::size_t> &shape,
                  const std::string &name) {

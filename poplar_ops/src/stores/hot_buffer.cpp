@@ -63,26 +63,6 @@ HotRows makeHotRows(const Request &request, const CacheLayout &layout, const Pla
   return hot;
 }
 
-class HotBufferKind : public StoreKind {
-public:
-  void check(const Request &request) const override {
-    checkTiers("plan", request.shape, request.programs.tiers);
-    for (const Attention &attention : request.programs.attention)
-      checkTiers("plan", request.shape, request.programs.tiers, attention.topK());
-  }
-  void arrange(const Request &request, Plan &plan) const override {
-    plan.hot = makeHotRows(request, plan.layout, plan.placement);
-  }
-  TileNeed need(const Plan &plan) const override {
-    const HotRows &hot = plan.hot;
-    const std::uint64_t rows = std::uint64_t(hot.rowsOfSet()) * plan.shape.headDim / 2 +
-                               std::uint64_t(hot.nPlaces) * hot.width * 2;
-    return {0, plan.placement.nRounds * plan.layout.nLayers * rows};
-  }
-};
-
-const KindOf<HotBuffer, HotBufferKind> hotBufferKind;
-
 class HostHotBuffer final : public HostStore {
 public:
   HostHotBuffer(const HostProgram &forget, const HostTensor &misses)
@@ -105,7 +85,22 @@ private:
 
 } // namespace
 
-const StoreKind &hotBuffer = hotBufferKind;
+void HotBuffer::check(const Request &request) {
+  checkTiers("plan", request.shape, request.programs.tiers);
+  for (const Attention &attention : request.programs.attention)
+    checkTiers("plan", request.shape, request.programs.tiers, attention.topK());
+}
+
+void HotBuffer::arrange(const Request &request, Plan &plan) {
+  plan.hot = makeHotRows(request, plan.layout, plan.placement);
+}
+
+TileNeed HotBuffer::need(const Plan &plan) {
+  const HotRows &hot = plan.hot;
+  const std::uint64_t rows = std::uint64_t(hot.rowsOfSet()) * plan.shape.headDim / 2 +
+                             std::uint64_t(hot.nPlaces) * hot.width * 2;
+  return {0, plan.placement.nRounds * plan.layout.nLayers * rows};
+}
 
 void checkTiers(const char *op, const CacheSpec &spec, const TierOptions &tiers) {
   if (spec.indexBits == 16)

@@ -13,6 +13,16 @@ namespace sparq {
 class Index : public Store {
 public:
   static constexpr const char *what = "a key index";
+  // The last parts have the tail: the waves fill up the first ones.
+  static void arrange(const Request &, Plan &plan) {
+    CacheLayout &layout = plan.layout;
+    layout.tailLength = partLength(layout.chunk, plan.placement.parts);
+    layout.tailFirst = plan.placement.parts - layout.nTailParts();
+    layout.tailComponents = roundUp(ceilDiv(layout.indexDim, plan.placement.parts), 4);
+  }
+  static TileNeed need(const Plan &plan) {
+    return {plan.layout.tailBytes() * plan.placement.nRounds * plan.layout.nCopies(), 0};
+  }
   Index(Graph &graph, const Cache &cache) {
     const CacheLayout &layout = cache.layout();
     const unsigned d = layout.indexDim, n = layout.tailComponents;
@@ -90,20 +100,6 @@ private:
   Layered tail_, records_;
 };
 
-class IndexKind : public StoreKind {
-public:
-  // The last parts have the tail: the waves fill up the first ones.
-  void arrange(const Request &, Plan &plan) const override {
-    CacheLayout &layout = plan.layout;
-    layout.tailLength = partLength(layout.chunk, plan.placement.parts);
-    layout.tailFirst = plan.placement.parts - layout.nTailParts();
-    layout.tailComponents = roundUp(ceilDiv(layout.indexDim, plan.placement.parts), 4);
-  }
-  TileNeed need(const Plan &plan) const override {
-    return {plan.layout.tailBytes() * plan.placement.nRounds * plan.layout.nCopies(), 0};
-  }
-};
-
 // The tail, for a host.
 class HostTail {
 public:
@@ -135,6 +131,7 @@ private:
 class KeyColumns final : public Index {
 public:
   static constexpr const char *what = "key columns in streaming memory";
+  static void layOut(const Request &request, CacheLayout &layout);
   KeyColumns(Graph &graph, const Cache &cache, bool hostWrites);
 
   unsigned columnStep() const override { return nChunks_; }
@@ -167,6 +164,9 @@ private:
 class ResidentRecords final : public Index {
 public:
   static constexpr const char *what = "a key index in SRAM";
+  static void layOut(const Request &request, CacheLayout &layout);
+  static unsigned mostParts(const Request &request);
+  static TileNeed need(const Plan &plan);
   ResidentRecords(Graph &graph, const Cache &cache, bool);
 
   // {nTasks, parts, nLayers, indexDim, ...} UNSIGNED_INT: of the full blocks among the positions of

@@ -15,17 +15,6 @@ namespace sparq {
 
 namespace {
 
-class JoinedRowsKind : public StoreKind {
-public:
-  void layOut(const Request &request, CacheLayout &layout) const override {
-    layout.rowsPerPosition = layout.positionsPerRow = 1;
-    layout.rowElements =
-        request.shape.rowBits == 8 ? codedRow(layout.headDim) : std::size_t(2) * layout.headDim;
-  }
-};
-
-const KindOf<JoinedRows, JoinedRowsKind> joinedRowsKind;
-
 // Calls `use(first, n, scale, codes)` for each group of a row of fp16 bits: its n components from
 // `first` on are codes[i] * scale, about. The codes are integers.
 template <class Use>
@@ -151,7 +140,11 @@ private:
 
 } // namespace
 
-const StoreKind &joinedRows = joinedRowsKind;
+void JoinedRows::layOut(const Request &request, CacheLayout &layout) {
+  layout.rowsPerPosition = layout.positionsPerRow = 1;
+  layout.rowElements =
+      request.shape.rowBits == 8 ? codedRow(layout.headDim) : std::size_t(2) * layout.headDim;
+}
 
 Tensor JoinedRows::code(const Steps &steps, const Places &places,
                         std::map<std::string, Tensor> &variables, Tensor &keys,

@@ -19,26 +19,6 @@ unsigned maxChunk(unsigned indexBits) {
   return indexBits == 2 ? 2048 : indexBits == 4 ? 1024 : 512;
 }
 
-class KeyColumnsKind : public IndexKind {
-public:
-  void layOut(const Request &request, CacheLayout &layout) const override {
-    const unsigned capacity = request.shape.capacity;
-    layout.chunk = maxChunk(layout.indexBits);
-    // The tail of every task stays in SRAM: smaller chunks where that would be much of it, or where
-    // the capacity is smaller.
-    const auto tailBytes = [&] {
-      return std::uint64_t(layout.nTasks) * layout.headDim * layout.columnBytes(layout.chunk) *
-             layout.nCopies() / request.nTiles;
-    };
-    while (layout.chunk > block &&
-           (layout.chunk / 2 >= capacity || tailBytes() > request.tileBytes / 5))
-      layout.chunk /= 2;
-    layout.capacity = roundUp(capacity, layout.chunk);
-  }
-};
-
-const KindOf<KeyColumns, KeyColumnsKind> keyColumnsKind;
-
 // The record of one component of a block, from its 64 keys: codelets/quantise.cpp for the host.
 void quantiseBlock(const std::uint16_t *keys, unsigned indexBits, std::uint32_t *record) {
   float x[blockSize];
@@ -163,7 +143,20 @@ Tensor byComponent(const FillStep &step, const Tensor &pieces) {
 
 } // namespace
 
-const StoreKind &keyColumns = keyColumnsKind;
+void KeyColumns::layOut(const Request &request, CacheLayout &layout) {
+  const unsigned capacity = request.shape.capacity;
+  layout.chunk = maxChunk(layout.indexBits);
+  // The tail of every task stays in SRAM: smaller chunks where that would be much of it, or where
+  // the capacity is smaller.
+  const auto tailBytes = [&] {
+    return std::uint64_t(layout.nTasks) * layout.headDim * layout.columnBytes(layout.chunk) *
+           layout.nCopies() / request.nTiles;
+  };
+  while (layout.chunk > block &&
+         (layout.chunk / 2 >= capacity || tailBytes() > request.tileBytes / 5))
+    layout.chunk /= 2;
+  layout.capacity = roundUp(capacity, layout.chunk);
+}
 
 KeyColumns::KeyColumns(Graph &graph, const Cache &cache, bool hostWrites)
     : Index(graph, cache),

@@ -19,26 +19,6 @@ unsigned nIndexParts(const Plan &plan) {
   return ceilDiv(plan.layout.capacity, ResidentRecords::partPositions(plan));
 }
 
-class ResidentRecordsKind : public IndexKind {
-public:
-  void layOut(const Request &request, CacheLayout &layout) const override {
-    layout.chunk = block;
-    layout.capacity = roundUp(request.shape.capacity, block);
-  }
-  // A part for each block. With fewer than the usual ones they have more to do beside it.
-  unsigned mostParts(const Request &request) const override {
-    return std::max(usualParts, ceilDiv(request.shape.capacity, block)) + openParts;
-  }
-  TileNeed need(const Plan &plan) const override {
-    const CacheLayout &layout = plan.layout;
-    return {IndexKind::need(plan).working,
-            std::uint64_t(plan.placement.nRounds) * layout.nLayers * layout.indexDim *
-                layout.columnBytes(ResidentRecords::partPositions(plan))};
-  }
-};
-
-const KindOf<ResidentRecords, ResidentRecordsKind> residentRecordsKind;
-
 // The records of blocks that an append has filled, from the tail to the parts that keep them; full
 // {nTasks}.
 Sequence storeRecords(const Append &step, const ResidentRecords &store, const Tensor &full) {
@@ -198,7 +178,22 @@ private:
 
 } // namespace
 
-const StoreKind &residentRecords = residentRecordsKind;
+void ResidentRecords::layOut(const Request &request, CacheLayout &layout) {
+  layout.chunk = block;
+  layout.capacity = roundUp(request.shape.capacity, block);
+}
+
+// A part for each block. With fewer than the usual ones they have more to do beside it.
+unsigned ResidentRecords::mostParts(const Request &request) {
+  return std::max(usualParts, ceilDiv(request.shape.capacity, block)) + openParts;
+}
+
+TileNeed ResidentRecords::need(const Plan &plan) {
+  const CacheLayout &layout = plan.layout;
+  return {Index::need(plan).working, std::uint64_t(plan.placement.nRounds) * layout.nLayers *
+                                         layout.indexDim *
+                                         layout.columnBytes(ResidentRecords::partPositions(plan))};
+}
 
 ResidentRecords::ResidentRecords(Graph &graph, const Cache &cache, bool)
     : Index(graph, cache),

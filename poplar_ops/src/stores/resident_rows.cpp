@@ -90,23 +90,6 @@ private:
   std::array<HostTensor, 2> writable_, readable_; // keys, values
 };
 
-class ResidentRowsKind : public StoreKind {
-public:
-  void layOut(const Request &request, CacheLayout &layout) const override {
-    layout.rowsPerPosition = layout.positionsPerRow = 1;
-    layout.capacity = roundUp(request.shape.capacity, block);
-  }
-  unsigned mostParts(const Request &request) const override { return request.nTiles; }
-  TileNeed need(const Plan &plan) const override {
-    const ResidentPieces pieces(plan);
-    return {0, std::uint64_t(plan.placement.nRounds) * plan.layout.nLayers *
-                   (plan.layout.wideRows ? 4 : 2) *
-                   (pieces.keyElements(plan.shape.headDim) + pieces.valueElements())};
-  }
-};
-
-const KindOf<ResidentRows, ResidentRowsKind> residentRowsKind;
-
 Tensor addPieces(Graph &graph, const Cache &cache, unsigned nParts, std::size_t elements,
                  const char *name, unsigned firstPart) {
   const bool wide = cache.layout().wideRows;
@@ -124,7 +107,17 @@ Tensor addPieces(Graph &graph, const Cache &cache, unsigned nParts, std::size_t 
 
 } // namespace
 
-const StoreKind &residentRows = residentRowsKind;
+void ResidentRows::layOut(const Request &request, CacheLayout &layout) {
+  layout.rowsPerPosition = layout.positionsPerRow = 1;
+  layout.capacity = roundUp(request.shape.capacity, block);
+}
+
+TileNeed ResidentRows::need(const Plan &plan) {
+  const ResidentPieces pieces(plan);
+  return {0, std::uint64_t(plan.placement.nRounds) * plan.layout.nLayers *
+                 (plan.layout.wideRows ? 4 : 2) *
+                 (pieces.keyElements(plan.shape.headDim) + pieces.valueElements())};
+}
 
 ResidentPieces::ResidentPieces(const Plan &plan) {
   const unsigned parts = plan.placement.parts, capacity = plan.layout.capacity;

@@ -81,6 +81,7 @@ private:
 class SplitRows final : public RemoteRowStore, public ListRows {
 public:
   static constexpr const char *what = "rows of keys and of values in streaming memory";
+  static void layOut(const Request &request, CacheLayout &layout);
   using RemoteRowStore::RemoteRowStore;
 
   void append(Append &step) const override;
@@ -108,6 +109,9 @@ struct ResidentPieces {
 class ResidentRows final : public Store {
 public:
   static constexpr const char *what = "keys and values in SRAM";
+  static void layOut(const Request &request, CacheLayout &layout);
+  static unsigned mostParts(const Request &request) { return request.nTiles; }
+  static TileNeed need(const Plan &plan);
   ResidentRows(Graph &graph, const Cache &cache, bool);
   const ResidentPieces pieces;
   // {nTasks, parts that have some, nLayers, elements} HALF, or FLOAT if rows are wide
@@ -126,6 +130,7 @@ public:
 class JoinedRows final : public RemoteRowStore {
 public:
   static constexpr const char *what = "rows of keys with values in streaming memory";
+  static void layOut(const Request &request, CacheLayout &layout);
   JoinedRows(Graph &graph, const Cache &cache, bool hostWrites)
       : RemoteRowStore(graph, cache, hostWrites), coded_(cache.plan.shape.rowBits == 8) {}
 
@@ -181,6 +186,9 @@ private:
 class HotBuffer final : public Store, public ListRows {
 public:
   static constexpr const char *what = "hot rows";
+  static void check(const Request &request);
+  static void arrange(const Request &request, Plan &plan);
+  static TileNeed need(const Plan &plan);
   HotBuffer(Graph &graph, const Cache &cache, bool);
 
   Tensor keys;   // {nTasks, nSets * 4, nLayers, rows, headDim / 4} HALF, by pairs of lanes

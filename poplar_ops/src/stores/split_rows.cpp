@@ -88,27 +88,20 @@ private:
   CacheLayout layout_;
 };
 
-class SplitRowsKind : public StoreKind {
-public:
-  void layOut(const Request &request, CacheLayout &layout) const override {
-    const auto &attention = request.programs.attention;
-    const bool selects = std::any_of(attention.begin(), attention.end(), [](const Attention &a) {
-      return a.kernel->takes != Takes::nothing;
-    });
-    layout.rowsPerPosition = 2;
-    layout.positionsPerRow =
-        request.programs.append || selects ? 1 : std::max(1u, packet / (layout.headDim * 2));
-    while (block % layout.positionsPerRow != 0)
-      --layout.positionsPerRow;
-    layout.rowElements = std::size_t(layout.positionsPerRow) * layout.headDim;
-  }
-};
-
-const KindOf<SplitRows, SplitRowsKind> splitRowsKind;
-
 } // namespace
 
-const StoreKind &splitRows = splitRowsKind;
+void SplitRows::layOut(const Request &request, CacheLayout &layout) {
+  const auto &attention = request.programs.attention;
+  const bool selects = std::any_of(attention.begin(), attention.end(), [](const Attention &a) {
+    return a.kernel->takes != Takes::nothing;
+  });
+  layout.rowsPerPosition = 2;
+  layout.positionsPerRow =
+      request.programs.append || selects ? 1 : std::max(1u, packet / (layout.headDim * 2));
+  while (block % layout.positionsPerRow != 0)
+    --layout.positionsPerRow;
+  layout.rowElements = std::size_t(layout.positionsPerRow) * layout.headDim;
+}
 
 void SplitRows::append(Append &step) const {
   const Tensor rows = addAppendOffsets(step);

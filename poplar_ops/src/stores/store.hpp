@@ -33,37 +33,6 @@ struct TileNeed {
 // Where rows are streamed, more tiles to a slot cost more in exchange than they save in arithmetic.
 constexpr unsigned usualParts = 128;
 
-// A kind of store, before there is a graph. A plan lists those of its cache.
-class StoreKind {
-public:
-  virtual ~StoreKind() = default;
-  // Throws Error unless a cache of such programs can have it.
-  virtual void check(const Request &) const {}
-  // What it decides of the layout; kinds before it have done so.
-  virtual void layOut(const Request &, CacheLayout &) const {}
-  // Parts that a slot may have at most.
-  virtual unsigned mostParts(const Request &) const { return usualParts; }
-  // What it decides when the plan has a placement.
-  virtual void arrange(const Request &, Plan &) const {}
-  virtual TileNeed need(const Plan &) const { return {0, 0}; }
-  // Allocates the store of a cache that has a name, a plan and lengths. See createCache.
-  virtual std::shared_ptr<const Store> make(Graph &graph, const Cache &cache,
-                                            bool hostWrites) const = 0;
-};
-
-// A kind of stores of type S.
-template <class S, class Base = StoreKind> class KindOf final : public Base {
-public:
-  std::shared_ptr<const Store> make(Graph &graph, const Cache &cache,
-                                    bool hostWrites) const override {
-    return std::make_shared<S>(graph, cache, hostWrites);
-  }
-};
-
-extern const StoreKind &splitRows, &residentRows, &joinedRows;
-extern const StoreKind &keyColumns, &residentRecords;
-extern const StoreKind &valueSum, &hotBuffer, &recentShares;
-
 // The kinds that these programs need. Throws Error where they do not share a cache.
 std::vector<const StoreKind *> makeStores(const Shape &shape, const Programs &programs);
 
@@ -192,6 +161,17 @@ class Store {
 public:
   virtual ~Store() = default;
 
+  // ---- for a plan, before there is a graph
+  // Throws Error unless a cache of such programs can have it.
+  static void check(const Request &) {}
+  // What it decides of the layout; stores before it have done so.
+  static void layOut(const Request &, CacheLayout &) {}
+  // Parts that a slot may have at most.
+  static unsigned mostParts(const Request &) { return usualParts; }
+  // What it decides when the plan has a placement.
+  static void arrange(const Request &, Plan &) {}
+  static TileNeed need(const Plan &) { return {0, 0}; }
+
   // Of the IPU's streaming memory.
   virtual std::uint64_t streamingBytes(const Target &) const { return 0; }
   virtual std::vector<Layered> layered() const { return {}; }
@@ -217,6 +197,31 @@ public:
   // Adds what a host needs to the graph, if it has to do with this store.
   virtual std::shared_ptr<HostStore> host(const HostSite &) const { return nullptr; }
 };
+
+// What a plan knows of a store that its cache will have.
+struct StoreKind {
+  void (*check)(const Request &);
+  void (*layOut)(const Request &, CacheLayout &);
+  unsigned (*mostParts)(const Request &);
+  void (*arrange)(const Request &, Plan &);
+  TileNeed (*need)(const Plan &);
+  // Allocates the store of a cache that has a name, a plan and lengths. See createCache.
+  std::shared_ptr<const Store> (*make)(Graph &graph, const Cache &cache, bool hostWrites);
+};
+
+// That of stores of type S.
+template <class S> const StoreKind &kindOf() {
+  static const StoreKind kind{S::check,
+                              S::layOut,
+                              S::mostParts,
+                              S::arrange,
+                              S::need,
+                              [](Graph &graph, const Cache &cache, bool hostWrites) {
+                                return std::shared_ptr<const Store>(
+                                    std::make_shared<S>(graph, cache, hostWrites));
+                              }};
+  return kind;
+}
 
 // The store of type T. Throws Error with T::what where the cache has none.
 template <class T> const T &storeOf(const Cache &cache) {

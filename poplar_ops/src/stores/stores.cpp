@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "codelets/cache.cycles.hpp"
-#include "store.hpp"
+#include "history.hpp"
+#include "index.hpp"
+#include "rows.hpp"
 
 namespace sparq {
 
@@ -38,15 +40,17 @@ std::vector<const StoreKind *> makeStores(const Shape &shape, const Programs &pr
   checkOfTiers("plan", shape, memory);
   const bool tiered = memory == Memory::tiered;
   std::vector<const StoreKind *> all;
-  all.push_back(memory == Memory::sram ? &residentRows : tiered ? &joinedRows : &splitRows);
+  all.push_back(memory == Memory::sram ? &kindOf<ResidentRows>()
+                : tiered               ? &kindOf<JoinedRows>()
+                                       : &kindOf<SplitRows>());
   if (any([](const Attention &a) { return a.kernel->keyColumns; })) {
-    all.push_back(tiered ? &residentRecords : &keyColumns);
-    all.push_back(&valueSum);
+    all.push_back(tiered ? &kindOf<ResidentRecords>() : &kindOf<KeyColumns>());
+    all.push_back(&kindOf<ValueSum>());
   }
   if (tiered)
-    all.push_back(&hotBuffer);
+    all.push_back(&kindOf<HotBuffer>());
   if (any([](const Attention &a) { return a.remembers(); }))
-    all.push_back(&recentShares);
+    all.push_back(&kindOf<RecentShares>());
   return all;
 }
 

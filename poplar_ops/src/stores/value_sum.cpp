@@ -37,11 +37,7 @@ private:
   HostTensor write_, read_;
 };
 
-const KindOf<ValueSum> valueSumKind;
-
 } // namespace
-
-const StoreKind &valueSum = valueSumKind;
 
 ValueSum::ValueSum(Graph &graph, const Cache &cache, bool)
     : state_(addLayered(graph, cache, FLOAT, cache.layout().headDim, cache.plan.placement.width, 1,
