@@ -43,7 +43,7 @@ class Stacks:
         self.reference = [
             KVCache(**arguments, index_bits=index_bits, device="reference") for _ in range(n_layers)
         ]
-        self.rng, self.batch = rng, batch
+        self.rng, self.batch, self.memory = rng, batch, memory
 
     def numbers(self, *shape: int) -> np.ndarray:
         return self.rng.standard_normal(shape).astype(np.float16)
@@ -75,7 +75,7 @@ class Stacks:
             return
         query = self.numbers(self.batch, 4, 24)
         options: dict[str, Any] = dict(rank=8, top_k=24, n_local=4)
-        if self.emulator.memory != "sram":
+        if self.memory != "sram":
             assert_bits(*(sparq_attention(query, cache, **options) for cache in (of_layer, expected)))
         assert_bits(dense_attention(query, of_layer), dense_attention(query, expected))
 
