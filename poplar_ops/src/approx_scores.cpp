@@ -122,8 +122,8 @@ struct Moves {
     from.push_back(source.flatten());
     to.push_back(target.flatten());
   }
-  void copy(const Context &context, const DebugContext &dc) const {
-    context.copy(concat(from), concat(to), dc);
+  void copy(const Context &context, const char *name) const {
+    context.copy(concat(from), concat(to), name);
   }
 };
 
@@ -262,14 +262,14 @@ void KeyColumns::score(const Context &context, const SparqSettings &settings, co
   rows.spread(spread, columns);
   gather(context, quantised ? records() : tail(), quantised ? scoredTail.index : scoredTail.columns,
          beside ? spread : later);
-  spread.copy(inner, {context.dc, steps::spreadColumns});
+  spread.copy(inner, steps::spreadColumns);
   if (!beside)
-    later.copy(context.within(behind), {context.dc, "gather_tail"});
+    later.copy(context.within(behind), "gather_tail");
   if (quantised) {
     for (unsigned slot = 0; slot != context.nSlots(); ++slot)
       for (unsigned i = 0; i != layout.nTailParts(); ++i)
         openBlock.add(tail()[context.task(slot)], scoredTail.columns[slot][i]);
-    openBlock.copy(last, {context.dc, "gather_open_block"});
+    openBlock.copy(last, "gather_open_block");
   }
   const auto forTail = [&](const ComputeSet &ofWave, const char *name) {
     return beside ? ofWave : last.execute(name);

@@ -11,12 +11,11 @@ namespace {
 // Positions that move at a time where it does not matter to the stores.
 constexpr unsigned defaultStep = 512;
 
-class Fill {
+class Fill : Steps {
 public:
-  Fill(Graph &graphIn, const Cache &cacheIn, const Tensor &keyIn, const Tensor &valueIn,
-       const Tensor &lengthsIn, const DebugContext &dcIn)
-      : graph(graphIn), cache(cacheIn), shape(cacheIn.plan.shape), p(cacheIn.plan.placement),
-        key(keyIn), value(valueIn), lengths(lengthsIn), dc(dcIn) {
+  Fill(const Steps &steps, const Tensor &keyIn, const Tensor &valueIn, const Tensor &lengthsIn)
+      : Steps(steps), shape(plan().shape), p(placement()), key(keyIn), value(valueIn),
+        lengths(lengthsIn) {
     held = graph.addVariable(UNSIGNED_INT, {shape.batch}, {dc, "held"});
     replace = graph.addVariable(UNSIGNED_INT, {shape.batch}, {dc, "replace"});
     for (const auto &store : cache.stores)
@@ -24,8 +23,8 @@ public:
         stepLength = wanted;
   }
 
-  void add(Sequence &program) {
-    const ComputeSet cs = cache.lockstep->execute(graph, program, {dc, "fill_lengths"});
+  void add() {
+    const ComputeSet cs = execute("fill_lengths");
     for (unsigned b = 0; b != shape.batch; ++b) {
       const unsigned home = p.home(b * shape.nKvHeads % p.slots);
       graph.setTileMapping(held[b], home);
@@ -36,40 +35,32 @@ public:
     for (unsigned b = 0; b != shape.batch; ++b)
       program.add(If(replace[b], element(b), Sequence(), {dc, "fill"}));
     for (const auto &store : cache.stores)
-      store->filled({graph, cache, program, dc}, replace);
+      store->filled(*this, replace);
   }
 
 private:
   unsigned nTokens() const { return static_cast<unsigned>(key.dim(2)); }
 
   Sequence element(unsigned b) {
-    Sequence program({}, {dc, "fill"});
+    Sequence body({}, {dc, "fill"});
+    const Steps steps = within(body);
     const unsigned first = b * shape.nKvHeads, end = first + shape.nKvHeads;
     for (unsigned begin = 0; begin < nTokens(); begin += stepLength)
       for (unsigned task = first; task < end; task += p.slots)
-        addStep(program, b, task, std::min(p.slots, end - task), begin);
-    cache.lockstep->copy(held[b].expand({0}).broadcast(shape.nKvHeads, 0),
-                         cache.filled.slice(first, end), program, {dc, "set_filled"});
+        addStep(steps, b, task, std::min(p.slots, end - task), begin);
+    steps.copy(held[b].expand({0}).broadcast(shape.nKvHeads, 0), cache.filled.slice(first, end),
+               "set_filled");
     for (const auto &store : cache.stores)
-      store->replaced({graph, cache, program, dc}, first, end);
-    return program;
+      store->replaced(steps, first, end);
+    return body;
   }
 
-  void addStep(Sequence &program, unsigned b, unsigned firstTask, unsigned nTasks, unsigned begin) {
+  void addStep(const Steps &steps, unsigned b, unsigned firstTask, unsigned nTasks,
+               unsigned begin) {
     const unsigned end = std::min(begin + stepLength, nTokens());
-    const ComputeSet offsets = cache.lockstep->execute(graph, program, {dc, "fill_offsets"});
-    FillStep step{{graph, cache, program, dc},
-                  variables,
-                  held[b],
-                  offsets,
-                  stepLength,
-                  firstTask,
-                  nTasks,
-                  begin,
-                  end,
-                  {},
-                  {},
-                  {}};
+    FillStep step{steps,      variables, held[b], steps.execute("fill_offsets"),
+                  stepLength, firstTask, nTasks,  begin,
+                  end,        {},        {},      {}};
     for (unsigned task = firstTask; task != firstTask + nTasks; ++task)
       for (const bool ofValues : {false, true})
         (ofValues ? step.values : step.keys)
@@ -78,12 +69,9 @@ private:
       store->fill(step);
   }
 
-  Graph &graph;
-  const Cache &cache;
   const Shape &shape;
   const Placement &p;
   const Tensor key, value, lengths;
-  const DebugContext &dc;
   Tensor held,
       replace; // {batch} UNSIGNED_INT: what an element holds if it is replaced; whether it is
   unsigned stepLength = defaultStep;
@@ -110,7 +98,7 @@ void initialiseCache(Graph &graph, const Cache &cache) {
 void fillCache(Graph &graph, const Cache &cache, const Tensor &key, const Tensor &value,
                const Tensor &lengths, Sequence &program, const DebugContext &dc) {
   checkGrows("fill", cache);
-  Fill(graph, cache, key, value, lengths, dc).add(program);
+  Fill({graph, cache, program, dc}, key, value, lengths).add();
 }
 
 Tensor activeTokens(Graph &graph, const Cache &cache, const Tensor &requested, Sequence &program,

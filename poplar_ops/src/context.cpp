@@ -136,21 +136,20 @@ void addWaveLoop(const Context &context, const Waves &waves, const WaveIndex &wa
   addVertex(graph, cs, "sparq::NextWave", 0, cycles::nextWave(),
             "longest"_f = longestRow(context, waves), "wave"_f = wave.counter, "more"_f = more,
             "stride"_f = waves.stride);
-  context.copy(before, wave.counter, {context.dc, "first_wave"});
+  context.copy(before, wave.counter, "first_wave");
   Sequence next({Execute(cs, {context.dc, steps::nextWave})}, {context.dc, steps::nextWave});
   const Tensor any = context.within(next).greatest(more);
   context.program.add(RepeatWhileTrue(next, any, body, {context.dc, "waves"}));
 }
 
-void addIfAny(Graph &graph, const Cache &cache, const Tensor &flags, const Sequence &body,
-              Sequence &program, const DebugContext &dc) {
+void addIfAny(const Steps &steps, const Tensor &flags, const Sequence &body, const char *name) {
+  const Steps of{steps.graph, steps.cache, steps.program, {steps.dc, name}};
   const unsigned n = static_cast<unsigned>(flags.numElements());
-  const Tensor any = addOnTile(graph, 0, BOOL, {}, {dc, "any"});
-  const ComputeSet test = cache.lockstep->execute(graph, program, {dc, "any"});
-  addVertex(graph, test, "sparq::AnyFull", 0, cycles::anyFull(n), "full"_f = flags, "any"_f = any,
-            "nSlots"_f = n);
-  const Tensor ofIpus = cache.lockstep->greatest(graph, any, program, dc);
-  program.add(If(ofIpus, body, Sequence(), dc));
+  const Tensor any = addOnTile(of.graph, 0, BOOL, {}, {of.dc, "any"});
+  addVertex(of.graph, of.execute("any"), "sparq::AnyFull", 0, cycles::anyFull(n), "full"_f = flags,
+            "any"_f = any, "nSlots"_f = n);
+  const Tensor ofIpus = of.cache.lockstep->greatest(of.graph, any, of.program, of.dc);
+  of.program.add(If(ofIpus, body, Sequence(), of.dc));
 }
 
 } // namespace sparq

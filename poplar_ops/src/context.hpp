@@ -41,19 +41,32 @@ Tensor addOnParts(Graph &graph, const Placement &placement, const Type &type, un
                   unsigned n, const std::vector<std::size_t> &shape, const DebugContext &dc,
                   const PartOf &partOf = nullptr);
 
-// One round of one op.
-struct Context {
+// A program that is added to.
+struct Steps {
   Graph &graph;
   const Cache &cache;
-  unsigned round;
   Sequence &program;
   DebugContext dc;
-  std::map<std::string, Tensor>
-      &variables; // working tensors by name: rounds follow one another and share them
 
   const Plan &plan() const { return cache.plan; }
   const Placement &placement() const { return cache.plan.placement; }
   const CacheLayout &layout() const { return cache.layout(); }
+  // Adds a compute set that the program executes, under a name that the profile shows.
+  ComputeSet execute(const char *name) const {
+    return cache.lockstep->execute(graph, program, {dc, name});
+  }
+  void copy(const Tensor &from, const Tensor &to, const char *name) const {
+    cache.lockstep->copy(from, to, program, {dc, name});
+  }
+  Steps within(Sequence &body) const { return {graph, cache, body, dc}; }
+};
+
+// One round of one op.
+struct Context : Steps {
+  unsigned round;
+  std::map<std::string, Tensor>
+      &variables; // working tensors by name: rounds follow one another and share them
+
   unsigned groupSize() const { return plan().shape.groupSize(); }
   unsigned headDim() const { return plan().shape.headDim; }
   unsigned nSlots() const { return placement().nActive(round); }
@@ -64,10 +77,6 @@ struct Context {
   Tensor filled(unsigned slot, unsigned part) const { return variables.at("filled")[slot][part]; }
   // The active slots of a working tensor whose first dimension is the slot.
   Tensor active(const Tensor &perSlot) const { return perSlot.slice(0, nSlots(), 0); }
-  // Adds a compute set that the program executes, under a name that the profile shows.
-  ComputeSet execute(const char *name) const {
-    return cache.lockstep->execute(graph, program, {dc, name});
-  }
   // See sparq::addVertex.
   template <class... Some>
   void addVertex(const ComputeSet &cs, const char *type, unsigned slot, unsigned part,
@@ -81,9 +90,6 @@ struct Context {
     cache.lockstep->writeUndef(tensor, program, {dc, "begin"});
     return tensor;
   }
-  void copy(const Tensor &from, const Tensor &to, const DebugContext &name) const {
-    cache.lockstep->copy(from, to, program, name);
-  }
   // What the program can branch by: see Lockstep.
   Tensor greatest(const Tensor &predicate, unsigned behind = 0) const {
     return cache.lockstep->greatest(graph, predicate, program, dc, behind);
@@ -92,7 +98,7 @@ struct Context {
   Tensor agreed(const Tensor &number, unsigned behind = 0) const {
     return cache.lockstep->agreed(graph, number, program, dc, behind);
   }
-  Context within(Sequence &body) const { return {graph, cache, round, body, dc, variables}; }
+  Context within(Sequence &body) const { return {Steps::within(body), round, variables}; }
 
   // See onceIn.
   template <class Create> Tensor once(const std::string &name, const Create &create) const {
@@ -147,15 +153,13 @@ Tensor createOutput(Graph &graph, const Cache &cache, const DebugContext &dc);
 
 // Calls add(context, output) for each round, the output being that of its slots; the output of all
 // {batch, nHeads, headDim}.
-template <class Add>
-Tensor addRounds(Graph &graph, const Cache &cache, Sequence &program, const DebugContext &dc,
-                 const Add &add) {
-  const Shape &shape = cache.plan.shape;
-  const Placement &p = cache.plan.placement;
+template <class Add> Tensor addRounds(const Steps &steps, const Add &add) {
+  const Shape &shape = steps.plan().shape;
+  const Placement &p = steps.placement();
   std::map<std::string, Tensor> variables;
-  const Tensor output = createOutput(graph, cache, {dc, "output"});
+  const Tensor output = createOutput(steps.graph, steps.cache, {steps.dc, "output"});
   for (unsigned round = 0; round != p.nRounds; ++round)
-    add(Context{graph, cache, round, program, dc, variables},
+    add(Context{steps, round, variables},
         output.slice(p.firstTask(round), p.firstTask(round) + p.nActive(round), 0));
   return output.reshape({shape.batch, shape.nHeads, shape.headDim});
 }
@@ -166,7 +170,6 @@ void addWaveLoop(const Context &context, const Waves &waves, const WaveIndex &wa
                  const Sequence &body);
 
 // Runs `body` where any of `flags` {n} UNSIGNED_INT is set.
-void addIfAny(Graph &graph, const Cache &cache, const Tensor &flags, const Sequence &body,
-              Sequence &program, const DebugContext &dc);
+void addIfAny(const Steps &steps, const Tensor &flags, const Sequence &body, const char *name);
 
 } // namespace sparq

@@ -141,9 +141,8 @@ void denseRound(const Context &context, const Waves &waves, const Tensor &query,
   combineDense(context, accumulator, scores, output);
 }
 
-Tensor build(Graph &graph, const Cache &cache, const PlannedAttention &attention,
-             const Tensor &query, Sequence &program, const DebugContext &dc) {
-  return addRounds(graph, cache, program, dc, [&](const Context &context, const Tensor &output) {
+Tensor build(const Steps &steps, const PlannedAttention &attention, const Tensor &query) {
+  return addRounds(steps, [&](const Context &context, const Tensor &output) {
     denseRound(context, attention.waves, query, output);
   });
 }

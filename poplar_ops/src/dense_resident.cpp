@@ -164,9 +164,8 @@ private:
   const Scores scores;
 };
 
-Tensor buildResident(Graph &graph, const Cache &cache, const PlannedAttention &attention,
-                     const Tensor &query, Sequence &program, const DebugContext &dc) {
-  return addRounds(graph, cache, program, dc, [&](const Context &context, const Tensor &output) {
+Tensor buildResident(const Steps &steps, const PlannedAttention &attention, const Tensor &query) {
+  return addRounds(steps, [&](const Context &context, const Tensor &output) {
     Round(context, attention.waves).attend(query, output);
   });
 }

@@ -54,14 +54,11 @@ Gathered gatheredAttention(const Context &context, const Waves &waves, const Que
   ListWeights weights(context, topK);
   const Tensor keyRows = context.sliced(HALF, topK, weights.rowsPerPart, d, "key_rows"),
                valueRows = context.sliced(HALF, topK, weights.rowsPerPart, d, "value_rows");
-  std::vector<Tensor> selectedSums;
-  for (unsigned slot = 0; selected.sums.valid() && slot != context.nSlots(); ++slot)
-    selectedSums.push_back(ascending(selected.sums[slot], waves, block));
   readRows(context, selected.rows, keyRows, valueRows);
   bool isFirst = true;
   weights.weigh([&](const ComputeSet &cs, const ListWeights::Piece &piece) {
     if (isFirst) // meanwhile
-      weights.addApproxSums(cs, selectedSums, parts - 1);
+      weights.addApproxSums(cs, selected, waves, parts - 1);
     isFirst = false;
     const auto [slot, part, first, n, scores, maxima] = piece;
     context.addVertex(cs, "sparq::RowScores", slot, part, cycles::rowScores(n, g, d),

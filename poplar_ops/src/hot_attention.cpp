@@ -41,9 +41,6 @@ Gathered hotAttention(const Context &context, const HotBuffer &buffer, const Wav
   // Of each copy of the values as many blocks, but for the last one.
   const unsigned ofCopy = ceilDiv(nBlocks, hot.valueCopies(d, p.parts));
   const Tensor lanes = laneSums(context, buffer, q, slots);
-  std::vector<Tensor> sums;
-  for (unsigned slot = 0; selected.sums.valid() && slot != context.nSlots(); ++slot)
-    sums.push_back(ascending(selected.sums[slot], waves, block));
   ListWeights weights(context, topK);
   weights.weigh([&](const ComputeSet &cs, const ListWeights::Piece &piece) {
     const unsigned end = piece.first + piece.n;
@@ -81,7 +78,7 @@ Gathered hotAttention(const Context &context, const HotBuffer &buffer, const Wav
       }
   }
   weights.addSums(cs, gathered.sums);
-  weights.addApproxSums(cs, sums,
+  weights.addApproxSums(cs, selected, waves,
                         p.parts > 1 ? p.parts - 2 : 0); // not where the other sums are made
   gathered.partials = partials.dimShuffle({0, 2, 3, 1, 4}).reshape({p.slots, nBlocks, g, d});
   return gathered;

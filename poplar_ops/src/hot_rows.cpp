@@ -131,7 +131,7 @@ public:
     const Tensor before = graph.addConstant(UNSIGNED_INT, {}, std::numeric_limits<unsigned>::max(),
                                             {context.dc, "before_first_wave"});
     graph.setTileMapping(before, controlTile());
-    context.copy(before, nextWave, {context.dc, "first_wave"});
+    context.copy(before, nextWave, "first_wave");
     const ComputeSet cs = context.execute(steps::planWaves);
     addPlan(cs);
     addFirstRows(cs);
@@ -337,7 +337,7 @@ private:
                      const AddNext &addNext) const {
     const unsigned n = w.cutRows, nSlots = context.nSlots();
     const Tensor offsets = perLanding(w, UNSIGNED_INT, {n}, "rows_of_wave");
-    inner.copy(nextWave, wave, {inner.dc, "next_wave"});
+    inner.copy(nextWave, wave, "next_wave");
     const ComputeSet sum = inner.execute("rows_of_wave");
     // Landings of a list without a task of this round fetch what nobody takes.
     for (unsigned i = 0; i != w.nLandings(); ++i) {
@@ -355,7 +355,7 @@ private:
     const Wave w = wide();
     const unsigned n = w.cutRows, nSlots = context.nSlots();
     const Tensor offsets = perLanding(w, UNSIGNED_INT, {n}, "rows_of_wave");
-    inner.copy(nextWave, wave, {inner.dc, "next_wave"});
+    inner.copy(nextWave, wave, "next_wave");
     const ComputeSet list = inner.execute("head_rows");
     for (unsigned i = 0; i != w.nLandings(); ++i) {
       const unsigned slot = std::min(i / w.perList(), nSlots - 1);
@@ -423,7 +423,7 @@ private:
       from.push_back(ofRows(std::size_t(n) * d, nSlices, hot.width).broadcast(nCopies, 0));
       to.push_back(valuePieces[slot].flatten());
     }
-    inner.copy(concat(from), concat(to), {context.dc, "spread_rows"});
+    inner.copy(concat(from), concat(to), "spread_rows");
   }
   // firstMiss {slots, 2}, see the codelet FirstMiss. inUnits: reads `units` units of rows only.
   template <class AddNext>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sparq/kernels.hpp"
+#include "context.hpp"
 
 namespace sparq {
 
@@ -30,7 +31,7 @@ const Kernel &kernelNamed(const std::string &op, const std::string &name) {
 Tensor attend(Graph &graph, const Cache &cache, std::size_t index, const Tensor &query,
               Sequence &program, const DebugContext &dc) {
   const PlannedAttention &attention = cache.plan.attention.at(index);
-  return attention.kernel->build(graph, cache, attention, query, program, dc);
+  return attention.kernel->build({graph, cache, program, dc}, attention, query);
 }
 
 } // namespace sparq

@@ -211,10 +211,7 @@ private:
       executeSums(context.program, cs);
       execute(context.program, {{cs.histogram, steps::keyHistogram}});
       executeSums(context.program, cs);
-      execute(context.program, {{cs.mark, steps::markKeys},
-                                {cs.rank, steps::rankKeys},
-                                {cs.take, steps::takeKeys},
-                                {cs.expand, steps::expandMarks}});
+      executeMarks(context.program, cs);
       Sequence again({}, {context.dc, steps::selectAgain});
       addAllBits(again, cs);
       const Tensor of = context.greatest(clash);
@@ -232,21 +229,24 @@ private:
   void executeSums(Sequence &program, const Steps &cs) const {
     execute(program, {{cs.rows, steps::sumRows}, {cs.sum, steps::sumCounts}});
   }
+  void executeMarks(Sequence &program, const Steps &cs) const {
+    execute(program, {{cs.mark, steps::markKeys},
+                      {cs.rank, steps::rankKeys},
+                      {cs.take, steps::takeKeys},
+                      {cs.expand, steps::expandMarks}});
+  }
   // The selection by all bits, from the start.
   void addAllBits(Sequence &program, const Steps &cs) const {
     const Tensor none = context.once(
         "no_selection", [&] { return addZeroPerPart(graph, context.placement(), context.dc); });
     context.within(program).copy(
         none.expand({2}).broadcast(static_cast<unsigned>(states.dim(2)), 2), states,
-        {context.dc, "start_selection"});
+        "start_selection");
     Sequence pass({}, {context.dc, "pass"});
     execute(pass, {{cs.histogram, steps::keyHistogram}});
     executeSums(pass, cs);
     program.add(Repeat(nPasses + by.morePasses, pass, {context.dc, "radix_passes"}));
-    execute(program, {{cs.mark, steps::markKeys},
-                      {cs.rank, steps::rankKeys},
-                      {cs.take, steps::takeKeys},
-                      {cs.expand, steps::expandMarks}});
+    executeMarks(program, cs);
   }
   // Flags of each slot: whether it has to begin again. A plan knows no keys and assumes no clash.
   Tensor largestToLookAt() const {

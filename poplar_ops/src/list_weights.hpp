@@ -3,6 +3,7 @@
 // Softmax over the list of selected positions, whatever makes their scores.
 #pragma once
 
+#include "arith/arith.hpp"
 #include "attention_steps.hpp"
 #include "codelets/attention.cycles.hpp"
 #include <functional>
@@ -53,23 +54,12 @@ public:
     });
   }
   // Adds the vertices, on that part or on those of partOfHead, that make approxSums: of the
-  // approximate weights that were selected, selectedSums {groupSize, blocks} of each slot.
-  void addApproxSums(const ComputeSet &cs, const std::vector<Tensor> &selectedSums,
+  // approximate weights that were selected, if positions have any.
+  void addApproxSums(const ComputeSet &cs, const Selected &selected, const Waves &waves,
                      unsigned part) const {
-    if (selectedSums.empty())
-      return;
-    for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
-      const unsigned nBlocks = static_cast<unsigned>(selectedSums[slot].dim(1));
-      for (unsigned h = 0; h != g && headsApart(context); ++h)
-        context.addVertex(cs, "sparq::FoldSums", slot, partOfHead(context, g + h),
-                          cycles::foldSums(nBlocks, 1), "blockSums"_f = selectedSums[slot][h],
-                          "sums"_f = approxSums[slot].slice(h, h + 1), "nBlocks"_f = nBlocks,
-                          "groupSize"_f = 1u);
-      if (!headsApart(context))
-        context.addVertex(cs, "sparq::FoldSums", slot, part, cycles::foldSums(nBlocks, g),
-                          "blockSums"_f = selectedSums[slot], "sums"_f = approxSums[slot],
-                          "nBlocks"_f = nBlocks, "groupSize"_f = g);
-    }
+    for (unsigned slot = 0; selected.sums.valid() && slot != context.nSlots(); ++slot)
+      addFoldSums(context, cs, slot, part, g, ascending(selected.sums[slot], waves, blockSize),
+                  approxSums[slot]);
   }
   // The weights of a slot, {groupSize, topK}.
   Tensor all(unsigned slot) const {
@@ -80,17 +70,14 @@ public:
   }
   // Adds the vertices that make sums {slots, groupSize} of them.
   void addSums(const ComputeSet &cs, const Tensor &sums) const {
+    const unsigned each = headsApart(context) ? 1 : g; // heads of a part
     for (unsigned slot = 0; slot != context.nSlots(); ++slot)
-      if (headsApart(context))
-        for (unsigned h = 0; h != g; ++h)
-          context.addVertex(cs, "sparq::ListSums", slot, partOfHead(context, h),
-                            cycles::listSums(topK, 1), "weights"_f = all(slot)[h],
-                            "sums"_f = sums[slot].slice(h, h + 1), "groupSize"_f = 1u,
-                            "topK"_f = topK);
-      else
-        context.addVertex(cs, "sparq::ListSums", slot, context.parts() - 1,
-                          cycles::listSums(topK, g), "weights"_f = all(slot), "sums"_f = sums[slot],
-                          "groupSize"_f = g, "topK"_f = topK);
+      for (unsigned h = 0; h != g; h += each)
+        context.addVertex(cs, "sparq::ListSums", slot,
+                          headsApart(context) ? partOfHead(context, h) : context.parts() - 1,
+                          cycles::listSums(topK, each), "weights"_f = all(slot).slice(h, h + each),
+                          "sums"_f = sums[slot].slice(h, h + each), "groupSize"_f = each,
+                          "topK"_f = topK);
   }
   // Adds the vertices that make shares of attention of them (contract E11): shares {slots, topK},
   // each on the part that has its weights.

@@ -23,8 +23,8 @@ void loadQuery(const Context &context, const Tensor &query, const Tensor &perPar
   const Tensor filled = context.perPart(UNSIGNED_INT, {}, "filled");
   context.copy(
       context.cache.filled.slice(first, first + n, 0).expand({1}).broadcast(context.parts(), 1),
-      context.active(filled), {context.dc, "lengths"});
-  context.copy(queryOfParts(context, query), context.active(perPart), {context.dc, "query"});
+      context.active(filled), "lengths");
+  context.copy(queryOfParts(context, query), context.active(perPart), "query");
 }
 
 // Of n numbers, those that one part ranks: no fewer than it has workers, so that parts are left for

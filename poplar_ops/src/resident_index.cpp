@@ -63,7 +63,7 @@ public:
   // Brings these scores together, once all are made.
   void bring() const {
     if (!scored.empty())
-      context.copy(concat(scored), concat(to), {context.dc, steps::openScores});
+      context.copy(concat(scored), concat(to), steps::openScores);
   }
 
 private:
@@ -111,7 +111,7 @@ void ResidentRecords::loadQuery(const Context &context, const Waves &waves, cons
   std::vector<Tensor> from{queryOfParts(context, query).flatten()},
       to{context.active(q.query).flatten()};
   OpenBlock(context, tail(), waves, Lending(context.plan(), waves)).gather(from, to);
-  context.copy(concat(from), concat(to), {context.dc, "query"});
+  context.copy(concat(from), concat(to), "query");
 }
 
 void ResidentRecords::score(const Context &context, const SparqSettings &settings,

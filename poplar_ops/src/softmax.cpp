@@ -39,6 +39,20 @@ Tensor perHead(const Context &context, unsigned firstHead, const char *name) {
                          [&](unsigned h) { return partOfHead(context, firstHead + h); });
 }
 
+void addFoldSums(const Context &context, const ComputeSet &cs, unsigned slot, unsigned part,
+                 unsigned firstHead, const Tensor &blockSums, const Tensor &sums) {
+  const unsigned g = context.groupSize(), nBlocks = static_cast<unsigned>(blockSums.dim(1));
+  const auto add = [&](unsigned on, const Tensor &from, const Tensor &to, unsigned n) {
+    context.addVertex(cs, "sparq::FoldSums", slot, on, cycles::foldSums(nBlocks, n),
+                      "blockSums"_f = from, "sums"_f = to, "nBlocks"_f = nBlocks,
+                      "groupSize"_f = n);
+  };
+  if (!headsApart(context))
+    return add(part, blockSums, sums, g);
+  for (unsigned h = 0; h != g; ++h)
+    add(partOfHead(context, firstHead + h), blockSums[h], sums.slice(h, h + 1), 1);
+}
+
 Tensor holding(const Tensor &perPart, const Waves &waves) {
   std::vector<Tensor> used;
   for (unsigned part = 0; part != perPart.dim(0); ++part)
@@ -195,26 +209,18 @@ void softmax(const Context &context, const Waves &waves, const Scores &scores) {
           all[owner].slice(waves.length - lending.positions(), waves.length, 1).flatten());
     }
   if (!lent.empty())
-    context.copy(concat(lent), concat(taken), {context.dc, steps::lentWeights});
+    context.copy(concat(lent), concat(taken), steps::lentWeights);
   const ComputeSet blocks = context.execute(steps::blockSums);
   const ComputeSet fold = context.execute(steps::foldSums);
   for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
     const Tensor sums = ascending(scores.blockSums[slot], waves, block);
-    const unsigned nBlocks = static_cast<unsigned>(sums.dim(1));
     for (unsigned part = 0; part != context.parts(); ++part) {
       context.addVertex(blocks, "sparq::BlockSums", slot, part, cycles::blockSums(g * n / block),
                         "weights"_f = scores.weights[slot][part],
                         "blockSums"_f = scores.blockSums[slot][part], "nBlocks"_f = g * n / block);
-      if (!headsApart(context))
-        context.addVertex(fold, "sparq::FoldSums", slot, part, cycles::foldSums(nBlocks, g),
-                          "blockSums"_f = sums, "sums"_f = scores.sums[slot][part],
-                          "nBlocks"_f = nBlocks, "groupSize"_f = g);
+      if (part == 0 || !headsApart(context)) // of heads apart all parts have the same sums
+        addFoldSums(context, fold, slot, part, 0, sums, scores.sums[slot][part]);
     }
-    for (unsigned h = 0; h != g && headsApart(context); ++h)
-      context.addVertex(fold, "sparq::FoldSums", slot, partOfHead(context, h),
-                        cycles::foldSums(nBlocks, 1), "blockSums"_f = sums[h],
-                        "sums"_f = perHead(context, 0, "sums")[slot].slice(h, h + 1),
-                        "nBlocks"_f = nBlocks, "groupSize"_f = 1u);
   }
 }
 

@@ -13,13 +13,12 @@ namespace {
 constexpr std::uint64_t minWaveBytes = 2 * 1024 * 1024;
 constexpr unsigned targetWaves = 4;
 
-Tensor build(Graph &graph, const Cache &cache, const PlannedAttention &attention,
-             const Tensor &query, Sequence &program, const DebugContext &dc) {
+Tensor build(const Steps &steps, const PlannedAttention &attention, const Tensor &query) {
   const SparqSettings &settings = attention.settings;
   const Waves &waves = attention.waves;
-  const Index &index = storeOf<Index>(cache);
-  const ListRows &rows = storeOf<ListRows>(cache);
-  return addRounds(graph, cache, program, dc, [&](const Context &context, const Tensor &output) {
+  const Index &index = storeOf<Index>(steps.cache);
+  const ListRows &rows = storeOf<ListRows>(steps.cache);
+  return addRounds(steps, [&](const Context &context, const Tensor &output) {
     // E6.1: where the query is largest.
     const QueryComponents q = createQueryComponents(context, settings);
     index.loadQuery(context, waves, query, q);

@@ -27,15 +27,13 @@ Tensor addLists(Graph &graph, const Placement &p, unsigned n, unsigned topK, uns
 
 // What window attention selects by (docs/exactness.md E11).
 // One attention program's use of it: in every round `keys`, then `take`; behind them `addStep`.
-class HistoryStep {
+class HistoryStep : Steps {
 public:
   // Loads the sums of the layer that is being worked on.
-  HistoryStep(Graph &graphIn, const Cache &cacheIn, unsigned wanted, Sequence &programIn,
-              const DebugContext &dcIn)
-      : graph(graphIn), cache(cacheIn), p(cacheIn.plan.placement),
-        history(storeOf<RecentShares>(cacheIn)), entries(storeOf<ListRows>(cacheIn)),
-        topK(std::min(wanted, cacheIn.layout().capacity)), rowsPerPart(ceilDiv(topK, p.parts)),
-        program(programIn), dc(dcIn) {
+  HistoryStep(const Steps &steps, unsigned wanted)
+      : Steps(steps), p(placement()), history(storeOf<RecentShares>(cache)),
+        entries(storeOf<ListRows>(cache)), topK(std::min(wanted, layout().capacity)),
+        rowsPerPart(ceilDiv(topK, p.parts)) {
     const Plan &plan = cache.plan;
     const History &pieces = plan.history;
     const unsigned batch = plan.shape.batch, nKvHeads = plan.shape.nKvHeads;
@@ -49,8 +47,7 @@ public:
       return;
     }
     const Tensor loaded = addPieces(graph, plan, {pieces.length}, "recent_sums");
-    const ComputeSet cs = cache.lockstep->execute(graph, program, {dc, "recent_sums"});
-    addPieceLoads(graph, cs, cache, history.sums, loaded);
+    addPieceLoads(graph, execute("recent_sums"), cache, history.sums, loaded);
     sums = loaded.reshape({batch, held});
   }
   // The sums by position, on the parts of each slot: {slots, parts, partPositions}.
@@ -62,7 +59,7 @@ public:
       from.push_back(sums[b].slice(0, waves.stride));
       to.push_back(keys[slot].flatten().slice(0, waves.stride));
     }
-    cache.lockstep->copy(concat(from), concat(to), program, {dc, "window_keys"});
+    copy(concat(from), concat(to), "window_keys");
     return keys;
   }
   // Of a round: how much attention each entry of the list got. `list`: the context of what attends
@@ -79,7 +76,7 @@ public:
       }
     }
     if (!from.empty())
-      cache.lockstep->copy(concat(from), concat(to), program, {dc, "listed_rows"});
+      copy(concat(from), concat(to), "listed_rows");
     ListWeights(list, topK).addShares(list.execute("list_shares"), gathered.sums, ofSlots);
   }
   // The step of all rounds into the history.
@@ -90,8 +87,7 @@ public:
     const Tensor ofElements =
         addLists(graph, p, batch, topK, rowsPerPart, [&](unsigned b) { return b * nKvHeads; },
                  {dc, "step_shares"});
-    const ComputeSet sum = cache.lockstep->execute(graph, program, {dc, "sum_shares"}),
-                     add = cache.lockstep->execute(graph, program, {dc, "add_step"});
+    const ComputeSet sum = execute("sum_shares"), add = execute("add_step");
     for (unsigned b = 0; b != batch; ++b) {
       const Tensor ofHeads = shares.slice(b * nKvHeads, (b + 1) * nKvHeads);
       for (unsigned first = 0, part = 0; first < topK; first += rowsPerPart, ++part) {
@@ -121,14 +117,10 @@ public:
   }
 
 private:
-  Graph &graph;
-  const Cache &cache;
   const Placement &p;
   const RecentShares &history;
   const ListRows &entries;
   const unsigned topK, rowsPerPart;
-  Sequence &program;
-  const DebugContext dc;
   Tensor sums;   // {batch, positions}
   Tensor lists;  // {batch, topK}: rows of the first KV head of each element
   Tensor shares; // {nTasks, topK}
@@ -175,23 +167,22 @@ Strided stridedPositions(const Context &context, const WindowSettings &settings,
   return {{concat(keyRows.expand({1}), valueRows.expand({1}), 1), {}}, count};
 }
 
-Tensor build(Graph &graph, const Cache &cache, const PlannedAttention &attention,
-             const Tensor &query, Sequence &program, const DebugContext &dc) {
+Tensor build(const Steps &steps, const PlannedAttention &attention, const Tensor &query) {
   const WindowSettings &settings = attention.window;
   const Waves &waves = attention.waves;
   const bool remembers = settings.remembers(),
-             wide = settings.nRecent * cache.plan.shape.nHeads >= mostNarrowSteps;
-  const ListRows &rows = storeOf<ListRows>(cache);
+             wide = settings.nRecent * steps.plan().shape.nHeads >= mostNarrowSteps;
+  const ListRows &rows = storeOf<ListRows>(steps.cache);
   std::map<std::string, Tensor> ofList;
   std::unique_ptr<HistoryStep> history;
   if (remembers)
-    history = std::make_unique<HistoryStep>(graph, cache, settings.topK, program, dc);
+    history = std::make_unique<HistoryStep>(steps, settings.topK);
   const auto add = [&](const Context &context, const Tensor &output) {
     QueryComponents q;
     q.query = createQuery(context);
     loadQuery(context, query, q.query);
     // What attends to the list takes the number of its entries for the length.
-    const Context list{graph, cache, context.round, program, dc, ofList};
+    const Context list{context, context.round, ofList};
     Selected selected;
     if (remembers) {
       selected = selectByKeys(context, settings, waves, history->keys(context, waves), wide, rows);
@@ -208,7 +199,7 @@ Tensor build(Graph &graph, const Cache &cache, const PlannedAttention &attention
     if (remembers)
       history->take(list, selected, gathered);
   };
-  const Tensor output = addRounds(graph, cache, program, dc, add);
+  const Tensor output = addRounds(steps, add);
   if (remembers)
     history->addStep();
   return output;

@@ -20,6 +20,8 @@ const char *nameOf(Memory memory);
 // the name that the message begins with.
 void checkOfTiers(const char *op, const CacheSpec &spec, Memory memory);
 
+struct Steps; // src/context.hpp
+
 // What settings a kernel takes: none, SparqSettings, or WindowSettings.
 enum class Takes { nothing, sparq, window };
 const char *nameOf(Takes takes);
@@ -38,8 +40,8 @@ struct Kernel {
   std::uint64_t (*need)(const Plan &plan, const PlannedAttention &attention,
                         unsigned nTiles) = nullptr;
   // Adds the attention to the program; see attend.
-  Tensor (*build)(Graph &graph, const Cache &cache, const PlannedAttention &attention,
-                  const Tensor &query, Sequence &program, const DebugContext &dc) = nullptr;
+  Tensor (*build)(const Steps &steps, const PlannedAttention &attention,
+                  const Tensor &query) = nullptr;
 };
 
 extern const Kernel denseSram, denseStreaming;     // dense_attention.cpp

@@ -45,7 +45,7 @@ public:
   // The query to the parts, then approximate scores of all positions (docs/exactness.md E6.2).
   virtual void loadQuery(const Context &context, const Waves &, const Tensor &query,
                          const QueryComponents &q) const {
-    context.copy(queryOfParts(context, query), context.active(q.query), {context.dc, "query"});
+    context.copy(queryOfParts(context, query), context.active(q.query), "query");
   }
   virtual void score(const Context &context, const SparqSettings &settings, const Waves &waves,
                      const QueryComponents &q, const Scores &scores) const = 0;

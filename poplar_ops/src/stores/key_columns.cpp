@@ -200,13 +200,12 @@ Sequence KeyColumns::flush(const Append &step, const Tensor &full) const {
 
 // With records full blocks become these, and from there full chunks go to streaming memory.
 void KeyColumns::appended(const Append &step, const Tensor &full) const {
-  const DebugContext dc{step.dc, "flush"};
   if (!step.layout().quantised())
-    return addIfAny(step.graph, step.cache, full, flush(step, full), step.program, dc);
+    return addIfAny(step, full, flush(step, full), "flush");
   Sequence program({}, {step.dc, "quantise"});
   const Tensor chunkFull = addQuantise(step, full, program);
-  addIfAny(step.graph, step.cache, chunkFull, flush(step, chunkFull), program, dc);
-  addIfAny(step.graph, step.cache, full, program, step.program, {step.dc, "block"});
+  addIfAny(step.within(program), chunkFull, flush(step, chunkFull), "flush");
+  addIfAny(step, full, program, "block");
 }
 
 std::shared_ptr<HostStore> KeyColumns::host(const HostSite &site) const {

@@ -45,13 +45,12 @@ Sequence storeRecords(const Append &step, const ResidentRecords &store, const Te
 }
 
 // Rows of one block of every part, or of the open block of every task, by component.
-class BlockReader {
+class BlockReader : Steps {
 public:
-  BlockReader(Graph &graphIn, const Cache &cacheIn, const ResidentRecords &storeIn,
-              const DebugContext &dcIn)
-      : graph(graphIn), cache(cacheIn), store(storeIn), source(storeOf<JoinedRows>(cacheIn)),
-        plan(cacheIn.plan), p(plan.placement), nParts(nIndexParts(plan)), dc(dcIn),
-        ofParts(*this, nParts, 0), ofSlots(*this, 1, p.parts - 1) {}
+  BlockReader(const Steps &steps, const ResidentRecords &storeIn)
+      : Steps(steps), store(storeIn), source(storeOf<JoinedRows>(cache)), plan(cache.plan),
+        p(plan.placement), nParts(nIndexParts(plan)), ofParts(*this, nParts, 0),
+        ofSlots(*this, 1, p.parts - 1) {}
 
   // What follows is for the tasks of this round.
   void setRound(unsigned round) {
@@ -61,10 +60,11 @@ public:
 
   // Adds the block of each part at position `number` to the index.
   Sequence indexBlocks(const Tensor &number) const {
-    Sequence program({}, {dc, "index_block"});
+    Sequence body({}, {dc, "index_block"});
+    const Steps steps = within(body);
     const unsigned d = plan.layout.indexDim, length = ResidentRecords::partPositions(plan),
                    nBlocks = length / block;
-    const ComputeSet offsets = cache.lockstep->execute(graph, program, {dc, "block_offsets"});
+    const ComputeSet offsets = steps.execute("block_offsets");
     const Staging &staging = ofParts;
     for (unsigned slot = 0; slot != nSlots; ++slot)
       for (unsigned part = 0; part != nParts; ++part)
@@ -72,8 +72,8 @@ public:
                   cycles::blockOffsets(block), "layer"_f = cache.layer[slot][part],
                   "position"_f = number, "rows"_f = staging.offsets[slot][part],
                   rowSettings(slot, part * length));
-    staging.read(program);
-    const ComputeSet index = cache.lockstep->execute(graph, program, {dc, "index_block"});
+    staging.read(steps);
+    const ComputeSet index = steps.execute("index_block");
     for (unsigned slot = 0; slot != nSlots; ++slot)
       for (unsigned part = 0; part != nParts; ++part) {
         const unsigned task = firstTask + slot;
@@ -85,13 +85,14 @@ public:
                   "columnWords"_f = static_cast<unsigned>(store.index().dim(4)),
                   "firstBlock"_f = part * nBlocks, "nBlocks"_f = nBlocks);
       }
-    return program;
+    return body;
   }
 
   // The block that is being filled, into the tail.
   Sequence openBlocks() const {
-    Sequence program({}, {dc, "open_block"});
-    const ComputeSet offsets = cache.lockstep->execute(graph, program, {dc, "open_block_offsets"});
+    Sequence body({}, {dc, "open_block"});
+    const Steps steps = within(body);
+    const ComputeSet offsets = steps.execute("open_block_offsets");
     const unsigned part = p.parts - 1;
     const Staging &staging = ofSlots;
     for (unsigned slot = 0; slot != nSlots; ++slot)
@@ -99,11 +100,10 @@ public:
                 cycles::blockOffsets(block), "position"_f = cache.filled[firstTask + slot],
                 "layer"_f = cache.layer[slot][part], "rows"_f = staging.offsets[slot][0],
                 rowSettings(slot, 0));
-    staging.read(program);
-    cache.lockstep->copy(staging.columns.slice(0, nSlots).squeeze({1}),
-                         store.tail().slice(firstTask, firstTask + nSlots, 0), program,
-                         {dc, "open_block"});
-    return program;
+    staging.read(steps);
+    steps.copy(staging.columns.slice(0, nSlots).squeeze({1}),
+               store.tail().slice(firstTask, firstTask + nSlots, 0), "open_block");
+    return body;
   }
 
 private:
@@ -127,15 +127,14 @@ private:
                         {reader.dc, name}, [&](unsigned i) { return firstPart + i; });
     }
     // Reads the rows and cuts them into columns.
-    void read(Sequence &program) const {
+    void read(const Steps &steps) const {
       const Tensor active = offsets.slice(0, reader.nSlots);
       const CacheLayout &layout = reader.plan.layout;
       reader.cache.lockstep->read(
           reader.source.buffer(),
           rows.slice(0, reader.nSlots).reshape({active.numElements(), layout.rowElements}),
-          active.flatten(), program, {reader.dc, steps::readRows});
-      const ComputeSet cs =
-          reader.cache.lockstep->execute(reader.graph, program, {reader.dc, "row_columns"});
+          active.flatten(), steps.program, {reader.dc, steps::readRows});
+      const ComputeSet cs = steps.execute("row_columns");
       for (unsigned slot = 0; slot != reader.nSlots; ++slot)
         for (unsigned i = 0; i != nBlocks; ++i)
           reader.source.addColumns(reader.graph, cs, reader.p.tile(slot, firstPart + i),
@@ -151,15 +150,12 @@ private:
             "layerRows"_f = cache.layerRows()};
   }
 
-  Graph &graph;
-  const Cache &cache;
   const ResidentRecords &store;
   const JoinedRows &source;
   const Plan &plan;
   const Placement &p;
   const unsigned nParts;
   unsigned nSlots = 0, firstTask = 0;
-  const DebugContext &dc;
   const Staging ofParts, ofSlots;
 };
 
@@ -207,14 +203,14 @@ void ResidentRecords::appended(const Append &step, const Tensor &full) const {
   Sequence program({}, {step.dc, "quantise"});
   const Tensor chunkFull = addQuantise(step, full, program); // a chunk is a block
   program.add(storeRecords(step, *this, chunkFull));
-  addIfAny(step.graph, step.cache, full, program, step.program, {step.dc, "block"});
+  addIfAny(step, full, program, "block");
 }
 
 // Where elements were replaced, block by block on all parts at once.
 void ResidentRecords::filled(const Steps &steps, const Tensor &replaced) const {
   Sequence index({}, {steps.dc, "index"});
-  addRebuild({steps.graph, steps.cache, index, steps.dc});
-  addIfAny(steps.graph, steps.cache, replaced, index, steps.program, {steps.dc, "index"});
+  addRebuild(steps.within(index));
+  addIfAny(steps, replaced, index, "index");
 }
 
 std::shared_ptr<HostStore> ResidentRecords::host(const HostSite &site) const {
@@ -240,13 +236,13 @@ void ResidentRecords::addRebuild(const Steps &steps) const {
   Sequence body({}, {dc, "blocks"});
   const ComputeSet next = steps.within(body).execute("next_block");
   addVertex(graph, next, "sparq::NextBlock", 0, cycles::nextBlock(), "position"_f = number);
-  BlockReader reader(graph, cache, *this, dc);
+  BlockReader reader(steps, *this);
   for (unsigned round = 0; round != plan.placement.nRounds; ++round) {
     reader.setRound(round);
     body.add(reader.indexBlocks(number));
     program.add(reader.openBlocks());
   }
-  cache.lockstep->copy(before, number, program, {dc, "first_block"});
+  steps.copy(before, number, "first_block");
   program.add(Repeat(nBlocks, body, {dc, "blocks"}));
 }
 

@@ -51,22 +51,6 @@ RemoteBuffer addBuffer(Graph &graph, const Cache &cache, const char *name, const
 
 std::uint64_t bytesOf(const RemoteBuffer &buffer, const Target &target);
 
-// A program that stores add to.
-struct Steps {
-  Graph &graph;
-  const Cache &cache;
-  Sequence &program;
-  const DebugContext &dc;
-
-  const CacheLayout &layout() const { return cache.layout(); }
-  const Placement &placement() const { return cache.plan.placement; }
-  // A compute set that the program executes next.
-  ComputeSet execute(const char *name) const {
-    return cache.lockstep->execute(graph, program, {dc, name});
-  }
-  Steps within(Sequence &body) const { return {graph, cache, body, dc}; }
-};
-
 // One position of every task, on its way into the stores.
 struct Append : Steps {
   Tensor active;       // {nTasks} UNSIGNED_INT, 0 or 1
