@@ -86,17 +86,16 @@ struct Packed {
 
 // One thread's.
 struct Own {
-  float *rows, *sums, *maxima, *weightSums, *limits, *estimates, *steps;
+  float *rows, *sums, *maxima, *limits, *weightSums, *estimates, *steps;
   std::int16_t *integers;
-  std::int32_t *valueDots;
   Own(Carver &carve, std::size_t width)
       : rows(carve.take<float>(2 * blockSize * width)),
         sums(carve.take<float>(rowsTogether * width)), maxima(carve.take<float>(vectorRows)),
-        weightSums(carve.take<float>(vectorRows)), limits(carve.take<float>(vectorRows)),
+        limits(carve.take<float>(vectorRows)),
+        weightSums(carve.take<float>((rowsTogether + 3) * promptLanes)),
         estimates(carve.take<float>(rowsTogether * blockSize)),
         steps(carve.take<float>(2 * rowsTogether)),
-        integers(carve.take<std::int16_t>(2 * blockSize * width)),
-        valueDots(carve.take<std::int32_t>(promptRowGroup * width)) {}
+        integers(carve.take<std::int16_t>(2 * blockSize * width)) {}
 };
 
 // One text and KV head. Positions of a unit begin at the first block that its rows see.
@@ -213,16 +212,18 @@ void attendPrompt(const Prompt &p, const std::vector<PromptText> &texts, const K
         std::min<std::size_t>(rowsTogether, (isWhole ? unit.wholeRows : text.nQueries) - begin);
     widenRows(kernels, p.type, at(text.query, head, begin), text.query.token, p.headDim, rows,
               width, own.rows);
-    // Queries; behind them, for E16, halves of their scaled squares.
+    // Queries; behind them, for E16, their scaled squares times ln(2) / 2. Scores are logarithms to
+    // base 2.
+    const float toScores = p.scale * 0x1.715476p+0f;
     const std::size_t apart = blockSize * width;
     for (unsigned kind = 0; kind < (isWhole ? 1 : 2); ++kind) {
       float *const numbers = own.rows + kind * apart, *const steps =
                                                           own.steps + kind * rowsTogether;
       for (std::size_t i = 0; kind && i < rows * width; ++i) {
-        const float scaled = own.rows[i] * p.scale;
-        numbers[i] = scaled * scaled * 0.5f;
+        const float scaled = own.rows[i] * toScores;
+        numbers[i] = scaled * scaled * 0x1.62e43p-2f;
       }
-      const float scale = kind ? 1.0f : p.scale;
+      const float scale = kind ? 1.0f : toScores;
       if (p.integers) {
         std::int16_t *const to = own.integers + kind * apart;
         std::memset(to, 0, rowsTogether * width * sizeof(*to));
@@ -257,10 +258,9 @@ void attendPrompt(const Prompt &p, const std::vector<PromptText> &texts, const K
                              own.steps + rowsTogether,
                              own.sums,
                              own.maxima,
-                             own.weightSums,
                              own.limits,
-                             own.estimates,
-                             own.valueDots});
+                             own.weightSums,
+                             own.estimates});
     const std::size_t bytes = p.headDim * bytesOf(p.type);
     for (std::size_t row = 0; row < rows; ++row)
       writeRow(kernels, p.type, p.headDim, own.sums + row * width,

@@ -20,9 +20,16 @@ OP = "prompt_attention"
 QUERY_LIMIT, LIMIT = np.float32(8191), np.float32(4095)
 #: components whose products are summed by themselves
 CHUNK = 64
-#: a block whose largest weight times value step is below this adds nothing: no denormal appears
-LEAST = np.float32(2.0**-100)
-LN2, LN64 = np.float32(np.log(2.0)), np.float32(np.log(64.0))
+#: scores are logarithms to base 2; a weight whose logarithm is below LEAST counts as 0
+LOG2_E, HALF_LN2, LEAST = np.float32(np.log2(np.e)), np.float32(np.log(2.0) / 2), np.float32(-64)
+#: lanes of a sum of weights
+LANES = 16
+#: coefficients of a polynomial in x, from the highest to that of x itself: 2**x, with the largest relative
+#: error 1.1e-4 and 1e-7
+INTEGER_POWERS = np.array([0.05500895, 0.24221101, 0.6932829], np.float32)
+FLOAT_POWERS = np.array(
+    [0.0001539393, 0.0013402902, 0.009618337, 0.055503223, 0.24022648, 0.6931472], np.float32
+)
 
 _SHIFT = np.float32(1.5 * 2.0**23)
 _ZERO = np.float32(0.0)
@@ -37,6 +44,35 @@ def round_to_integers(x: np.ndarray, limit: np.float32) -> tuple[np.ndarray, np.
     integers = x * (limit / safe)[..., None] + _SHIFT - _SHIFT
     zero = np.where(counts[..., None], integers, _ZERO)
     return zero.astype(np.float64), np.where(counts, safe / limit, _ZERO)
+
+
+def powers(x: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
+    """(...) float32 of at most 0 -> (...) float32, 2**x; 0 below LEAST."""
+    clamped = np.where(x < LEAST, _ZERO, x)
+    whole = clamped + _SHIFT - _SHIFT
+    rest = clamped - whole
+    power = coefficients[0]
+    for coefficient in (*coefficients[1:], np.float32(1.0)):
+        power = power * rest + coefficient
+    weights: np.ndarray = np.where(x < LEAST, _ZERO, np.ldexp(power, whole.astype(np.int32)))
+    return weights
+
+
+def _lane_sums(weights: np.ndarray) -> np.ndarray:
+    """(n, up to 64) -> (n, LANES): a lane adds every 16th number, ascending."""
+    padded = np.pad(weights, ((0, 0), (0, numerics.BLOCK - weights.shape[1])))
+    total = np.zeros((len(weights), LANES), np.float32)
+    for part in np.split(padded, numerics.BLOCK // LANES, axis=1):
+        total = total + part
+    return total
+
+
+def _sum_of_lanes(lanes: np.ndarray) -> np.ndarray:
+    """(n, LANES) -> (n,): halves are added until one number is left."""
+    while lanes.shape[1] > 1:
+        half = lanes.shape[1] // 2
+        lanes = lanes[:, :half] + lanes[:, half:]
+    return lanes[:, 0]
 
 
 def _products(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -69,9 +105,10 @@ def _attend(
     window: int,
     share: float,
 ) -> np.ndarray:
-    """One head: query (n, d), key and value (m, d) -> (n, d) float32."""
+    """One head: query (n, d), key and value (m, d) -> (n, d) float32. `scale` makes logarithms to base 2."""
     n, m = len(query), len(key)
     position = np.arange(m - n, m)
+    coefficients = INTEGER_POWERS if integers else FLOAT_POWERS
     query_steps = np.broadcast_to(scale, n)
     estimates = _estimates(query, key, scale, integers) if share else np.zeros((n, 0), np.float32)
     if integers:
@@ -80,7 +117,7 @@ def _attend(
         key, key_steps = round_to_integers(key, LIMIT)
         value, value_steps = round_to_integers(value, LIMIT)
     maximum = np.full(n, -np.inf, np.float32)
-    weight_sum = np.zeros(n, np.float32)
+    weight_sums = np.zeros((n, LANES), np.float32)
     total = np.zeros((n, value.shape[1]), np.float32)
     limit = np.full(n, -np.inf, np.float32)
     for begin, chosen in _order(position, share):
@@ -88,37 +125,35 @@ def _attend(
         scores = _dots(query, key[block])
         if integers:
             scores = scores * key_steps[block]
-        seen = _seen(position, np.arange(block.start, block.stop), window) & chosen[:, None]
-        scores = np.where(seen, scores * query_steps[:, None], np.float32(-np.inf))
+        at = np.arange(block.start, block.stop)
+        seen = _seen(position, at, window) & chosen[:, None]
         if share:
             left = is_far(position, begin) & (estimates[:, begin // numerics.BLOCK] < limit)
-            scores = np.where(left[:, None], np.float32(-np.inf), scores)
+            seen &= ~left[:, None]
+        rows = seen.any(axis=1)  # the others take no step
+        scores = np.where(seen, scores * query_steps[:, None], np.float32(-np.inf))[rows]
         largest = scores.max(axis=1)
-        rises = largest > maximum
-        raised = np.where(rises, largest, maximum)
-        with np.errstate(invalid="ignore"):
-            factor = np.where(rises, numerics.softmax_weight(maximum - raised), np.float32(1.0))
-        maximum, weight_sum, total = raised, weight_sum * factor, total * factor[:, None]
-        reached = maximum > -np.inf  # rows that see a position of this block or of one before
-        base = np.where(reached, maximum, _ZERO)
-        weights = numerics.softmax_weight(scores - base[:, None])
-        weight_sum = weight_sum + numerics.lane_sum(weights)
+        raised = np.maximum(maximum[rows], largest)
+        factor = powers(maximum[rows] - raised, coefficients)
+        gain = powers(largest - raised, coefficients)
+        weights = powers(scores - largest[:, None], coefficients)
+        maximum[rows] = raised
+        sums = weight_sums[rows] * factor[:, None] + _lane_sums(weights) * gain[:, None]
+        weight_sums[rows] = sums
         if share:
-            exponent = np.frexp(weight_sum)[1].astype(np.float32) - np.float32(1)
-            now = maximum + exponent * LN2 - below(share)
-            limit = np.where(np.isfinite(largest), now, limit)
-        if not integers:
-            total = total + _products(weights, value[block])
-            continue
-        weights = weights * value_steps[block]
-        most = weights.max(axis=1)
-        counts = most >= LEAST
-        safe = np.where(counts, most, np.float32(1.0))
-        per_unit = np.where(counts, QUERY_LIMIT / safe, _ZERO)
-        whole = (weights * per_unit[:, None] + _SHIFT - _SHIFT).astype(np.float64)
-        step = np.where(counts, safe / QUERY_LIMIT, _ZERO)
-        total = total + _products(whole, value[block]) * step[:, None]
-    output: np.ndarray = numerics.flush(total) / weight_sum[:, None]
+            exponent = np.frexp(_sum_of_lanes(sums))[1].astype(np.float32) - np.float32(1)
+            limit[rows] = raised + exponent - below(share)
+        if integers:
+            # Positions behind a row's own do not count: they may not be known yet.
+            steps = np.where(at <= position[rows, None], value_steps[block], _ZERO)
+            most = steps.max(axis=1)
+            per_step = np.where(most > 0, QUERY_LIMIT / np.where(most > 0, most, np.float32(1.0)), _ZERO)
+            units = steps * per_step[:, None]
+            weights = (weights * units + _SHIFT - _SHIFT).astype(np.float64)
+            gain = gain * (most / QUERY_LIMIT)
+        added = _products(weights, value[block]) * gain[:, None]
+        total[rows] = total[rows] * factor[:, None] + added
+    output: np.ndarray = numerics.flush(total) / _sum_of_lanes(weight_sums)[:, None]
     return output
 
 
@@ -140,9 +175,9 @@ def _estimates(query: np.ndarray, key: np.ndarray, scale: np.float32, integers: 
         products: np.ndarray = _dots(of_row, of_block) * block_steps * (row_steps * factor)[:, None]
         return products
 
-    spread = scores(scaled * scaled * np.float32(0.5), _mean(difference * difference), np.float32(1.0))
+    spread = scores(scaled * scaled * HALF_LN2, _mean(difference * difference), np.float32(1.0))
     estimates: np.ndarray = np.maximum(
-        scores(query, mean, scale) + spread, scores(query, apart, scale) - LN64
+        scores(query, mean, scale) + spread, scores(query, apart, scale) - np.float32(np.log2(numerics.BLOCK))
     )
     return estimates
 
@@ -156,8 +191,9 @@ def _mean(blocks: np.ndarray) -> np.ndarray:
 
 
 def below(share: float) -> np.float32:
-    """How far below the logarithm of a sum of weights the mean of a block's scores gives it this share."""
-    return np.float32(-np.log(share / numerics.BLOCK) if share else 0.0)
+    """How far below the logarithm (to base 2) of a sum of weights the mean of a block's scores gives it this
+    share."""
+    return np.float32(-np.log2(share / numerics.BLOCK) if share else 0.0)
 
 
 def is_far(position: np.ndarray, begin: int) -> np.ndarray:
@@ -221,7 +257,7 @@ def prompt_attention(
         for begin, end, share in ((0, cut, 0.0), (cut, n, blocks)):
             if begin < end:
                 seen = slice(first + end)
-                rows = _attend(q[begin:end], k[seen], v[seen], factor, integers, window, share)
+                rows = _attend(q[begin:end], k[seen], v[seen], factor * LOG2_E, integers, window, share)
                 output[b, -n:, h][begin:end] = rows
     return numerics.to_half(output) if query.dtype == np.float16 else output
 

@@ -54,20 +54,32 @@ def row_by_the_rule(
         columns = keys[begin : begin + 64].T
         mean = [sum(column, F(0)) / F(64) for column in columns]
         variance = [sum(((x - m) ** 2 for x in column), F(0)) / F(64) for column, m in zip(columns, mean)]
-        spread = (query * scale) ** 2 / F(2)
+        spread = (query * scale) ** 2 * F(np.log(2) / 2)
         along = [numerics.dot(key, np.array(mean)) for key in keys[begin : begin + 64]]
         apart = scored(query, keys[begin + along.index(min(along))], scale)
         of_all = scored(query, np.array(mean), scale) + scored(spread, np.array(variance), F(1))
-        return max(of_all, apart - F(np.log(64)))
+        return max(of_all, apart - F(6))
 
-    scale = numerics.scale(d)
-    maximum, weight_sum, total = F(-np.inf), F(0), np.zeros(d, F)
+    def power(x: np.float32) -> np.float32:
+        if x < -64:
+            return F(0)
+        whole, result = np.rint(x), F(0)
+        for coefficient in (*(prompt.INTEGER_POWERS if integers else prompt.FLOAT_POWERS), F(1)):
+            result = result * F(x - whole) + coefficient
+        return F(result * F(2) ** whole)
+
+    def tree(lanes: list[np.float32]) -> np.float32:
+        half = len(lanes) // 2
+        return tree([a + b for a, b in zip(lanes[:half], lanes[half:])]) if half else lanes[0]
+
+    scale = numerics.scale(d) * F(np.log2(np.e))
+    maximum, lanes, total = F(-np.inf), [F(0)] * 16, np.zeros(d, F)
     begins = range(0, last + 1, 64)
     far = begins[1:-2] if share else []
     for begin in [*(begin for begin in begins if begin not in far), *far]:
         if begin in far:
-            limit = maximum + F(np.floor(np.log2(np.float64(weight_sum)))) * F(np.log(2))
-            if estimate(begin) < limit - F(-np.log(share / 64)):
+            limit = maximum + F(np.floor(np.log2(np.float64(tree(lanes)))))
+            if estimate(begin) < limit - F(-np.log2(share / 64)):
                 continue
         block = range(begin, min(begin + 64, len(keys)))
         scores = [
@@ -75,22 +87,20 @@ def row_by_the_rule(
         ]
         if max(scores) == -np.inf:
             continue
-        if max(scores) > maximum:
-            raised = max(scores)
-            factor = numerics.softmax_weight(np.array([maximum - raised], F))[0]
-            maximum, weight_sum, total = raised, weight_sum * factor, total * factor
-        weights = list(numerics.softmax_weight(np.array([s - maximum for s in scores], F)))
-        weight_sum = weight_sum + numerics.lane_sum(np.array(weights))
-        if not integers:
-            total = total + np.array([ascending(weights, [values[p][c] for p in block]) for c in range(d)])
-            continue
-        rows = [rounded(values[p], 4095) for p in block]
-        weights = [w * step for w, (_, step) in zip(weights, rows)]
-        if max(weights) >= F(2.0**-100):
-            whole = [int(np.rint(w * (F(8191) / max(weights)))) for w in weights]
+        raised = max(maximum, max(scores))
+        factor, gain, maximum = power(maximum - raised), power(max(scores) - raised), raised
+        weights = [power(s - max(scores)) for s in scores]
+        lanes = [lane * factor + sum(weights[i::16], F(0)) * gain for i, lane in enumerate(lanes)]
+        sums = [ascending(weights, [values[p][c] for p in block]) for c in range(d)]
+        if integers:
+            rows = [rounded(values[p], 4095) for p in block]
+            most = max(step for _, step in rows)
+            per_step = F(8191) / most if most else F(0)
+            whole = [int(np.rint(w * (step * per_step))) for w, (_, step) in zip(weights, rows)]
             sums = [summed(whole, [v[c] for v, _ in rows]) for c in range(d)]
-            total = total + np.array(sums, F) * (max(weights) / F(8191))
-    return numerics.flush(total) / weight_sum
+            gain = gain * (most / F(8191))
+        total = total * factor + np.array(sums, F) * gain
+    return numerics.flush(total) / tree(lanes)
 
 
 def tensors(

@@ -29,6 +29,7 @@ struct IntegerPairs {
   using Lane = std::int32_t;
   using Vector = IntVec;
   static constexpr unsigned perLane = 2;
+  static constexpr float powers[] = {0x1.c2a222p-5f, 0x1.f00c54p-3f, 0x1.62f5fap-1f};
   static inline IntVec load(const std::int32_t *from) { return loadInts(from); }
   static inline void store(std::int32_t *to, IntVec x) { storeInts(to, x); }
   static inline IntVec spread(std::int32_t x) { return IntVec{} + x; }
@@ -54,6 +55,8 @@ struct Floats {
   using Lane = float;
   using Vector = Vec;
   static constexpr unsigned perLane = 1;
+  static constexpr float powers[] = {0x1.42d588p-13f, 0x1.5f595ap-10f, 0x1.3b2c76p-7f,
+                                     0x1.c6aeb2p-5f,  0x1.ebfbdcp-3f,  0x1.62e43p-1f};
   static inline Vec load(const float *from) {
     Vec x;
     __builtin_memcpy(&x, from, sizeof(x));
@@ -68,39 +71,39 @@ struct Floats {
 // One row of a tile. Recursion in place of an array: GCC keeps such arrays in memory.
 template <typename Number, unsigned n> struct TileRow {
   using Vector = typename Number::Vector;
+  TileRow<Number, n - 1> before;
   Vector sum{};
-  TileRow<Number, n - 1> rest;
   inline void add(Vector query, const Vector *row) {
+    before.add(query, row);
     sum = Number::add(sum, query, row[n - 1]);
-    rest.add(query, row);
   }
-  inline void put(typename Number::Lane *to) const {
-    Number::store(to + (n - 1) * width, sum);
-    rest.put(to);
+  template <typename Finish>
+  inline void finish(const Finish &to, unsigned row, unsigned column) const {
+    before.finish(to, row, column);
+    to(row, column + (n - 1) * width, Number::toFloat(sum));
   }
 };
 template <typename Number> struct TileRow<Number, 0> {
   inline void add(typename Number::Vector, const typename Number::Vector *) {}
-  inline void put(typename Number::Lane *) const {}
+  template <typename Finish> inline void finish(const Finish &, unsigned, unsigned) const {}
 };
 
 template <typename Number, unsigned rows, unsigned n> struct Tile {
   using Lane = typename Number::Lane;
+  Tile<Number, rows - 1, n> before;
   TileRow<Number, n> row;
-  Tile<Number, rows - 1, n> rest;
-  inline void add(const Lane *queries, std::size_t stride, const typename Number::Vector *vectors) {
-    row.add(Number::spread(queries[(rows - 1) * stride]), vectors);
-    rest.add(queries, stride, vectors);
+  inline void add(const Lane *left, std::size_t stride, const typename Number::Vector *right) {
+    before.add(left, stride, right);
+    row.add(Number::spread(left[(rows - 1) * stride]), right);
   }
-  inline void put(Lane *to, std::size_t stride) const {
-    row.put(to + (rows - 1) * stride);
-    rest.put(to, stride);
+  template <typename Finish> inline void finish(const Finish &to, unsigned column) const {
+    before.finish(to, column);
+    row.finish(to, rows - 1, column);
   }
 };
 template <typename Number, unsigned n> struct Tile<Number, 0, n> {
-  using Lane = typename Number::Lane;
-  inline void add(const Lane *, std::size_t, const typename Number::Vector *) {}
-  inline void put(Lane *, std::size_t) const {}
+  inline void add(const typename Number::Lane *, std::size_t, const typename Number::Vector *) {}
+  template <typename Finish> inline void finish(const Finish &, unsigned) const {}
 };
 
 template <typename Number> struct TileProducts {
@@ -109,41 +112,38 @@ template <typename Number> struct TileProducts {
   const typename Number::Lane *right; // (lanes, rightStride)
   std::size_t rightStride;
   unsigned lanes;
-  typename Number::Lane *sums; // (tileRows, sumStride) out
-  std::size_t sumStride;
 };
 
-// Not inlined: with a constant number of lanes GCC unrolls the loop and spills the sums.
-template <unsigned n, typename Number>
-__attribute__((noinline)) void tile(const TileProducts<Number> &p) {
+// n vectors from a column on. Not inlined: with a constant number of lanes GCC unrolls the loop and
+// spills the sums.
+template <unsigned n, typename Number, typename Finish>
+__attribute__((noinline)) void tile(const TileProducts<Number> &p, unsigned column,
+                                    const Finish &to) {
   Tile<Number, tileRows, n> sums;
-  const typename Number::Lane *right = p.right;
+  const typename Number::Lane *right = p.right + column;
   for (unsigned lane = 0; lane < p.lanes; ++lane, right += p.rightStride) {
     typename Number::Vector vectors[n];
     for (unsigned i = 0; i < n; ++i)
       vectors[i] = Number::load(right + i * width);
     sums.add(p.left + lane, p.leftStride, vectors);
   }
-  sums.put(p.sums, p.sumStride);
+  const Finish own = to; // else its members are read again after each store
+  sums.finish(own, column);
 }
 
-// All columns of a tile's rows; columns a multiple of the width.
-template <typename Number> void tiles(TileProducts<Number> p, unsigned columns) {
-  const auto advance = [&](unsigned n) {
-    p.right += n * width;
-    p.sums += n * width;
-    columns -= n * width;
-  };
-  while (columns >= 4 * width) {
-    tile<4>(p);
-    advance(4);
+// All columns of a tile's rows; columns a multiple of the width. Calls to(row, column, sums) for
+// each vector of sums of products.
+template <typename Number, typename Finish>
+inline void tiles(const TileProducts<Number> &p, unsigned columns, const Finish &to) {
+  unsigned column = 0;
+  for (; column + 4 * width <= columns; column += 4 * width)
+    tile<4>(p, column, to);
+  if (column + 2 * width <= columns) {
+    tile<2>(p, column, to);
+    column += 2 * width;
   }
-  if (columns >= 2 * width) {
-    tile<2>(p);
-    advance(2);
-  }
-  if (columns)
-    tile<1>(p);
+  if (column < columns)
+    tile<1>(p, column, to);
 }
 
 // How the numbers of a row become integers (contract E14).
@@ -262,16 +262,41 @@ inline void promptBlock(const PromptBlock &p) {
   }
 }
 
-// Weights of a row to what is multiplied with values.
-inline void toLanes(const float *weights, float, float *to) {
-  for (unsigned i = 0; i < blockSize; i += width)
-    store(to + i, load(weights + i));
+// 2^x of n vectors of numbers <= 0, 0 below the least exponent (contract E14). Written out in turns
+// as `weightsOf` is.
+template <typename Number, unsigned n> inline void powersOf(Vec *x) {
+  Vec t[n], whole[n], rest[n], p[n];
+  for (unsigned i = 0; i < n; ++i)
+    t[i] = x[i] + integerShift;
+  for (unsigned i = 0; i < n; ++i)
+    whole[i] = t[i] - integerShift;
+  for (unsigned i = 0; i < n; ++i)
+    rest[i] = x[i] - whole[i];
+  for (unsigned i = 0; i < n; ++i)
+    p[i] = broadcast(Number::powers[0]);
+#pragma GCC unroll 8
+  for (unsigned k = 1; k < sizeof(Number::powers) / sizeof(float); ++k)
+    for (unsigned i = 0; i < n; ++i)
+      p[i] = p[i] * rest[i] + Number::powers[k];
+  for (unsigned i = 0; i < n; ++i)
+    p[i] = p[i] * rest[i] + 1.0f;
+  for (unsigned i = 0; i < n; ++i)
+    x[i] = weightOf(x[i], promptLeast, p[i], t[i], whole[i]);
 }
-inline void toLanes(const float *weights, float perUnit, std::int32_t *to) {
-  for (unsigned i = 0; i < blockSize; i += 2 * width) {
-    const BitsVec low = bitcast<BitsVec>(load(weights + i) * perUnit + integerShift),
-                  high = bitcast<BitsVec>(load(weights + i + width) * perUnit + integerShift);
-    storeInts(to + i / 2, inPairs(low, high));
+
+// n vectors of weights of a row, times the units of their positions, to what is multiplied with
+// values.
+template <unsigned n> inline void putWeights(const Vec *weights, const float *, float *to) {
+  for (unsigned i = 0; i < n; ++i)
+    store(to + i * width, weights[i]);
+}
+template <unsigned n>
+inline void putWeights(const Vec *weights, const float *units, std::int32_t *to) {
+  for (unsigned i = 0; i < n; i += 2) {
+    const auto integers = [&](unsigned j) {
+      return bitcast<BitsVec>(weights[j] * load(units + j * width) + integerShift);
+    };
+    storeInts(to + i / 2 * width, inPairs(integers(i), integers(i + 1)));
   }
 }
 
@@ -300,10 +325,9 @@ template <typename Number> class PromptRowsOf {
 
 public:
   explicit PromptRowsOf(const PromptAttention &of) : p(of), d(of.headDim) {
-    for (unsigned row = 0; row < p.rows + width; ++row) {
+    for (unsigned row = 0; row < p.rows + width; ++row)
       p.maxima[row] = -__FLT_MAX__; // finite: the difference of two is a number
-      p.weightSums[row] = 0.0f;
-    }
+    __builtin_memset(p.weightSums, 0, (p.rows + 3) * promptLanes * sizeof(float));
     __builtin_memset(p.sums, 0, p.rows * d * sizeof(float));
   }
 
@@ -323,35 +347,62 @@ public:
       for (; begin < end; begin += blockSize)
         attend(begin, 0, p.rows);
     }
-    for (unsigned row = 0; row < p.rows; ++row)
-      for (unsigned c = 0; c < d; c += width) {
-        float *const at = p.sums + row * d + c;
-        const Vec sum = load(at);
-        store(at, (magnitude(sum) < flushThreshold ? Vec{} : sum) / p.weightSums[row]);
-      }
+    for (unsigned row = 0; row < p.rows; row += 4) {
+      float weights[4];
+      sumsOfWeights(row, weights);
+      for (unsigned i = 0; i < 4 && row + i < p.rows; ++i)
+        for (unsigned c = 0; c < d; c += width) {
+          float *const at = p.sums + (row + i) * d + c;
+          const Vec sum = load(at);
+          store(at, (magnitude(sum) < flushThreshold ? Vec{} : sum) / weights[i]);
+        }
+    }
   }
 
 private:
   const PromptAttention &p;
   const unsigned d;
   // No vector of theirs lies in two lines of the cache: a call takes some 3 % less time.
-  alignas(64) Lane dots[promptRowGroup * blockSize];
   alignas(64) Lane weights[promptRowGroup * blockLanes] = {};
-  alignas(64) float partial[promptRowGroup * blockSize]; // scores of a block, then its weights
-  // Of the rows of a group: what their sums so far are multiplied with, the largest weight as an
-  // integer divided by the largest weight, and the inverse.
-  alignas(64) float factors[roundedRows], perUnit[roundedRows], steps[roundedRows];
+  alignas(64) float partial[promptRowGroup * blockSize]; // scores of a block
+  // Of the rows of a group: what their sums so far and those of a block are multiplied with.
+  alignas(64) float factors[roundedRows], gains[roundedRows];
   alignas(64) Lane queries[promptRowGroup * promptHeadDim]; // of rows that are not side by side
+  // What makes weights of a block integers, and the size of these.
+  struct Units {
+    alignas(64) float perWeight[blockSize];
+    float step;
+  } units;
   // Rows whose weights wait for their values.
   struct {
     unsigned row;
-    float factor, step;
+    float factor, gain;
   } weighted[promptRowGroup];
   unsigned nWeighted = 0;
 
-  // Of the rows of a group.
-  struct State {
-    float *maxima, *weightSums, *limits;
+  // Products of keys to scores, or to what sums of later chunks are added to.
+  template <bool isFirst, bool isLast> struct Scores {
+    float *to; // (rows, blockSize)
+    const float *keySteps, *querySteps;
+    inline void operator()(unsigned row, unsigned column, Vec x) const {
+      float *const at = to + row * blockSize + column;
+      if (!isFirst)
+        x = load(at) + x;
+      if (isLast && isInteger)
+        x = x * load(keySteps + column);
+      store(at, isLast ? x * broadcast(querySteps[row]) : x);
+    }
+  };
+
+  // Weighted values to the sums of their rows.
+  struct Values {
+    float *sums[tileRows]; // null: not a row
+    float factors[tileRows], gains[tileRows];
+    inline void operator()(unsigned row, unsigned column, Vec x) const {
+      float *const at = sums[row] + column;
+      if (sums[row])
+        store(at, load(at) * broadcast(factors[row]) + x * broadcast(gains[row]));
+    }
   };
 
   // Behind the last row that is in the block or in the next one.
@@ -366,15 +417,15 @@ private:
   void attend(std::size_t block, unsigned first, unsigned last) {
     if (block > p.position + first)
       first = static_cast<unsigned>(block - p.position);
+    findUnits(block, blockSize, units);
     for (unsigned row = first / promptRowGroup * promptRowGroup; row < last;
          row += promptRowGroup) {
-      multiplyKeys(at(p.query, row), promptRowGroup, p.keys, block);
+      multiplyKeys(at(p.query, row), promptRowGroup, p.querySteps + row, p.keys, p.keySteps, block);
       unsigned rows[promptRowGroup];
       for (unsigned i = 0; i < promptRowGroup; ++i)
         rows[i] = row + i;
       const unsigned end = row + promptRowGroup < last ? promptRowGroup : last - row;
-      weigh(block, rows, row < first ? first - row : 0, end,
-            {p.maxima + row, p.weightSums + row, p.limits + row});
+      weigh(block, rows, row < first ? first - row : 0, end, p.maxima + row);
     }
     if (nWeighted)
       addValues(block);
@@ -390,17 +441,23 @@ private:
          block += blockSize) {
       const float *const estimates = p.estimates + (block - begin) / blockSize;
       unsigned rows[promptRowGroup], nRows = 0;
+      bool isAny = false;
+      const auto take = [&] {
+        if (!isAny)
+          findUnits(block, blockSize, units);
+        isAny = true;
+        attendSome(block, rows, nRows);
+        nRows = 0;
+      };
       for (unsigned r = nearEnd(block); r < p.rows; ++r) {
         if (estimates[r * blockSize] < p.limits[r])
           continue;
         rows[nRows++] = r;
-        if (nRows == promptRowGroup) {
-          attendSome(block, rows, nRows);
-          nRows = 0;
-        }
+        if (nRows == promptRowGroup)
+          take();
       }
       if (nRows)
-        attendSome(block, rows, nRows);
+        take();
       if (nWeighted)
         addValues(block);
     }
@@ -412,19 +469,18 @@ private:
     const std::size_t of = begin / blockSize * promptSummaries; // of their means
     const unsigned end = row + promptRowGroup < p.rows ? row + promptRowGroup : p.rows;
     for (unsigned i = 0; i < promptSummaries; ++i) {
-      const std::size_t summary = of + i * blockSize;
       const bool isVariance = i == 1;
-      multiplyKeys(at(isVariance ? p.spreads : p.query, row), promptRowGroup, p.summaries, summary);
+      multiplyKeys(at(isVariance ? p.spreads : p.query, row), promptRowGroup,
+                   (isVariance ? p.spreadSteps : p.querySteps) + row, p.summaries, p.summarySteps,
+                   of + i * blockSize);
       for (unsigned r = row; r < end; ++r) {
-        const float step = (isVariance ? p.spreadSteps : p.querySteps)[r];
-        scaled(p.summarySteps + summary, step, r - row);
         float *const to = p.estimates + r * blockSize;
         const float *const from = partial + (r - row) * blockSize;
         for (unsigned j = 0; j < blockSize; j += width) {
           const Vec x = load(from + j);
           store(to + j, i == 0       ? x
                         : isVariance ? load(to + j) + x
-                                     : maximum(load(to + j), x - lnBlock));
+                                     : maximum(load(to + j), x - promptLogBlock));
         }
       }
     }
@@ -432,166 +488,160 @@ private:
 
   // Up to a group of rows, all of whom see the whole block.
   void attendSome(std::size_t block, const unsigned *rows, unsigned nRows) {
-    alignas(64) float maxima[roundedRows] = {}, weightSums[roundedRows], limits[roundedRows];
-    for (unsigned i = 0; i < roundedRows; ++i)
-      weightSums[i] = 1.0f;
+    alignas(64) float maxima[roundedRows] = {}, steps[promptRowGroup] = {};
     for (unsigned i = 0; i < nRows; ++i) {
       __builtin_memcpy(queries + i * (d / n), at(p.query, rows[i]), d / n * sizeof(Lane));
       maxima[i] = p.maxima[rows[i]];
-      weightSums[i] = p.weightSums[rows[i]];
+      steps[i] = p.querySteps[rows[i]];
     }
-    multiplyKeys(queries, nRows, p.keys, block);
-    weigh(block, rows, 0, nRows, {maxima, weightSums, limits});
-    for (unsigned i = 0; i < nRows; ++i) {
+    multiplyKeys(queries, nRows, steps, p.keys, p.keySteps, block);
+    weigh(block, rows, 0, nRows, maxima);
+    for (unsigned i = 0; i < nRows; ++i)
       p.maxima[rows[i]] = maxima[i];
-      p.weightSums[rows[i]] = weightSums[i];
-      p.limits[rows[i]] = limits[i];
-    }
   }
 
   const Lane *at(const void *rows, unsigned row) const {
     return static_cast<const Lane *>(rows) + row * d / n;
   }
 
-  // Products of the rows of a group from `begin` to `end` to weights that wait for their values.
-  void weigh(std::size_t block, const unsigned *rows, unsigned begin, unsigned end,
-             const State &of) {
+  // Units of a block's positions before `end`.
+  void findUnits(std::size_t block, unsigned end, Units &to) const {
+    to.step = 1.0f;
+    if (!isInteger)
+      return;
+    __builtin_memcpy(to.perWeight, p.valueSteps + block, sizeof(to.perWeight));
+    for (unsigned j = end; j < blockSize; ++j)
+      to.perWeight[j] = 0.0f;
+    Vec steps{};
+    for (unsigned j = 0; j < blockSize; j += width)
+      steps = maximum(steps, load(to.perWeight + j));
+    const float most = largestOf(steps), perStep = most > 0.0f ? promptQueryLimit / most : 0.0f;
+    for (unsigned j = 0; j < blockSize; j += width)
+      store(to.perWeight + j, load(to.perWeight + j) * perStep);
+    to.step = most / promptQueryLimit;
+  }
+
+  // Scores of rows of the group, from `begin` to `end`, to weights that wait for their values.
+  void weigh(std::size_t block, const unsigned *rows, unsigned begin, unsigned end, float *maxima) {
     alignas(64) float largest[roundedRows];
     Lanes lanes[roundedRows] = {};
     for (unsigned i = 0; i < roundedRows; ++i)
       largest[i] = -__builtin_inff();
     for (unsigned i = begin; i < end; ++i)
-      lanes[i] = scores(block, rows[i], i);
+      lanes[i] = largestScores(seenBy(p.position + rows[i], block, p.window), i);
     for (unsigned i = 0; i < promptRowGroup; i += 4)
       largestOfFour(lanes + i, largest + i);
-    unsigned taken[promptRowGroup], nTaken = 0;
-    for (unsigned i = 0; i < promptRowGroup; ++i)
-      if (i >= begin && i < end && largest[i] != -__builtin_inff()) // or not a number
-        taken[nTaken++] = i;
-      else
+    for (unsigned i = 0; i < roundedRows; ++i)
+      if (i < begin || i >= end)
         largest[i] = -__builtin_inff();
-    raise(of, largest);
-    softmax(block, of, taken, nTaken);
-    for (unsigned i = 0; i < nTaken; ++i) {
-      const unsigned inGroup = taken[i];
-      toLanes(partial + inGroup * blockSize, perUnit[inGroup], weights + nWeighted * blockLanes);
-      weighted[nWeighted++] = {rows[inGroup], factors[inGroup], steps[inGroup]};
+    raise(maxima, largest);
+    for (unsigned i = begin; i < end; ++i) {
+      if (largest[i] == -__builtin_inff()) // not so of what is not a number
+        continue;
+      const unsigned seen = seenBy(p.position + rows[i], block, p.window).end;
+      Units own;
+      if (seen < blockSize)
+        findUnits(block, seen, own);
+      const Units &of = seen < blockSize ? own : units;
+      softmax(i, rows[i], largest[i], of);
+      weighted[nWeighted++] = {rows[i], factors[i], gains[i] * of.step};
       if (nWeighted == promptRowGroup)
         addValues(block);
     }
+    if (p.below > 0.0f)
+      limit(rows, begin, end, maxima);
   }
 
-  // Scores of a row of the group; returns lanes with the largest one.
-  Lanes scores(std::size_t block, unsigned row, unsigned inGroup) {
-    float *const numbers = partial + inGroup * blockSize;
-    Vec most = scaled(p.keySteps + block, p.querySteps[row], inGroup);
-    const Seen seen = seenBy(p.position + row, block, p.window);
-    if (seen.begin > 0 || seen.end < blockSize) {
-      for (unsigned j = 0; j < blockSize; ++j)
-        if (j < seen.begin || j >= seen.end)
-          numbers[j] = -__builtin_inff();
-      most = load(numbers);
-      for (unsigned i = width; i < blockSize; i += width)
-        most = maximum(most, load(numbers + i));
-    }
+  // Lanes with the largest score of a row of the group.
+  Lanes largestScores(Seen seen, unsigned inGroup) {
+    float *const scores = partial + inGroup * blockSize;
+    for (unsigned j = 0; j < seen.begin; ++j)
+      scores[j] = -__builtin_inff();
+    for (unsigned j = seen.end; j < blockSize; ++j)
+      scores[j] = -__builtin_inff();
+    Vec most = load(scores);
+#pragma GCC unroll 16
+    for (unsigned j = width; j < blockSize; j += width)
+      most = maximum(most, load(scores + j));
     return largestLanes(most);
   }
 
-  // Products of a row of the group times their steps; returns the largest of each lane.
-  Vec scaled(const float *keySteps, float queryStep, unsigned inGroup) {
-    float *const numbers = partial + inGroup * blockSize;
-    const Lane *const last = dots + inGroup * blockSize;
-    const Vec step = broadcast(queryStep);
-    const bool isOneChunk = d <= chunk;
-    Vec most = broadcast(-__builtin_inff());
-#pragma GCC unroll 16
-    for (unsigned i = 0; i < blockSize; i += width) {
-      Vec x = Number::toFloat(Number::load(last + i));
-      if (!isOneChunk)
-        x = load(numbers + i) + x;
-      if (isInteger)
-        x = x * load(keySteps + i);
-      x = x * step;
-      most = maximum(most, x);
-      store(numbers + i, x);
-    }
-    return most;
-  }
-
   // The largest scores of a group's rows in a block: those above the maxima so far replace them.
-  void raise(const State &of, const float *largest) {
+  void raise(float *maxima, const float *largest) {
     for (unsigned i = 0; i < roundedRows; i += width) {
-      const Vec before = load(of.maxima + i), now = maximum(before, load(largest + i));
-      Vec factor[1] = {before - now};
-      weightsOf<1>(factor);
-      store(of.maxima + i, now);
-      store(of.weightSums + i, load(of.weightSums + i) * factor[0]);
-      store(factors + i, factor[0]);
+      const Vec before = load(maxima + i), of = load(largest + i), now = maximum(before, of);
+      Vec powers[2] = {before - now, of - now};
+      powersOf<Number, 2>(powers);
+      store(maxima + i, now);
+      store(factors + i, powers[0]);
+      store(gains + i, powers[1]);
     }
   }
 
-  // Scores of rows to weights, of integers times the steps of values. Each part is done for all
-  // rows: it is a chain of dependent operations, and those of other rows fill the time.
-  void softmax(std::size_t block, const State &of, const unsigned *taken, unsigned nTaken) {
-    Lanes lanes[roundedRows] = {}, most[roundedRows] = {};
-    const float *const valueSteps = p.valueSteps + block;
-    for (unsigned i = 0; i < nTaken; ++i) {
-      float *const numbers = partial + taken[i] * blockSize;
-      const Vec largest = broadcast(of.maxima[taken[i]]);
-      Lanes ofRow{};
-      Vec mostOfRow{};
+  // Scores of a row to weights, relative to the largest one of the block.
+  void softmax(unsigned inGroup, unsigned row, float most, const Units &of) {
+    constexpr unsigned nSums = promptLanes / width;
+    const float *const scores = partial + inGroup * blockSize;
+    Vec sums[nSums]{};
 #pragma GCC unroll 8
-      for (unsigned j = 0; j < blockVectors; j += severalVectors) {
-        Vec x[severalVectors];
+    for (unsigned j = 0; j < blockVectors; j += severalVectors) {
+      Vec x[severalVectors];
 #pragma GCC unroll 4
-        for (unsigned v = 0; v < severalVectors; ++v)
-          x[v] = load(numbers + (j + v) * width) - largest;
-        weightsOf<severalVectors>(x);
+      for (unsigned v = 0; v < severalVectors; ++v)
+        x[v] = load(scores + (j + v) * width) - most;
+      powersOf<Number, severalVectors>(x);
 #pragma GCC unroll 4
-        for (unsigned v = 0; v < severalVectors; v += lanesStep / width)
-          ofRow = addToLanes(ofRow, x + v);
-#pragma GCC unroll 4
-        for (unsigned v = 0; v < severalVectors; ++v) {
-          if (isInteger)
-            x[v] = x[v] * load(valueSteps + (j + v) * width);
-          mostOfRow = maximum(mostOfRow, x[v]);
-          store(numbers + (j + v) * width, x[v]);
-        }
-      }
-      lanes[taken[i]] = ofRow;
-      most[taken[i]] = largestLanes(mostOfRow);
+      for (unsigned v = 0; v < severalVectors; ++v)
+        sums[(j + v) % nSums] = sums[(j + v) % nSums] + x[v];
+      putWeights<severalVectors>(x, of.perWeight + j * width,
+                                 weights + nWeighted * blockLanes + j * width / n);
     }
-    alignas(64) float sums[roundedRows], largest[roundedRows];
-    for (unsigned i = 0; i < roundedRows; i += 4) {
-      treeSums(lanes + i, sums + i);
-      largestOfFour(most + i, largest + i);
+    float *const to = p.weightSums + row * promptLanes;
+    for (unsigned i = 0; i < nSums; ++i)
+      store(to + i * width, load(to + i * width) * factors[inGroup] + sums[i] * gains[inGroup]);
+  }
+
+  // Sums of the weights of four rows.
+  void sumsOfWeights(unsigned row, float *to) const {
+    Lanes lanes[4];
+    for (unsigned i = 0; i < 4; ++i) {
+      const float *const from = p.weightSums + (row + i) * promptLanes;
+      lanes[i] = loadLanes(from) + loadLanes(from + promptLanes / 2);
     }
-    for (unsigned i = 0; i < roundedRows; i += width) {
-      float *const at = of.weightSums + i;
-      const Vec sum = load(at) + load(sums + i), peak = load(largest + i);
-      store(at, sum);
-      const auto isLeast = peak < promptLeast;
-      store(perUnit + i, isLeast ? Vec{} : promptQueryLimit / peak);
-      store(steps + i, isLeast ? Vec{} : peak / promptQueryLimit);
-      // Below the logarithm of the sum, rounded down to a power of two, by `below` (contract E16).
-      const IntVec exponent = bitcast<IntVec>(bitcast<BitsVec>(sum) >> 23) - 127;
-      store(of.limits + i,
-            load(of.maxima + i) + __builtin_convertvector(exponent, Vec) * ln2 - p.below);
+    treeSums(lanes, to);
+  }
+
+  // Limits of estimates (contract E16): `below` the logarithm of the sum of weights, whose power of
+  // two is rounded down.
+  void limit(const unsigned *rows, unsigned begin, unsigned end, const float *maxima) {
+    for (unsigned i = begin; i < end; ++i) {
+      float sums[4];
+      sumsOfWeights(rows[i] / 4 * 4, sums);
+      const int exponent = static_cast<int>(bitcast<unsigned>(sums[rows[i] % 4]) >> 23) - 127;
+      p.limits[rows[i]] = maxima[i] + static_cast<float>(exponent) - p.below;
     }
   }
 
-  // Sums of products of promptRowGroup rows: of the last chunk to `dots`, of others to `partial`.
-  void multiplyKeys(const Lane *rows, unsigned nRows, const void *blocks, std::size_t block) {
+  // Scores of nRows rows of the group.
+  void multiplyKeys(const Lane *rows, unsigned nRows, const float *querySteps, const void *blocks,
+                    const float *keySteps, std::size_t block) {
     const Lane *const keys = static_cast<const Lane *>(blocks) + block * d / n;
-    for (unsigned c = 0; c < d; c += chunk) {
-      const unsigned lanes = (d - c < chunk ? d - c : chunk) / n;
-      for (unsigned r = 0; r < nRows; r += tileRows)
-        tiles<Number>({rows + (r * d + c) / n, d / n, keys + c / n * blockSize, blockSize, lanes,
-                       dots + r * blockSize, blockSize},
-                      blockSize);
-      for (unsigned i = 0; c + chunk < d && i < nRows * blockSize; i += width) {
-        const Vec number = Number::toFloat(Number::load(dots + i));
-        store(partial + i, c ? load(partial + i) + number : number);
+    for (unsigned r = 0; r < nRows; r += tileRows) {
+      float *const to = partial + r * blockSize;
+      const float *const ofKeys = keySteps + block, *const ofRows = querySteps + r;
+      for (unsigned c = 0; c < d; c += chunk) {
+        const bool isLast = c + chunk >= d;
+        const TileProducts<Number> products{(rows + (r * d + c) / n), d / n,
+                                            keys + c / n * blockSize, blockSize,
+                                            (isLast ? d - c : chunk) / n};
+        if (c == 0 && isLast)
+          tiles(products, blockSize, Scores<true, true>{to, ofKeys, ofRows});
+        else if (c == 0)
+          tiles(products, blockSize, Scores<true, false>{to, ofKeys, ofRows});
+        else if (isLast)
+          tiles(products, blockSize, Scores<false, true>{to, ofKeys, ofRows});
+        else
+          tiles(products, blockSize, Scores<false, false>{to, ofKeys, ofRows});
       }
     }
   }
@@ -599,21 +649,14 @@ private:
   // Weighted values to the sums of their rows.
   void addValues(std::size_t block) {
     const Lane *const values = static_cast<const Lane *>(p.values) + block * d / n;
-    auto *const valueDots = static_cast<Lane *>(p.valueDots);
-    for (unsigned r = 0; r < nWeighted; r += tileRows)
-      tiles<Number>(
-          {weights + r * blockLanes, blockLanes, values, d, blockLanes, valueDots + r * d, d}, d);
-    const unsigned n = d;
-    for (unsigned r = 0; r < nWeighted; ++r) {
-      float *const sums = p.sums + weighted[r].row * n;
-      const Lane *const added = valueDots + r * n;
-      const Vec factor = broadcast(weighted[r].factor), step = broadcast(weighted[r].step);
-      for (unsigned c = 0; c < n; c += width) {
-        Vec more = Number::toFloat(Number::load(added + c));
-        if (isInteger)
-          more = more * step;
-        store(sums + c, load(sums + c) * factor + more);
+    for (unsigned r = 0; r < nWeighted; r += tileRows) {
+      Values to{};
+      for (unsigned i = 0; i < tileRows && r + i < nWeighted; ++i) {
+        to.sums[i] = p.sums + weighted[r + i].row * d;
+        to.factors[i] = weighted[r + i].factor;
+        to.gains[i] = weighted[r + i].gain;
       }
+      tiles<Number>({weights + r * blockLanes, blockLanes, values, d, blockLanes}, d, to);
     }
     nWeighted = 0;
   }

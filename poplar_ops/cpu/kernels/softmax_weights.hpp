@@ -9,10 +9,10 @@
 inline Vec magnitude(Vec x) { return bitcast<Vec>(bitcast<BitsVec>(x) & 0x7FFFFFFFu); }
 
 #ifndef SPARQ_WIDE_VECTORS // else in simd_avx512.hpp
-// p * 2^n, the weight of x, or 0 below the least argument; t has n in its low bits.
-inline Vec weightOf(Vec x, Vec p, Vec t, Vec) {
+// p * 2^n, the weight of x, or 0 where x is below the least; t has n in its low bits.
+inline Vec weightOf(Vec x, float least, Vec p, Vec t, Vec) {
   const Vec weight = bitcast<Vec>(bitcast<BitsVec>(p) + (bitcast<BitsVec>(t) << 23));
-  return x < minSoftmaxArgument ? Vec{} : weight;
+  return x < least ? Vec{} : weight;
 }
 #endif
 
@@ -47,7 +47,7 @@ template <unsigned n> inline void weightsOf(Vec *x) {
   for (unsigned i = 0; i < n; ++i)
     p[i] = 1.0f + (r[i] + square[i] * p[i]);
   for (unsigned i = 0; i < n; ++i)
-    x[i] = weightOf(x[i], p[i], t[i], whole[i]);
+    x[i] = weightOf(x[i], minSoftmaxArgument, p[i], t[i], whole[i]);
 }
 
 // n vectors of scores to weights, in place and in x.

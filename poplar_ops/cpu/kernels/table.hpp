@@ -158,8 +158,10 @@ struct DecoderKernels; // decoder/kernels/table.hpp
 // Attention of a prompt (contract E14). Rows that are multiplied together, a multiple of every
 // instruction set's; the largest integers; weights below which a block adds nothing.
 constexpr unsigned promptRowGroup = 12, promptHeadDim = 256, promptSummaries = 3;
-constexpr float promptQueryLimit = 8191.0f, promptLimit = 4095.0f, promptLeast = 0x1p-100f;
-constexpr float ln2 = 0x1.62e43p-1f, lnBlock = 6 * ln2;
+constexpr unsigned promptLanes = 16; // of a sum of weights
+constexpr float promptQueryLimit = 8191.0f, promptLimit = 4095.0f;
+// Scores are logarithms to base 2: of weights that count as 0, and of the positions of a block.
+constexpr float promptLeast = -64.0f, promptLogBlock = 6.0f;
 
 // Queries to integers.
 struct PromptQuery {
@@ -202,10 +204,8 @@ struct PromptAttention {
   const void *summaries, *spreads;
   const float *summarySteps, *spreadSteps;
   float *sums; // (rows, headDim) out
-  // (rows,) and up to 16 more, working memory
-  float *maxima, *weightSums, *limits;
-  float *estimates; // (rows, 64), working memory
-  void *valueDots;  // (promptRowGroup, headDim) of 32 bits, working memory
+  // Working memory: (rows,) and up to 16 more; (rows and three more, promptLanes); (rows, 64).
+  float *maxima, *limits, *weightSums, *estimates;
 };
 
 struct Kernels {
