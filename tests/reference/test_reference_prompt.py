@@ -259,13 +259,12 @@ def bound(query: np.ndarray, key: np.ndarray, value: np.ndarray, integers: bool)
     query, key, value = (x.astype(np.float64) for x in (query, key, value))
     q_sum, k_sum = np.abs(query).sum(-1), np.abs(key).sum(-1)
     score = 2.0**-21 * q_sum[:, None] * np.abs(key).max(-1)  # of fp32
-    of_weights = 1e-4
     if integers:
         q_step, k_step = np.abs(query).max(-1) / 8191, np.abs(key).max(-1) / 4095
         score += q_step[:, None] / 2 * k_sum + k_step / 2 * q_sum[:, None] + d * q_step[:, None] * k_step / 4
-        of_weights += 64 / 2 / 8191 + 1 / 8190
+        of_weights = 64 / 2 / 8191 + 1 / 8190 + 7e-4
     else:
-        score = (d + 3) * 2.0**-24 * (np.abs(query) @ np.abs(key).T)
+        score = (d + 4) * 2.0**-24 * (np.abs(query) @ np.abs(key).T)
         of_weights = (len(key) + 16) * 2.0**-23
     score = score.max(-1) / np.sqrt(d)
     most = np.abs(value).max() + 2.0**-48
