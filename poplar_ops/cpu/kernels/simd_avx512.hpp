@@ -56,8 +56,8 @@ template <class Row> inline Lanes lanesOf(const Row &row, unsigned c) {
 
 inline Lanes maximum(Lanes a, Lanes b) { return _mm256_max_ps(a, b); }
 
-// p * 2^n, the weight of x, or 0 where x is below the least. A weight is no denormal, so this is the
-// sum of bits that the other instruction sets take, with an operation less.
+// p * 2^n, the weight of x, or 0 where x is below the least. A weight is no denormal, so this is
+// the sum of bits that the other instruction sets take, with an operation less.
 inline Vec weightOf(Vec x, float least, Vec p, Vec, Vec n) {
   return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, broadcast(least), _CMP_NLT_UQ), p, n);
 }
