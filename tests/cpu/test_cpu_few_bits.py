@@ -39,13 +39,13 @@ class Weights:
                 halves[:] = scales[o::OUTPUTS, :, which]
 
     @classmethod
-    def random(cls, bits: int, n: int, m: int, seed: int = 0) -> Weights:
+    def random(cls, bits: int, n: int, m: int, seed: int = 0, zeros: float = 1) -> Weights:
         rng = np.random.default_rng(seed + n)
         codes = rng.integers(0, 16 if bits == 4 else 256, (n, m)).astype(np.uint8)
         scales = rng.uniform(1e-3, 1, (n, m // GROUP, 2))
         scales *= np.where(rng.integers(0, 9, scales.shape), 1, 2.0**-12)  # some below the normal range
         if bits != 6:
-            scales[:, :, 1] = rng.standard_normal(scales.shape[:2])
+            scales[:, :, 1] = rng.standard_normal(scales.shape[:2]) * (rng.random(scales.shape[:2]) < zeros)
         return cls(codes, scales, bits)
 
     def product(self, rows: np.ndarray, **options: object) -> np.ndarray:
@@ -72,14 +72,15 @@ def some_rows(n: int, m: int, spread: int = 9, seed: int = 0) -> np.ndarray:
 def test_bits(bits: int, data: st.DataObject) -> None:
     """Few rows, tiles that are filled and not, several parts of rows, parts of a tile's columns; any
     instruction set and threads."""
-    n_rows = data.draw(st.integers(1, 60) | st.sampled_from([131, 133, 265, 487]), "rows")
+    n_rows = data.draw(st.integers(1, 60) | st.sampled_from([67, 131, 133, 265, 487]), "rows")
     n = OUTPUTS * data.draw(st.integers(1, 6 if n_rows > 60 else 19), "blocks")
     m = GROUP * data.draw(st.integers(1, 4 if n_rows > 60 else 19), "groups")
     seed = data.draw(st.integers(0, 99), "seed")
     rows = some_rows(n_rows, m, data.draw(st.integers(1, 30), "spread"), seed)
     isa = data.draw(st.sampled_from(_cpu.available_isas()), "isa")
     n_threads = data.draw(st.integers(1, 5), "threads")
-    check(Weights.random(bits, n, m, seed), rows, isa=isa, n_threads=n_threads)
+    zeros = data.draw(st.sampled_from([0, 0.01, 1]), "share of zeros that are not 0")
+    check(Weights.random(bits, n, m, seed, zeros), rows, isa=isa, n_threads=n_threads)
 
 
 @pytest.mark.parametrize("bits", [4, 6, 8])

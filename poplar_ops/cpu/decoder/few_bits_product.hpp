@@ -40,10 +40,10 @@ struct FewBitsProduct {
 // and waits for no other.
 template <class Work>
 inline void eachPart(std::size_t nRows, std::int64_t nThreads, const Work &work) {
-  constexpr std::size_t fewRows = 66, mostRows = 132; // of a part: for each, all weights are read
-  constexpr std::size_t tileRows = 6;                 // or a divisor
+  constexpr std::size_t mostRows = 66; // of a part: for each, all weights are read
+  constexpr std::size_t tileRows = 6;  // or a divisor
   const unsigned threads = checkedThreads("few_bits_product", nThreads);
-  const std::size_t team = nRows < threads * fewRows ? 1 : threads;
+  const std::size_t team = nRows < threads * mostRows ? 1 : threads;
   const std::size_t parts = (nRows + mostRows * team - 1) / (mostRows * team) * team;
   const std::size_t tiles = (nRows + tileRows - 1) / tileRows;
   const auto one = [&](std::size_t part, std::int64_t ofPart) {

@@ -293,6 +293,9 @@ template <unsigned bits, unsigned n> struct Column {
   Weights<bits, n> weights;
   std::uint16_t *output;
   bool hasZeros; // some zero may not be 0
+  // The share of the next column that the next full tile prefetches, and its bytes for each group.
+  const unsigned char *next;
+  std::size_t share;
 };
 
 // Adds the products of all groups. Its sums stay in registers.
@@ -301,11 +304,18 @@ __attribute__((noinline)) void tileProducts(const GroupProducts &a, const Column
                                             const GroupOfTile *tile, std::uint16_t *output) {
   Weights<bits, n> weights = column.weights;
   Outputs<rows, n> outputs;
+  const unsigned char *next = column.next;
   outputs.clear();
   for (std::size_t group = 0; group < a.groups; ++group, ++tile, weights.at += groupBytes(bits)) {
-    for (unsigned v = 0; v < (width == blockOutputs ? n : 1); ++v)
-      for (unsigned line = 0; line < groupBytes(bits); line += 64)
-        fetchLine<2>(weights.at + v * weights.apart + line + a.ahead);
+    if constexpr (rows == rowsOfTile) {
+      for (std::size_t line = 0; line < column.share; line += 64)
+        fetchLine<2>(next + line);
+      next += column.share;
+    } else {
+      for (unsigned v = 0; v < (width == blockOutputs ? n : 1); ++v)
+        for (unsigned line = 0; line < groupBytes(bits); line += 64)
+          fetchLine<2>(weights.at + v * weights.apart + line + a.ahead);
+    }
     for (unsigned half = 0; half < (bits == 6 ? 2 : 1); ++half) {
       IntegerSums<rows, n> sums;
       sums.start(tile->rows, half);
@@ -342,18 +352,28 @@ inline void columnProducts(const GroupProducts &a, unsigned vector) {
   constexpr unsigned parts = blockOutputs / width;
   const std::size_t block = a.groups * groupBytes(bits);
   const std::size_t at = vector % parts * sizeof(Vec); // in a line
-  Column<bits, n> column{{a.weights + vector / parts * block + at, parts == 1 ? block : sizeof(Vec),
-                          codesBytes(bits) - at / 2},
-                         a.output + vector * width,
-                         a.nRows <= rowsOfTile};
+  const unsigned char *const weights = a.weights + vector / parts * block;
+  const unsigned blocks = parts == 1 ? n : 1;
+  const std::size_t tiles = (a.nRows + rowsOfTile - 1) / rowsOfTile;
+  Column<bits, n> column{
+      {weights + at, parts == 1 ? block : sizeof(Vec), codesBytes(bits) - at / 2},
+      a.output + vector * width,
+      tiles == 1,
+      weights + blocks * block,
+      blocks * groupBytes(bits) / tiles};
   // Zeros of 0 change no bit. To look for others before a single tile would read weights twice.
-  for (std::size_t group = 0; bits != 6 && !column.hasZeros && group < a.groups; ++group)
+  // The loop ends early where the first output has one.
+  BitsVec zeros{};
+  for (std::size_t group = 0; bits != 6 && tiles > 1 && !zeros[0] && group < a.groups; ++group)
     for (unsigned v = 0; v < n; ++v)
-      for (unsigned i = 0; i < width; ++i)
-        column.hasZeros |= column.weights.group(group).scales(1, v)[i] != 0;
+      zeros |= bitcast<BitsVec>(column.weights.group(group).scales(1, v)) << 1; // -0 is one
+  for (unsigned i = 0; i < width; ++i)
+    column.hasZeros |= zeros[i] != 0;
   const auto *tile = reinterpret_cast<const GroupOfTile *>(a.tiles);
-  for (std::size_t row = 0; row < a.nRows; row += rowsOfTile, tile += a.groups)
+  for (std::size_t row = 0; row < a.nRows; row += rowsOfTile, tile += a.groups) {
     someRows<bits, rowsOfTile>(a, column, tile, a.nRows - row, column.output + row * a.stride);
+    column.next += a.groups * column.share;
+  }
 }
 
 template <unsigned bits> inline void allColumns(const GroupProducts &a) {
