@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Usual fields of requests over HTTP: penalties, echo, best_of, and /tokenize."""
+"""Usual fields of requests over HTTP: penalties, echo, and /tokenize."""
 
 from __future__ import annotations
 
@@ -67,22 +67,6 @@ def test_the_same_tokens_in_any_company(engine: Any) -> None:
     asked = [Asked(engine, prompt, 30, how) for prompt, how in zip(prompts, MIXED)]
     assert [one.tokens for one in asked] == alone
     assert len({tuple(tokens) for tokens in alone}) == 4
-
-
-def test_best_of(http: Any) -> None:
-    how: dict = dict(prompt=[PROMPT, "w5 w6"], max_tokens=6, temperature=1.5, seed=5, logprobs=0)
-    all_of = ask(http, **how, n=4)
-    best = ask(http, **how, n=2, best_of=4)
-    mean = [sum(one["logprobs"]["token_logprobs"]) / 6 for one in all_of]
-    order = [sorted(group, key=lambda at: -mean[at])[:2] for group in (range(4), range(4, 8))]
-    assert [one["text"] for one in best] == [all_of[at]["text"] for group in order for at in group]
-    assert [one["index"] for one in best] == [0, 1, 2, 3]
-    del how["logprobs"]
-    without = ask(http, **how, n=2, best_of=4)
-    assert [one["text"] for one in without] == [one["text"] for one in best]
-    assert without[0]["logprobs"] is None
-    used = http.post("/v1/completions", json={**how, "n": 2, "best_of": 4}).json()["usage"]
-    assert used["completion_tokens"] == 48
 
 
 @pytest.mark.parametrize("is_text", [True, False])

@@ -85,21 +85,16 @@ class Answer:
             "choices": choices,
         }
 
-    def whole(self, texts: Sequence[Text], ends: Sequence[Done], n_prompts: int, n: int) -> dict[str, Any]:
-        """All choices at once: for each prompt, the `n` texts with the highest mean log-probability."""
-        each = len(texts) // n_prompts
-        groups = [list(range(start, start + each)) for start in range(0, len(texts), each)]
-        if n < each:
-            groups = [sorted(group, key=lambda at: _mean(texts[at]), reverse=True)[:n] for group in groups]
+    def whole(self, texts: Sequence[Text], ends: Sequence[Done], n_prompts: int) -> dict[str, Any]:
+        """All choices at once."""
         choices = []
-        for index, at in enumerate(at for group in groups for at in group):
-            text = texts[at]
+        for index, (text, end) in enumerate(zip(texts, ends)):
             choice: dict[str, Any] = {"index": index}
             if self._is_chat:
                 choice["message"] = self._message(index, text.text)
             else:
                 choice["text"] = text.text
-            choice["finish_reason"] = self._reason(index, ends[at])
+            choice["finish_reason"] = self._reason(index, end)
             choice["logprobs"] = self._log_probabilities(index, text)
             choices.append(choice)
         return {**self._envelope(choices, False), "usage": usage(ends, n_prompts)}
@@ -191,9 +186,3 @@ class Answer:
     def _entry(self, token: int, value: float | None) -> dict[str, Any]:
         name, content = self._names.of(token)
         return {"token": name, "logprob": value, "bytes": list(content)}
-
-
-def _mean(text: Text) -> float:
-    """Log-probability per token; an empty text comes last."""
-    values = [entry.value for entry in text.log_probabilities if entry.value is not None]
-    return sum(values) / len(values) if values else float("-inf")

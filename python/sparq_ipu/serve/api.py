@@ -99,7 +99,7 @@ def create_app(
             if said.model is not None and said.model != name:
                 message = f"the model must be {name}, which is served here"
                 raise Invalid(message, "model", "model_not_found", 404)
-            n_answers = said.n_each * len(said.prompts)
+            n_answers = (said.n or 1) * len(said.prompts)
             if n_answers > engine.most:
                 rule = f"ask for at most {engine.most} answers, as many as have places or may wait"
                 raise Invalid(f"n, of all prompts, must {rule}; got {n_answers}", "n")
@@ -124,7 +124,7 @@ def create_app(
         if said.stream:
             parts = _stream(form, events, len(requests), n_prompts, said.with_usage)
             return StreamingResponse(parts, media_type="text/event-stream")
-        return await _whole(form, events, len(requests), n_prompts, said.n or 1)
+        return await _whole(form, events, len(requests), n_prompts)
 
     @app.post("/v1/completions")
     async def completions(http: Request) -> Response:
@@ -223,7 +223,7 @@ async def _events(
             engine.cancel(request)
 
 
-async def _whole(form: Answer, events: Any, n: int, n_prompts: int, n_kept: int) -> Response:
+async def _whole(form: Answer, events: Any, n: int, n_prompts: int) -> Response:
     texts: list[list[serving.Text]] = [[] for _ in range(n)]
     ends: list[Any] = [None] * n
     try:
@@ -247,7 +247,7 @@ async def _whole(form: Answer, events: Any, n: int, n_prompts: int, n_kept: int)
         for of_choice in texts
     ]
     loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(None, lambda: JSONResponse(form.whole(joined, ends, n_prompts, n_kept)))
+    return await loop.run_in_executor(None, lambda: JSONResponse(form.whole(joined, ends, n_prompts)))
 
 
 async def _stream(

@@ -126,8 +126,8 @@ class Prompts:
         self._check_tokens(bias, "logit_bias")
         if isinstance(said, ChatRequest):
             n_top = (said.top_logprobs or 0) if said.logprobs else None
-        else:  # of several texts the likeliest is returned
-            n_top = 0 if said.logprobs is None and said.n_each > (said.n or 1) else said.logprobs
+        else:
+            n_top = said.logprobs
         return Sampling(
             1.0 if said.temperature is None else said.temperature,
             1.0 if said.top_p is None else said.top_p,
@@ -144,7 +144,7 @@ class Prompts:
     def requests(
         self, said: Any, prompts: Sequence[Sequence[int]], emit: Callable[[int], Callable[[Event], None]]
     ) -> list[Request]:
-        """One for each text: `n` or `best_of` for each prompt, in order.
+        """One for each text: `n` for each prompt, in order.
 
         Args:
             emit: of a text's index, what takes its events.
@@ -164,7 +164,7 @@ class Prompts:
             tokens = np.array(prompt, np.int64)
             room = self.context - len(tokens)
             echo = self.tokenizer.decode(text) if isinstance(text, list) else text
-            for choice in range(said.n_each):
+            for choice in range(said.n or 1):
                 made.append(
                     Request(
                         tokens,

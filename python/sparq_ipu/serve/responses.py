@@ -102,7 +102,7 @@ class ResponsesAnswer(Answer):
 
     last = b""
 
-    def whole(self, texts: Sequence[Text], ends: Sequence[Done], n_prompts: int, n: int) -> dict[str, Any]:
+    def whole(self, texts: Sequence[Text], ends: Sequence[Done], n_prompts: int) -> dict[str, Any]:
         self.first(0)
         self.part(0, texts[0])
         response: dict[str, Any] = self.end(0, ends[0])[-1]["response"]

@@ -151,11 +151,6 @@ class _Sampled(_Strict):
         return self
 
     @property
-    def n_each(self) -> int:
-        """Texts that are generated for a prompt."""
-        return self.n or 1
-
-    @property
     def prompts(self) -> List[Any]:
         """What answers are generated to."""
         return [None]
@@ -177,7 +172,6 @@ class CompletionRequest(_Sampled):
     prompt: Any
     max_tokens: Optional[int] = Field(None, ge=0, le=_MOST)
     logprobs: Optional[int] = Field(None, ge=0, le=20)
-    best_of: Optional[int] = Field(None, ge=1, le=32)
     echo: Optional[bool] = None
 
     @field_validator("prompt")
@@ -190,18 +184,9 @@ class CompletionRequest(_Sampled):
 
     @model_validator(mode="after")
     def _fits_together(self) -> CompletionRequest:
-        if self.n_each < (self.n or 1):
-            raise Invalid(f"best_of must be at least n, got {self.best_of}", "best_of")
-        if self.n_each > (self.n or 1) and (self.stream or self.echo):
-            raise Invalid("best_of must be n with stream or echo", "best_of")
         if self.max_tokens == 0 and not self.echo:
             raise Invalid("max_tokens must be at least 1 without echo, got 0", "max_tokens")
         return self
-
-    @property
-    def n_each(self) -> int:
-        """See _Sampled."""
-        return self.best_of or self.n or 1
 
     @property
     def prompts(self) -> List[Any]:
