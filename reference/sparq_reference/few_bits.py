@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from sparq_reference import checks
+from sparq_reference.numerics import to_bfloat16
 
 #: inputs that are rounded together, and that share a scale and a zero; with 6 bits 16 share a scale
 GROUP = 32
@@ -19,14 +20,6 @@ _WIDE_FROM = {4: np.float32(3), 6: np.float32(1.5), 8: np.float32(1.5)}
 _NARROW, _WIDE = np.float32(127), np.float32(127 * 256)
 #: magnitudes below the first are 0 in a group that has none above; from the second on they are infinite
 _LEAST, _INFINITE = np.float32(2.0**-100), np.float32(2.0**120)
-
-
-def to_bfloat16(x: np.ndarray) -> np.ndarray:
-    """float32 numbers as bfloat16 has them: to nearest, ties to even; a NaN stays one."""
-    bits = np.asarray(x, np.float32).view(np.uint32)
-    rounded = bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))
-    rounded = (rounded & np.uint32(0xFFFF0000)).view(np.float32)
-    return np.where(np.isnan(x), np.float32(np.nan), rounded)
 
 
 def integers(rows: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray]:

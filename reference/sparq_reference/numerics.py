@@ -64,6 +64,14 @@ def to_half(x: np.ndarray) -> np.ndarray:
         return x.astype(np.float16)
 
 
+def to_bfloat16(x: np.ndarray) -> np.ndarray:
+    """float32 numbers as bfloat16 has them: to nearest, ties to even; a NaN stays one."""
+    bits = np.asarray(x, np.float32).view(np.uint32)
+    rounded = bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))
+    rounded = (rounded & np.uint32(0xFFFF0000)).view(np.float32)
+    return np.where(np.isnan(x), np.float32(np.nan), rounded)
+
+
 def flush(x: np.ndarray) -> np.ndarray:
     """`x` where |x| >= 2**-48, else +0 (E2)."""
     x = widen(x)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sparq_reference.key_index import round_to_integer
-from sparq_reference.numerics import to_half, widen
+from sparq_reference.numerics import to_bfloat16, to_half, widen
 
 #: consecutive components that share a scale; of the last group there may be 8
 GROUP = 16
@@ -32,14 +32,6 @@ class RowCodes(NamedTuple):
 
     code: np.ndarray  #: (..., head_dim) int8, in [-127, 127]
     scale: np.ndarray  #: (..., n_groups) float32, bfloat16 numbers
-
-
-def to_bfloat16(x: np.ndarray) -> np.ndarray:
-    """Positive float32 numbers, rounded to 8 significant bits, nearest, ties to even."""
-    bits = widen(x).view(np.uint32)
-    odd = (bits >> np.uint32(16)) & np.uint32(1)
-    rounded: np.ndarray = ((bits + np.uint32(0x7FFF) + odd) & np.uint32(0xFFFF0000)).view(np.float32)
-    return rounded
 
 
 def encode(rows: np.ndarray) -> RowCodes:

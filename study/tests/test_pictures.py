@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from pictures_shown import digest_in
 
 from sparq_ipu.commands import pictures
 
@@ -26,6 +27,6 @@ def test_a_picture_is_of_the_published_lines(name: str) -> None:
     lines = [
         json.loads(line) for line in (ROOT / f"study/results/{file}.jsonl").read_text("utf-8").splitlines()
     ]
-    shown = pictures.digest_in(ROOT / f"docs/{name}.png")
+    shown = digest_in(ROOT / f"docs/{name}.png")
     assert shown == pictures.digest(lines), f"python study/{command}"
     assert shown != pictures.digest(lines[:-1])  # negative control

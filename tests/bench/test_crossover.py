@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
 
 from lib.plans import crossover
+from pictures_shown import digest_in
 
 from sparq_ipu.commands import pictures
 from sparq_ipu.planning import plan_model, plan_pod
@@ -56,11 +57,11 @@ def test_the_documents_show_the_rows() -> None:
 
 def test_the_picture_is_not_older_than_its_rows(tmp_path: Path) -> None:
     """If this fails: python bench/plans.py crossover --write."""
-    assert pictures.digest_in(crossover.PLOT) == pictures.digest(crossover.lines(ROWS))
+    assert digest_in(crossover.PLOT) == pictures.digest(crossover.lines(ROWS))
     pytest.importorskip("matplotlib")
     other = [{**row, "sparq": row["dense"]} for row in ROWS]
     path = crossover.draw(other, tmp_path / "other.png")
-    assert pictures.digest_in(path) != pictures.digest_in(crossover.PLOT)
+    assert digest_in(path) != digest_in(crossover.PLOT)
 
 
 def test_where_sparq_pays_is_after_the_last_length_where_it_does_not() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import headline
 import pytest
 from lib.decode_tables import PEERS, read_rows
+from pictures_shown import digest_in
 
 from sparq_ipu.commands import pictures
 
@@ -101,15 +102,15 @@ def test_readme_compares_with_transformers() -> None:
 def test_the_picture_is_not_older_than_its_rows() -> None:
     """If this fails: python bench/headline.py --write."""
     found = headline.points(headline.comparable(read_rows(PEERS)))
-    assert pictures.digest_in(headline.PICTURE) == pictures.digest(headline.shown(found)[1])
+    assert digest_in(headline.PICTURE) == pictures.digest(headline.shown(found)[1])
 
 
 def test_other_rows_make_another_picture(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     found = headline.points(headline.comparable(rows()))
     path = headline.draw(found, "here", tmp_path / "picture.png")
-    assert pictures.digest_in(path) == pictures.digest(headline.shown(found)[1])
+    assert digest_in(path) == pictures.digest(headline.shown(found)[1])
     more = [*rows(), row("openvino", 11.0, 2.0, "gguf")]
     again = headline.points(headline.comparable(more))
-    assert pictures.digest_in(path) != pictures.digest(headline.shown(again)[1])
+    assert digest_in(path) != pictures.digest(headline.shown(again)[1])
     assert pictures.digest(json.loads('{"a": 1}')) != pictures.digest({"a": 2})

@@ -13,6 +13,7 @@ pytest.importorskip("sparq_ipu._core", reason="the extension module is not built
 
 from lib.common import ROOT
 from lib.plans import misses as misses_table
+from pictures_shown import digest_in
 
 from sparq_ipu.commands import pictures
 
@@ -62,7 +63,7 @@ def test_the_document_has_the_table_of_the_rows() -> None:
 
 def test_the_picture_is_not_older_than_its_rows() -> None:
     """If this fails: python bench/plans.py misses --write."""
-    shown = pictures.digest_in(misses_table.PLOT)
+    shown = digest_in(misses_table.PLOT)
     assert shown == pictures.digest(ROWS) != pictures.digest(ROWS[1:])
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import struct
 from pathlib import Path
 from typing import Any
 
-_KEY = b"Rows"
+#: the name of the digest among the texts of a PNG
+KEY = "Rows"
 
 
 def digest(shown: Any) -> str:
@@ -21,18 +21,6 @@ def save(figure: Any, path: Path, shown: Any, **options: Any) -> Path:
     """Write a PNG of a matplotlib figure, with the digest of what it shows inside, and close the figure."""
     from matplotlib import pyplot
 
-    figure.savefig(path, format="png", metadata={_KEY.decode(): digest(shown)}, **options)
+    figure.savefig(path, format="png", metadata={KEY: digest(shown)}, **options)
     pyplot.close(figure)
     return path
-
-
-def digest_in(path: Path) -> str | None:
-    """The digest in a PNG that `save` wrote; None: it has none."""
-    content, at = path.read_bytes(), 8
-    while at < len(content):
-        (size,) = struct.unpack_from(">I", content, at)
-        kind, data = content[at + 4 : at + 8], content[at + 8 : at + 8 + size]
-        if kind == b"tEXt" and data.startswith(_KEY + b"\0"):
-            return data.partition(b"\0")[2].decode()
-        at += size + 12
-    return None

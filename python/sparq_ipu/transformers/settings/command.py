@@ -14,7 +14,6 @@ from sparq_ipu.commands.command_line import number, thread_count
 from sparq_ipu.kept_prefixes import KeptPrefixes, check_folder
 from sparq_ipu.transformers.loading.checkpoints import SMOLLM2, Checkpoint, check_types, import_torch
 from sparq_ipu.transformers.settings.layers import (
-    CACHE_DEFAULTS,
     PROMPT_BLOCKS,
     PROMPT_BLOCKS_FROM,
     WEIGHTS,
@@ -23,6 +22,7 @@ from sparq_ipu.transformers.settings.layers import (
     recommended_top_k,
     settings_of_layers,
 )
+from sparq_reference import CacheSpec
 from sparq_reference.checks import ROW_BITS
 
 #: by argument: the flag of a setting and its short form, the same in every command
@@ -210,8 +210,8 @@ def columns(layers: Sequence[Any]) -> dict[str, Any]:
 
 
 def _said(settings: Any) -> dict[str, Any]:
-    named = settings.arguments().items()
-    return {name: CACHE_DEFAULTS[name] if value is None else value for name, value in named}
+    of_cache = {} if settings.index_bits is not None else {"index_bits": CacheSpec.index_bits}
+    return {**settings.arguments(), **of_cache}
 
 
 def _words(settings: dict[str, Any]) -> str:

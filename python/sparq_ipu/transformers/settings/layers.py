@@ -34,9 +34,6 @@ PUBLISHED_TOP_K = 128
 #: the first position whose row leaves out any, whatever the share (docs/settings.md, contract E16).
 PROMPT_BLOCKS, PROMPT_BLOCKS_FROM = 0.001, 4096
 
-#: Settings that are options of the layer's cache, and their defaults there.
-CACHE_DEFAULTS = {"index_bits": 16}
-
 #: Kinds of rounded weights of linear layers: see `sparq_ipu.transformers.decoder.few_bits`.
 WEIGHTS = ("int8", "int4")
 
@@ -76,8 +73,7 @@ def cache_options(settings: LayerSettings | None) -> Mapping[str, Any]:
     cache has the smallest."""
     if settings is None:
         return {"index_bits": min(checks.INDEX_BITS)}
-    asked = {name: getattr(settings, name) for name in CACHE_DEFAULTS}
-    return {name: value for name, value in asked.items() if value is not None}
+    return {} if settings.index_bits is None else {"index_bits": settings.index_bits}
 
 
 #: settings of every layer, in order; None is dense attention
