@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Python module sparq_ipu._core: conversion only. Arguments arrive checked by the Python package;
-// the C++ below checks them again.
+// Python module sparq_ipu._core: conversion only. Arguments arrive checked by the Python package, and
+// device options by it alone; the C++ below checks the others again.
 #include "core.hpp"
 #include "sparq/step_names.hpp"
 
@@ -183,7 +183,7 @@ bool py::detail::type_caster<sparq::DeviceOptions>::load(handle source, bool) {
   from.read("hot_rows", value.tiers.hotRows);
   if (!from.complete())
     return false;
-  value.split = sparq::splitNamed("plan", split);
+  value.split = split == "layers" ? sparq::Split::layers : sparq::Split::heads;
   return true;
 }
 

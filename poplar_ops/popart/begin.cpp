@@ -33,11 +33,11 @@ public:
     verifyOp<BeginOp>(op, {begin});
   }
 
-  void grow(poplar::program::Sequence &program) const override {
-    const poplar::Tensor held = getInTensor(0);
-    const poplar::DebugContext dc = debugContext("begin");
-    const poplar::Tensor given = graph().clone(held, dc);
-    program.add(poplar::program::Copy(held, given, false, dc));
+  void grow(Sequence &program) const override {
+    const Tensor held = getInTensor(0);
+    const DebugContext dc = debugContext("begin");
+    const Tensor given = graph().clone(held, dc);
+    program.add(Copy(held, given, false, dc));
     setOutTensor(0, given);
   }
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cache_op.hpp"
 #include "sparq/cache.hpp"
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
@@ -90,16 +91,32 @@ CacheOptions::CacheOptions(const popart::OpCreatorInfo &info) {
   });
 }
 
-void CacheOptions::check(const char *op, const sparq::CacheSpec &shape) const {
-  sparq::checkOfTiers(op, shape, memory);
-  CacheOptions without = *this;
-  without.tiers = {};
-  if (memory == sparq::Memory::tiered)
-    sparq::checkTiers(op, shape, tiers);
-  else if (!(*this == without))
-    throw sparq::Error(std::string(op) +
-                       ": memory must be 'tiered' where hot rows are asked for, got " +
-                       text(memory));
+void CacheOptions::check(const char *op) const {
+  const bool tiered = memory == sparq::Memory::tiered;
+  const auto refuse = [&](const std::string &rule, const std::string &got) {
+    throw sparq::Error(std::string(op) + ": " + rule + ", got " + got);
+  };
+  if (!tiered && spec.rowBits != 16)
+    refuse("row_bits must be 16 unless memory is 'tiered'", text(spec.rowBits));
+  if (!tiered && spec.indexComponents != 0)
+    refuse("index_components must be 0 unless memory is 'tiered'", text(spec.indexComponents));
+  if (!tiered && tiers.hotRows != 0)
+    refuse("memory must be 'tiered' where hot rows are asked for", text(memory));
+  if (tiered && spec.indexBits == 16)
+    refuse("index_bits must be 8, 4 or 2 where memory is 'tiered'", text(spec.indexBits));
+}
+
+void CacheOptions::checkTopK(const char *op, unsigned wanted) const {
+  if (memory != sparq::Memory::tiered)
+    return;
+  const unsigned topK = std::min(wanted, spec.capacity);
+  if (topK > sparq::TierOptions::maxRows)
+    throw sparq::Error(std::string(op) + ": top_k must be at most " +
+                       text(sparq::TierOptions::maxRows) + " where memory is 'tiered', got " +
+                       text(topK));
+  if (tiers.hotRows != 0 && tiers.hotRows < topK)
+    throw sparq::Error(std::string(op) + ": hot_rows must be 0 or at least top_k=" + text(topK) +
+                       ", got " + text(tiers.hotRows));
 }
 
 std::vector<std::pair<std::string, std::string>> CacheOptions::shown() const {
@@ -168,7 +185,7 @@ void CacheOp::join(const Sizes &sizes) {
   sparq::check(op, static_cast<const sparq::CacheSpec &>(shape));
   if (shape.nHeads != 0)
     sparq::checkHeads(op, shape, shape.nHeads);
-  options_.check(op, shape);
+  options_.check(op);
   shape_ = shape;
   for (const CacheOp *const other : ofCache())
     if (other != this && other->shape_.batch != 0)

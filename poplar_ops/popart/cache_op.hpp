@@ -16,6 +16,9 @@
 
 namespace sparq_popart {
 
+using namespace poplar;
+using namespace poplar::program;
+
 // The options of a cache that attributes give, beside its name. Operators of one cache agree on
 // them. python/sparq_ipu/poptorch/contract.py has the same table with the same messages.
 
@@ -28,8 +31,10 @@ struct CacheOptions {
   // Throws sparq::Error where a value is out of range.
   explicit CacheOptions(const popart::OpCreatorInfo &info);
 
-  // Throws sparq::Error unless a cache of this shape can be in that memory.
-  void check(const char *op, const sparq::CacheSpec &shape) const;
+  // Throws sparq::Error unless a cache can have them together; and, in three tiers, unless programs
+  // can attend to that many positions.
+  void check(const char *op) const;
+  void checkTopK(const char *op, unsigned wanted) const;
   // Every option by name, in one order, with its value as messages show it.
   std::vector<std::pair<std::string, std::string>> shown() const;
 

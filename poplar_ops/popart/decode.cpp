@@ -67,8 +67,7 @@ public:
       spec.headDim = sparq::toUnsigned(opid.type.c_str(), "head_dim", sizes.at("head_dim"));
       sparq::check(opid.type.c_str(), attention_.settings, spec);
     }
-    if (attention_.kernel->memory == sparq::Memory::tiered)
-      sparq::checkTiers(opid.type.c_str(), options().spec, options().tiers, attention_.topK());
+    options().checkTopK(opid.type.c_str(), attention_.topK());
     join(sizes);
     outInfo(outputIndex) = inInfo(queryIndex);
     if (output->hasIndex(lengthsIndex))
@@ -109,21 +108,21 @@ public:
     verifyOp<DecodeOp>(op, {denseDecode, sparqDecode});
   }
 
-  void growPrograms(poplar::program::Sequence &program) const override {
+  void growPrograms(Sequence &program) const override {
     const DecodeOp &op = getOp<DecodeOp>();
     CacheGroup &mine = group();
     const sparq::Cache &held = mine.cache();
     const std::size_t which = mine.index(op.attention());
-    const Body body = [&](const std::vector<poplar::Tensor> &inputs,
-                          poplar::program::Sequence &steps) -> std::vector<poplar::Tensor> {
-      const poplar::Tensor active =
+    const Body body = [&](const std::vector<Tensor> &inputs,
+                          Sequence &steps) -> std::vector<Tensor> {
+      const Tensor active =
           sparq::activeTokens(graph(), held, inputs[activeIndex], steps, debugContext("active"));
       sparq::append(graph(), held, inputs[keyIndex], inputs[valueIndex], active, steps,
                     debugContext("append"));
       return {sparq::attend(graph(), held, which, inputs[queryIndex], steps,
                             debugContext("attention"))};
     };
-    const std::vector<poplar::Tensor> made =
+    const std::vector<Tensor> made =
         mine.add(graph(), op.cacheName(), "decode" + std::to_string(which), body,
                  {getInTensor(queryIndex), getInTensor(keyIndex), getInTensor(valueIndex),
                   getInTensor(activeIndex)},

@@ -49,13 +49,13 @@ public:
     verifyOp<CacheFillOp>(op, {cacheFill});
   }
 
-  void growPrograms(poplar::program::Sequence &program) const override {
+  void growPrograms(Sequence &program) const override {
     const CacheFillOp &op = getOp<CacheFillOp>();
     CacheGroup &mine = group();
     const sparq::Cache &held = mine.cache();
-    const poplar::Tensor key = getInTensor(keyIndex);
-    const Body body = [&](const std::vector<poplar::Tensor> &inputs,
-                          poplar::program::Sequence &steps) -> std::vector<poplar::Tensor> {
+    const Tensor key = getInTensor(keyIndex);
+    const Body body = [&](const std::vector<Tensor> &inputs,
+                          Sequence &steps) -> std::vector<Tensor> {
       sparq::fillCache(graph(), held, inputs[keyIndex], inputs[valueIndex], inputs[lengthsIndex],
                        steps, debugContext("fill"));
       return {};

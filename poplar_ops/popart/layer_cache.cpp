@@ -75,8 +75,7 @@ std::vector<std::string> alike(const CacheOp &op) {
 
 } // namespace
 
-CacheGroup::CacheGroup(poplar::Graph &graph, const CacheOp &op,
-                       const std::vector<std::string> &names)
+CacheGroup::CacheGroup(Graph &graph, const CacheOp &op, const std::vector<std::string> &names)
     : names_(names) {
   const Wanted wanted(op);
   programs_ = wanted.programs;
@@ -92,14 +91,14 @@ std::size_t CacheGroup::index(const sparq::Attention &attention) const {
   return static_cast<std::size_t>(std::find(all.begin(), all.end(), attention) - all.begin());
 }
 
-CacheGroup::Shared CacheGroup::makeShared(poplar::Graph &graph, const Body &body,
-                                          const std::vector<poplar::Tensor> &inputs,
+CacheGroup::Shared CacheGroup::makeShared(Graph &graph, const Body &body,
+                                          const std::vector<Tensor> &inputs,
                                           const std::string &what) const {
-  const poplar::DebugContext dc{cache_.name + "/" + what};
+  const DebugContext dc{cache_.name + "/" + what};
   Shared shared;
-  for (const poplar::Tensor &input : inputs)
-    shared.inputs.push_back(graph.clone(input, poplar::DebugContext(dc, "input")));
-  poplar::program::Sequence program({}, dc);
+  for (const Tensor &input : inputs)
+    shared.inputs.push_back(graph.clone(input, DebugContext(dc, "input")));
+  Sequence program({}, dc);
   sparq::loadLayer(cache_, program, dc);
   shared.outputs = body(shared.inputs, program);
   sparq::storeLayer(cache_, program, dc);
@@ -107,11 +106,9 @@ CacheGroup::Shared CacheGroup::makeShared(poplar::Graph &graph, const Body &body
   return shared;
 }
 
-std::vector<poplar::Tensor> CacheGroup::add(poplar::Graph &graph, const std::string &name,
-                                            const std::string &what, const Body &body,
-                                            const std::vector<poplar::Tensor> &inputs,
-                                            poplar::program::Sequence &program,
-                                            const poplar::DebugContext &dc) {
+std::vector<Tensor> CacheGroup::add(Graph &graph, const std::string &name, const std::string &what,
+                                    const Body &body, const std::vector<Tensor> &inputs,
+                                    Sequence &program, const DebugContext &dc) {
   if (names_.size() == 1)
     return body(inputs, program);
   const auto known = shared_.find(what);
@@ -122,12 +119,12 @@ std::vector<poplar::Tensor> CacheGroup::add(poplar::Graph &graph, const std::str
   const auto layer = std::find(names_.begin(), names_.end(), name) - names_.begin();
   sparq::selectLayer(graph, cache_, static_cast<unsigned>(layer), program, dc);
   for (std::size_t i = 0; i != inputs.size(); ++i)
-    program.add(poplar::program::Copy(inputs[i], shared.inputs[i], false, {dc, "input"}));
-  program.add(poplar::program::Call(shared.function, dc));
-  std::vector<poplar::Tensor> outputs;
-  for (const poplar::Tensor &made : shared.outputs) {
-    outputs.push_back(graph.clone(made, poplar::DebugContext(dc, "output")));
-    program.add(poplar::program::Copy(made, outputs.back(), false, {dc, "output"}));
+    program.add(Copy(inputs[i], shared.inputs[i], false, {dc, "input"}));
+  program.add(Call(shared.function, dc));
+  std::vector<Tensor> outputs;
+  for (const Tensor &made : shared.outputs) {
+    outputs.push_back(graph.clone(made, DebugContext(dc, "output")));
+    program.add(Copy(made, outputs.back(), false, {dc, "output"}));
   }
   return outputs;
 }
@@ -153,15 +150,15 @@ CacheGroup &CacheOpx::group() const {
   return *group_;
 }
 
-void CacheOpx::grow(poplar::program::Sequence &program) const {
+void CacheOpx::grow(Sequence &program) const {
   if (!getOp<CacheOp>().getIr().getSessionOptions().enableFloatingPointChecks)
     return growPrograms(program);
-  const poplar::FloatingPointBehaviour exceptions(true, true, true, false, true),
+  const FloatingPointBehaviour exceptions(true, true, true, false, true),
       none(false, false, false, false, false);
-  const poplar::Tensor before = poplar::getAndModifyFloatingPointBehaviour(
-      graph(), program, exceptions, none, debugContext("exceptions_off"));
+  const Tensor before = getAndModifyFloatingPointBehaviour(graph(), program, exceptions, none,
+                                                           debugContext("exceptions_off"));
   growPrograms(program);
-  poplar::setFloatingPointBehaviour(graph(), program, before, debugContext("exceptions"));
+  setFloatingPointBehaviour(graph(), program, before, debugContext("exceptions"));
 }
 
 } // namespace sparq_popart

@@ -143,16 +143,16 @@ public:
     for (unsigned slot = 0; slot != context.nSlots(); ++slot)
       for (unsigned first = 0, part = 0; first < chunksPerWave; first += nOwn, ++part) {
         const unsigned own = std::min(nOwn, chunksPerWave - first);
-        context.addVertex(
-            cs, "sparq::ColumnOffsets", slot, part, cycles::columnOffsets(own, rank),
-            "wave"_f = wave.on(slot, part), "layer"_f = context.cache.layer[slot][part],
-            "columns"_f = firstRows[slot][part],
-            "offsets"_f = offsets[slot].slice(first, first + own), "rank"_f = rank, "nOwn"_f = own,
-            "firstChunk"_f = first, "chunksPerWave"_f = chunksPerWave,
-            "nChunks"_f = layout.nChunks(),
-            "otherRows"_f =
-                KeyColumns::layerRows(context.cache) - layout.headDim * layout.nChunks(),
-            "rowBase"_f = static_cast<unsigned>(layout.columnRow(context.task(slot), 0, 0)));
+        context.addVertex(cs, "sparq::ColumnOffsets", slot, part, cycles::columnOffsets(own, rank),
+                          "wave"_f = wave.on(slot, part),
+                          "layer"_f = context.cache.layer[slot][part],
+                          "columns"_f = firstRows[slot][part],
+                          "offsets"_f = offsets[slot].slice(first, first + own), "rank"_f = rank,
+                          "nOwn"_f = own, "firstChunk"_f = first, "chunksPerWave"_f = chunksPerWave,
+                          "nChunks"_f = layout.nChunks(),
+                          "otherRows"_f = KeyColumns::layerRows(context.cache) -
+                                          layout.headDim * layout.nChunks(),
+                          "rowBase"_f = layout.columnRow(context.task(slot), 0, 0));
       }
   }
   // Adds the remote copy of a wave to `body`.

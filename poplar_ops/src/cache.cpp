@@ -53,33 +53,19 @@ void checkGrows(const char *op, const Cache &cache) {
                 std::to_string(cache.layout().positionsPerRow));
 }
 
-// {nTasks} from {batch}: every KV head of an element is active with it. Copied, so that each slot
-// has its own on its home tile.
-static Tensor activePerTask(Graph &graph, const Cache &cache, const Tensor &active,
-                            Sequence &program, const DebugContext &dc) {
-  const Shape &shape = cache.plan.shape;
-  const Tensor perTask =
-      addSliced(graph, cache.plan.placement, UNSIGNED_INT, shape.nTasks(), 1, 1, 1, {dc, "active"})
-          .reshape({shape.nTasks()});
-  cache.lockstep->copy(active.expand({1}).broadcast(shape.nKvHeads, 1).flatten(), perTask, program,
-                       {dc, "active"});
-  return perTask;
-}
-
 void append(Graph &graph, const Cache &cache, const Tensor &key, const Tensor &value,
             const Tensor &active, Sequence &program, const DebugContext &dc) {
   const Shape &shape = cache.plan.shape;
   const Placement &p = cache.plan.placement;
   const unsigned nTasks = shape.nTasks(), d = shape.headDim;
   checkGrows("append", cache);
-  Append step{{graph, cache, program, dc},
-              activePerTask(graph, cache, active, program, dc),
-              key.reshape({nTasks, d}),
-              value.reshape({nTasks, d})};
+  const Steps steps{graph, cache, program, dc};
+  Append step{steps, steps.perTask("active"), key.reshape({nTasks, d}), value.reshape({nTasks, d})};
+  // Every KV head of an element is active with it. Copied, so that each slot has its own on its home.
+  step.copy(active.expand({1}).broadcast(shape.nKvHeads, 1).flatten(), step.active, "active");
   for (const auto &store : cache.stores)
     store->append(step);
-  const Tensor full =
-      addSliced(graph, p, UNSIGNED_INT, nTasks, 1, 1, 1, {dc, "full"}).reshape({nTasks});
+  const Tensor full = step.perTask("full");
   unsigned unit = 1;
   for (const auto &store : cache.stores)
     unit = std::max(unit, store->unit(cache.layout()));

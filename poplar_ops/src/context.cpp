@@ -60,6 +60,11 @@ Tensor addSliced(Graph &graph, const Placement &placement, const Type &type, uns
   return tensor;
 }
 
+Tensor Steps::perTask(const char *name) const {
+  const unsigned n = placement().nTasks;
+  return addSliced(graph, placement(), UNSIGNED_INT, n, 1, 1, 1, {dc, name}).reshape({n});
+}
+
 Tensor Context::onParts(const Type &type, unsigned n, const std::vector<std::size_t> &shape,
                         const std::string &name, const PartOf &partOf) const {
   return once(name, [&] {

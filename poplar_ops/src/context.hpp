@@ -59,6 +59,8 @@ struct Steps {
     cache.lockstep->copy(from, to, program, {dc, name});
   }
   Steps within(Sequence &body) const { return {graph, cache, body, dc}; }
+  // A new {nTasks} UNSIGNED_INT, each on the home of its slot.
+  Tensor perTask(const char *name) const;
 };
 
 // One round of one op.

@@ -446,13 +446,13 @@ private:
     const auto addInsert = [&](unsigned slot, unsigned i, const Tensor &pieces, const Tensor &rows,
                                unsigned set, unsigned setShift) {
       const unsigned part = i % p.parts, width = static_cast<unsigned>(rows.dim(2));
-      context.addVertex(
-          insert, "sparq::InsertRows", slot, part,
-          cycles::insertRows(w.ownRows, width, 1u << setShift), "layer"_f = l.layer(slot, part),
-          "wave"_f = wave, "first"_f = firstMiss[slot], "nMisses"_f = misses.n[slot],
-          "places"_f = missPlaces[slot], "pieces"_f = pieces[slot][i], "rows"_f = rows,
-          "fullRows"_f = w.fullRows, "nRows"_f = static_cast<unsigned>(rows.dim(1)),
-          "width"_f = width, "set"_f = set, "setShift"_f = setShift);
+      context.addVertex(insert, "sparq::InsertRows", slot, part,
+                        cycles::insertRows(w.ownRows, width, 1u << setShift),
+                        "layer"_f = l.layer(slot, part), "wave"_f = wave,
+                        "first"_f = firstMiss[slot], "nMisses"_f = misses.n[slot],
+                        "places"_f = missPlaces[slot], "pieces"_f = pieces[slot][i],
+                        "rows"_f = rows, "fullRows"_f = w.fullRows, "nRows"_f = rows.dim(1),
+                        "width"_f = width, "set"_f = set, "setShift"_f = setShift);
     };
     for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
       const unsigned task = context.task(slot);
@@ -532,8 +532,7 @@ Misses listMisses(const HotLayout &l, const Found &found) {
                       "positions"_f = l.positions[slot], "hits"_f = found.hits[slot],
                       "nHits"_f = found.nHits[slot], "entries"_f = misses.entries[slot],
                       "rows"_f = misses.rows[slot], "nMisses"_f = misses.n[slot], "topK"_f = l.topK,
-                      "rowBase"_f =
-                          static_cast<unsigned>(context.layout().keyRow(context.task(slot), 0)),
+                      "rowBase"_f = context.layout().keyRow(context.task(slot), 0),
                       "layerRows"_f = context.cache.layerRows());
   // Owners rank their ways beside it, before any miss is known.
   misses.order = l.perOwner({hot.nWays()}, "order_of_ways");

@@ -3,9 +3,9 @@
 // Softmax over the list of selected positions, whatever makes their scores.
 #pragma once
 
-#include "arith/arith.hpp"
 #include "attention_steps.hpp"
 #include "codelets/attention.cycles.hpp"
+#include "planning.hpp"
 #include <functional>
 
 namespace sparq {
@@ -14,9 +14,8 @@ namespace sparq {
 class ListWeights {
 public:
   ListWeights(const Context &contextIn, unsigned topKIn)
-      : topK(topKIn), rowsPerPart((topKIn + contextIn.parts() - 1) / contextIn.parts()),
-        nScoring((topKIn + rowsPerPart - 1) / rowsPerPart), context(contextIn),
-        g(contextIn.groupSize()) {
+      : topK(topKIn), rowsPerPart(ceilDiv(topKIn, contextIn.parts())),
+        nScoring(ceilDiv(topKIn, rowsPerPart)), context(contextIn), g(contextIn.groupSize()) {
     weights = context.sliced(FLOAT, topK, rowsPerPart, g, "row_weights");
     approxSums = headsApart(context)
                      ? perHead(context, g, "row_approx_sums")
@@ -58,7 +57,7 @@ public:
   void addApproxSums(const ComputeSet &cs, const Selected &selected, const Waves &waves,
                      unsigned part) const {
     for (unsigned slot = 0; selected.sums.valid() && slot != context.nSlots(); ++slot)
-      addFoldSums(context, cs, slot, part, g, ascending(selected.sums[slot], waves, blockSize),
+      addFoldSums(context, cs, slot, part, g, ascending(selected.sums[slot], waves, block),
                   approxSums[slot]);
   }
   // The weights of a slot, {groupSize, topK}.

@@ -122,18 +122,13 @@ unsigned CacheLayout::scoredWidth() const { return quantised() ? block : tailLen
 
 Plan makePlan(const poplar::Target &target, const Shape &shape, const Programs &programs) {
   check("plan", shape);
-  if (programs.nLayers < 1 || programs.nLayers > maxLayers)
-    throw Error("plan: n_layers must be in [1, " + std::to_string(maxLayers) + "], got " +
-                std::to_string(programs.nLayers));
   for (const Attention &attention : programs.attention)
     if (attention.kernel->takes == Takes::sparq)
       check("plan", attention.settings, shape);
     else if (attention.kernel->takes == Takes::window)
       check("plan", attention.window, shape.nHeads);
   const Request request{shape, programs, target.getNumTiles(), target.getBytesPerTile()};
-  const std::vector<const StoreKind *> stores = makeStores(shape, programs);
-  for (const StoreKind *const store : stores)
-    store->check(request);
+  const std::vector<const StoreKind *> stores = makeStores(programs);
   const CacheLayout layout = makeLayout(request, stores);
   checkRows(shape, layout);
   // As few rounds as memory allows: every round has fixed costs. And no more than make it less: a

@@ -32,14 +32,6 @@ inline unsigned entriesPerPart(const Plan &plan, unsigned topK) {
   return plan.hot.nPlaces == 0 ? even : std::max(even, cycles::nWorkers);
 }
 
-// Of a power of two.
-inline unsigned log2Of(unsigned n) {
-  unsigned log = 0;
-  while (n >>= 1)
-    ++log;
-  return log;
-}
-
 // How many units (blocks, chunks) to take at a time, at most `most`, so that the last wave
 // reads few that are not needed.
 inline unsigned unitsPerWave(unsigned nUnits, unsigned most) {

@@ -42,9 +42,7 @@ DoesNotFit outOfTileMemory(const graph_memory_allocation_error &error, unsigned 
 Session::Session(const Shape &shape, const Programs &programs, const DeviceOptions &options,
                  bool timed, bool stacked)
     : shape_(shape), nLayers_(programs.nLayers), timed_(timed) {
-  check("plan", shape);
   const std::vector<Share> shares = shareOut(shape, nLayers_, options.nIpus, options.split);
-  checkWindows(programs, shares.front());
   device_ = openDevice(options);
   Graph graph(device_.getTarget());
   addCodelets(graph);
@@ -83,14 +81,6 @@ Session::Session(const Shape &shape, const Programs &programs, const DeviceOptio
   engine_->load(device_);
   for (unsigned layer = 0; layer != nLayers_; ++layer)
     reset(layer);
-}
-
-void Session::checkWindows(const Programs &programs, const Share &share) const {
-  if (share.shape.nKvHeads != shape_.nKvHeads)
-    for (const Attention &attention : programs.attention)
-      if (attention.remembers()) // sums are over all heads
-        throw Error("plan: split must be 'layers' where heads of one history of window attention "
-                    "would be split, got 'heads'");
 }
 
 void Session::addEntries(bool spread) {

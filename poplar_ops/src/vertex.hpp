@@ -6,6 +6,7 @@
 #include "sparq/lockstep.hpp"
 #include <cstdint>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -34,6 +35,11 @@ using Fields = std::vector<Field>;
 struct FieldName {
   const char *name;
   Field operator=(Field::Value value) const { return {name, std::move(value)}; }
+  // A count or the number of a row, of which vertices have 32 bits (checkRows in plan.cpp).
+  template <class T, std::enable_if_t<std::is_same_v<T, std::size_t>, int> = 0>
+  Field operator=(T value) const {
+    return {name, static_cast<unsigned>(value)};
+  }
 };
 constexpr FieldName operator""_f(const char *name, std::size_t) { return {name}; }
 

@@ -182,7 +182,3 @@ def test_a_cache_of_layers_wants_to_be_told_which(device: str) -> None:
 def test_refused_numbers_of_layers(n_layers: int) -> None:
     with pytest.raises(ValueError, match=rf"KVCache: n_layers must be in \[1, 1024\], got {n_layers}"):
         KVCache(1, 1, 8, 64, n_layers=n_layers, device="emulator")
-    with pytest.raises(ValueError, match=rf"plan: n_layers must be in \[1, 1024\], got {n_layers}"):
-        _core.Session(
-            CacheSpec(1, 1, 8, 64), 1, attention=[SPARQ], options=DeviceOptions(n_tiles=2), n_layers=n_layers
-        )

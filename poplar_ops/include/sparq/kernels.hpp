@@ -16,9 +16,6 @@ namespace sparq {
 // tiered: the key index and hot rows in SRAM, all rows in streaming memory
 enum class Memory { streaming, sram, tiered };
 const char *nameOf(Memory memory);
-// Throws Error where a cache has an option of three tiers alone, and is in another memory. `op` is
-// the name that the message begins with.
-void checkOfTiers(const char *op, const CacheSpec &spec, Memory memory);
 
 struct Steps; // src/context.hpp
 

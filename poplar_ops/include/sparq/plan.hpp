@@ -130,6 +130,14 @@ struct Waves {
   }
 };
 
+// Of the greatest power of two that is not above n.
+inline unsigned log2Of(unsigned n) {
+  unsigned log = 0;
+  while (n >>= 1)
+    ++log;
+  return log;
+}
+
 // The buffer of hot rows of a task, in a cache in three tiers. Place i belongs to owner i %
 // nOwners, a part of the task's slot. Keys are spread over parts by pairs of lanes and by i %
 // nSets, values by components.
@@ -173,12 +181,7 @@ struct HotRows {
   }
   unsigned nWays() const { return nPlaces / nOwners; }
   unsigned rowsOfSet() const { return nPlaces / nSets; }
-  unsigned setShift() const {
-    unsigned shift = 0;
-    while (1u << shift < nSets)
-      ++shift;
-    return shift;
-  }
+  unsigned setShift() const { return log2Of(nSets); }
 };
 
 // The history of window attention of a batch element (docs/exactness.md E11): shares of the last
@@ -260,11 +263,6 @@ struct Plan {
   std::vector<unsigned> assumedMisses;
   std::vector<PlannedAttention> attention; // one for each entry of Programs::attention
 };
-
-// Throw Error unless a cache of this spec can be in three tiers with these options, and, with topK,
-// programs over it can attend to that many positions. Messages begin with `op`.
-void checkTiers(const char *op, const CacheSpec &spec, const TierOptions &tiers);
-void checkTiers(const char *op, const CacheSpec &spec, const TierOptions &tiers, unsigned topK);
 
 // Throws Error where a shape or a setting is out of range, or where kernels do not share a cache.
 Plan makePlan(const poplar::Target &target, const Shape &shape, const Programs &programs);

@@ -24,9 +24,6 @@
 
 namespace sparq {
 
-// What a caller chooses of the caches of a model on a device: sparq_ipu.device_options in Python.
-// No result depends on it.
-
 // What of a model an IPU of several has.
 //
 //   layers   layer l of L is on IPU l * N / L. What passes from IPU to IPU is what a layer hands to
@@ -34,12 +31,8 @@ namespace sparq {
 //   heads    every IPU has all layers, of its share of the KV heads, then of the batch.
 enum class Split { layers, heads };
 
-// Throws Error for another name.
-Split splitNamed(const char *op, const std::string &name);
-
-// Most IPUs that links join.
-constexpr unsigned maxIpus = 64;
-
+// What a caller chooses of the caches of a model on a device: sparq_ipu.device_options in Python. No
+// result depends on it.
 struct DeviceOptions {
   std::string device = "emulator"; // or "ipu"
   unsigned nTiles = 0;             // of an emulated IPU; 0: all of a real one
@@ -47,8 +40,6 @@ struct DeviceOptions {
   Split split = Split::layers;
   TierOptions tiers{}; // for a cache in three tiers; the kernels determine its memory
 };
-
-// Which IPU of several has what of a model's caches.
 
 // One IPU's part: layers [firstLayer, firstLayer + nLayers), each with this cache.
 struct Share {
@@ -66,8 +57,7 @@ struct Share {
   }
 };
 
-// Throws Error unless nIpus is a power of two up to maxIpus, and there are at least nIpus layers,
-// or KV heads, then the batch, split evenly.
+// nIpus: a power of two. There are at least as many layers; or KV heads, then the batch, split evenly.
 std::vector<Share> shareOut(const Shape &shape, unsigned nLayers, unsigned nIpus, Split split);
 
 // The part of an array {batch, nKvHeads, each} that a share has, `whole` being the shape of all;
@@ -91,9 +81,6 @@ void putPart(const Shape &whole, const Share &share, const std::vector<T> &part,
     std::copy_n(part.begin() + static_cast<std::ptrdiff_t>(b * n), n,
                 array + share.firstRow(whole, b) * each);
 }
-
-// A session on one IPU: a cache, the programs over it, and the tensors that pass data between the
-// host and the programs.
 
 // A tensor that programs take or give, and how the host writes or reads it.
 struct Port {
@@ -124,6 +111,8 @@ private:
   Port writable(const Tensor &tensor, const std::string &name) const;
 };
 
+// A session on one IPU: a cache, the programs over it, and the tensors that pass data between the
+// host and the programs.
 struct Shard {
   // The cache, in step with those that `lockstep` has.
   Shard(const Share &share, Graph graph, const Programs &programs, const std::string &prefix,
@@ -237,7 +226,6 @@ private:
     bool isSpread() const { return ports != &shards.front()->ports; }
   };
   std::size_t nAttention() const { return plan().attention.size(); }
-  void checkWindows(const Programs &programs, const Share &share) const;
   void addEntries(bool spread);
   void addWhole(Shard &shard);
   std::vector<Program> buildPrograms(bool stacked);

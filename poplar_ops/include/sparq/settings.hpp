@@ -32,9 +32,6 @@ struct DoesNotFit : Error {
 // Most positions of one batch element: a count up to here is exact in fp32 (docs/exactness.md E7).
 constexpr unsigned maxCapacity = 1u << 24;
 
-// Most layers of one cache.
-constexpr unsigned maxLayers = 1024;
-
 // A KV cache of one layer: what the caller chooses of it.
 struct CacheSpec {
   unsigned batch = 1;

@@ -6,23 +6,15 @@ namespace sparq {
 
 namespace {
 
-// The steps that the programs remember, 0 where none does.
+// The steps that programs remember, the same in all that do.
 unsigned recentSteps(const Programs &programs) {
-  unsigned nRecent = 0;
-  for (const Attention &attention : programs.attention) {
-    if (!attention.remembers())
-      continue;
-    if (nRecent != 0 && attention.window.nRecent != nRecent)
-      throw Error("plan: n_recent must be the same in all programs that remember, got " +
-                  std::to_string(nRecent) + " and " + std::to_string(attention.window.nRecent));
-    nRecent = attention.window.nRecent;
-  }
-  return nRecent;
+  for (const Attention &attention : programs.attention)
+    if (attention.remembers())
+      return attention.window.nRecent;
+  return 0;
 }
 
 } // namespace
-
-void RecentShares::check(const Request &request) { recentSteps(request.programs); }
 
 void RecentShares::arrange(const Request &request, Plan &plan) {
   History &history = plan.history;

@@ -10,8 +10,6 @@ namespace sparq {
 
 class RecentShares final : public Store {
 public:
-  static constexpr const char *what = "a history of shares";
-  static void check(const Request &request);
   static void arrange(const Request &request, Plan &plan);
   static TileNeed need(const Plan &plan);
   RecentShares(Graph &graph, const Cache &cache, bool); // of no step

@@ -7,13 +7,7 @@ namespace sparq {
 
 namespace {
 
-// The greatest power of two that is not above n.
-unsigned powerOfTwo(unsigned n) {
-  unsigned power = 1;
-  while (power <= n / 2)
-    power *= 2;
-  return power;
-}
+unsigned powerOfTwo(unsigned most) { return 1u << log2Of(most); }
 
 // More owners save nothing, and every part reads what all of them found.
 constexpr unsigned maxOwners = 32;
@@ -85,12 +79,6 @@ private:
 
 } // namespace
 
-void HotBuffer::check(const Request &request) {
-  checkTiers("plan", request.shape, request.programs.tiers);
-  for (const Attention &attention : request.programs.attention)
-    checkTiers("plan", request.shape, request.programs.tiers, attention.topK());
-}
-
 void HotBuffer::arrange(const Request &request, Plan &plan) {
   plan.hot = makeHotRows(request, plan.layout, plan.placement);
 }
@@ -100,23 +88,6 @@ TileNeed HotBuffer::need(const Plan &plan) {
   const std::uint64_t rows = std::uint64_t(hot.rowsOfSet()) * plan.shape.headDim / 2 +
                              std::uint64_t(hot.nPlaces) * hot.width * 2;
   return {0, plan.placement.nRounds * plan.layout.nLayers * rows};
-}
-
-void checkTiers(const char *op, const CacheSpec &spec, const TierOptions &tiers) {
-  if (spec.indexBits == 16)
-    throw Error(std::string(op) +
-                ": index_bits must be 8, 4 or 2 where memory is 'tiered', got 16");
-  toUnsigned(op, "hot_rows", tiers.hotRows, TierOptions::maxRows);
-}
-
-void checkTiers(const char *op, const CacheSpec &spec, const TierOptions &tiers, unsigned wanted) {
-  const unsigned topK = std::min(wanted, spec.capacity);
-  if (topK > maxHotRows)
-    throw Error(std::string(op) + ": top_k must be at most " + std::to_string(maxHotRows) +
-                " where memory is 'tiered', got " + std::to_string(topK));
-  if (tiers.hotRows != 0 && tiers.hotRows < topK)
-    throw Error(std::string(op) + ": hot_rows must be 0 or at least top_k=" + std::to_string(topK) +
-                ", got " + std::to_string(tiers.hotRows));
 }
 
 HotBuffer::HotBuffer(Graph &graph, const Cache &cache, bool) {
@@ -166,8 +137,7 @@ void HotBuffer::appendNewest(const Append &step) const {
                 cycles::insertNewest(hot.nOwners, static_cast<unsigned>(rows.dim(2))),
                 "layer"_f = cache.layer[slot][part % p.parts], "places"_f = slots[task],
                 "piece"_f = piece, "rows"_f = rows, "nOwners"_f = hot.nOwners,
-                "nRows"_f = static_cast<unsigned>(rows.dim(1)),
-                "width"_f = static_cast<unsigned>(rows.dim(2)), "set"_f = set,
+                "nRows"_f = rows.dim(1), "width"_f = rows.dim(2), "set"_f = set,
                 "setShift"_f = setShift);
     };
     const Tensor pairs = step.keys[task].reshape({d / 8, HotRows::nPairs, 2});

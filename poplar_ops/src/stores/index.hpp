@@ -12,7 +12,6 @@ namespace sparq {
 
 class Index : public Store {
 public:
-  static constexpr const char *what = "a key index";
   // The last parts have the tail: the waves fill up the first ones.
   static void arrange(const Request &, Plan &plan) {
     CacheLayout &layout = plan.layout;
@@ -73,9 +72,7 @@ protected:
     const Placement &p = step.cache.plan.placement;
     const CacheLayout &layout = step.cache.layout();
     const Tensor &filled = step.cache.filled;
-    const Tensor full =
-        addSliced(step.graph, p, UNSIGNED_INT, p.nTasks, 1, 1, 1, {step.dc, "chunk_full"})
-            .reshape({p.nTasks});
+    const Tensor full = step.perTask("chunk_full");
     const ComputeSet cs = step.within(program).execute("quantise_tail");
     for (unsigned task = 0; task != p.nTasks; ++task) {
       const unsigned slot = task % p.slots;
@@ -86,8 +83,7 @@ protected:
                   "full"_f = blockFull[task], "tail"_f = own.of(tail()[task]),
                   "tailIndex"_f = own.of(records()[task]), "nComponents"_f = own.n(),
                   "indexBits"_f = layout.indexBits,
-                  "columnWords"_f = static_cast<unsigned>(layout.columnElements(layout.chunk)),
-                  "chunk"_f = layout.chunk);
+                  "columnWords"_f = layout.columnElements(layout.chunk), "chunk"_f = layout.chunk);
       }
       addVertex(step.graph, cs, "sparq::ChunkFull", p.home(slot), cycles::chunkFull(),
                 "filled"_f = filled[task], "blockFull"_f = blockFull[task], "full"_f = full[task],
@@ -130,7 +126,6 @@ private:
 // Chunks in streaming memory: of fp16, or of records.
 class KeyColumns final : public Index {
 public:
-  static constexpr const char *what = "key columns in streaming memory";
   static void layOut(const Request &request, CacheLayout &layout);
   KeyColumns(Graph &graph, const Cache &cache, bool hostWrites);
 
@@ -163,7 +158,6 @@ private:
 // A key index of few bits in SRAM. The block that is being filled is the tail.
 class ResidentRecords final : public Index {
 public:
-  static constexpr const char *what = "a key index in SRAM";
   static void layOut(const Request &request, CacheLayout &layout);
   static unsigned mostParts(const Request &request);
   static TileNeed need(const Plan &plan);

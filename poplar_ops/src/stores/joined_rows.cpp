@@ -257,8 +257,8 @@ void JoinedRows::addColumns(Graph &graph, const ComputeSet &cs, unsigned tile, c
   else
     addVertex(graph, cs, "sparq::FillColumns", tile, cycles::fillColumns(layout.indexDim, block),
               "keys"_f = rows, "columns"_f = columns, "n"_f = block,
-              "rowSize"_f = static_cast<unsigned>(layout.rowElements),
-              "nComponents"_f = layout.indexDim, "tailLength"_f = block);
+              "rowSize"_f = layout.rowElements, "nComponents"_f = layout.indexDim,
+              "tailLength"_f = block);
 }
 
 } // namespace sparq

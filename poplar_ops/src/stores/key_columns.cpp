@@ -187,9 +187,8 @@ Sequence KeyColumns::flush(const Append &step, const Tensor &full) const {
                 "filled"_f = step.cache.filled[task], "full"_f = full[task],
                 "layer"_f = step.cache.layer[slot][0], "rows"_f = rows[slot], "headDim"_f = d,
                 "layerRows"_f = layerRows(step.cache), "nChunks"_f = layout.nChunks(),
-                "chunk"_f = layout.chunk,
-                "rowBase"_f = static_cast<unsigned>(layout.columnRow(task, 0, 0)),
-                "scratchRow"_f = static_cast<unsigned>(layout.scratchColumn(slot)));
+                "chunk"_f = layout.chunk, "rowBase"_f = layout.columnRow(task, 0, 0),
+                "scratchRow"_f = layout.scratchColumn(slot));
     }
     step.cache.lockstep->write(
         buffer_, chunks.slice(first, first + n, 0).reshape({std::size_t(n) * d, chunks.dim(2)}),

@@ -37,8 +37,7 @@ Sequence storeRecords(const Append &step, const ResidentRecords &store, const Te
                 "filled"_f = cache.filled[task], "full"_f = full[task],
                 "layer"_f = cache.layer[slot][part], "records"_f = store.records()[task],
                 "index"_f = store.index()[task][part], "nComponents"_f = layout.indexDim,
-                "indexBits"_f = layout.indexBits,
-                "columnWords"_f = static_cast<unsigned>(store.index().dim(4)),
+                "indexBits"_f = layout.indexBits, "columnWords"_f = store.index().dim(4),
                 "firstBlock"_f = part * nBlocks, "nBlocks"_f = nBlocks);
     }
   return program;
@@ -81,8 +80,7 @@ public:
                   "filled"_f = cache.filled[task], "layer"_f = cache.layer[slot][part],
                   "position"_f = number, "columns"_f = staging.columns[slot][part],
                   "index"_f = store.index()[task][part], "nComponents"_f = d,
-                  "indexBits"_f = plan.layout.indexBits,
-                  "columnWords"_f = static_cast<unsigned>(store.index().dim(4)),
+                  "indexBits"_f = plan.layout.indexBits, "columnWords"_f = store.index().dim(4),
                   "firstBlock"_f = part * nBlocks, "nBlocks"_f = nBlocks);
       }
     return body;
@@ -145,8 +143,8 @@ private:
   Fields rowSettings(unsigned slot, unsigned firstPosition) const {
     const CacheLayout &layout = plan.layout;
     const unsigned task = firstTask + slot;
-    return {"firstRow"_f = static_cast<unsigned>(layout.keyRow(task, firstPosition)),
-            "lastRow"_f = static_cast<unsigned>(layout.keyRow(task, layout.capacity - 1)),
+    return {"firstRow"_f = layout.keyRow(task, firstPosition),
+            "lastRow"_f = layout.keyRow(task, layout.capacity - 1),
             "layerRows"_f = cache.layerRows()};
   }
 

@@ -17,8 +17,6 @@ struct ListEntries {
 // A store that attends to a list of positions.
 class ListRows {
 public:
-  static constexpr const char *what = "rows that a list can select";
-
   virtual ListEntries entries(const Cache &cache, unsigned task) const = 0;
   // `selected` as selectPositions makes it, of these entries.
   virtual Gathered attend(const Context &context, const Waves &waves, const QueryComponents &q,
@@ -53,10 +51,9 @@ protected:
       addVertex(step.graph, cs, "sparq::AppendOffsets", p.home(task % p.slots),
                 cycles::appendOffsets(), "filled"_f = cache.filled[task],
                 "active"_f = step.active[task], "layer"_f = cache.layer[task % p.slots][0],
-                "rows"_f = rows[task], "rowBase"_f = static_cast<unsigned>(layout.keyRow(task, 0)),
-                "layerRows"_f = cache.layerRows(),
-                "scratchRow"_f = static_cast<unsigned>(layout.scratchRow(task)),
-                "valueRow"_f = static_cast<unsigned>(layout.valueRow()));
+                "rows"_f = rows[task], "rowBase"_f = layout.keyRow(task, 0),
+                "layerRows"_f = cache.layerRows(), "scratchRow"_f = layout.scratchRow(task),
+                "valueRow"_f = layout.valueRow());
     return rows;
   }
   // {slots, length} UNSIGNED_INT: numbers of a prefill step's rows.
@@ -80,7 +77,6 @@ private:
 // All keys, then all values; several positions to a row where they are only read in sequence.
 class SplitRows final : public RemoteRowStore, public ListRows {
 public:
-  static constexpr const char *what = "rows of keys and of values in streaming memory";
   static void layOut(const Request &request, CacheLayout &layout);
   using RemoteRowStore::RemoteRowStore;
 
@@ -108,7 +104,6 @@ struct ResidentPieces {
 
 class ResidentRows final : public Store {
 public:
-  static constexpr const char *what = "keys and values in SRAM";
   static void layOut(const Request &request, CacheLayout &layout);
   static unsigned mostParts(const Request &request) { return request.nTiles; }
   static TileNeed need(const Plan &plan);
@@ -129,7 +124,6 @@ public:
 // programs that read both or neither.
 class JoinedRows final : public RemoteRowStore {
 public:
-  static constexpr const char *what = "rows of keys with values in streaming memory";
   static void layOut(const Request &request, CacheLayout &layout);
   JoinedRows(Graph &graph, const Cache &cache, bool hostWrites)
       : RemoteRowStore(graph, cache, hostWrites), coded_(cache.plan.shape.rowBits == 8) {}
@@ -167,7 +161,6 @@ private:
 // The running sum of all values of a task, from which their mean is made.
 class ValueSum final : public Store {
 public:
-  static constexpr const char *what = "a sum of the values";
   ValueSum(Graph &graph, const Cache &cache, bool);
   const Tensor &sum() const { return sum_; } // {nTasks, headDim} FLOAT
 
@@ -185,8 +178,6 @@ private:
 // are: HotRows (sparq/plan.hpp).
 class HotBuffer final : public Store, public ListRows {
 public:
-  static constexpr const char *what = "hot rows";
-  static void check(const Request &request);
   static void arrange(const Request &request, Plan &plan);
   static TileNeed need(const Plan &plan);
   HotBuffer(Graph &graph, const Cache &cache, bool);

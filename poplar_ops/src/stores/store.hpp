@@ -34,7 +34,7 @@ struct TileNeed {
 constexpr unsigned usualParts = 128;
 
 // The kinds that these programs need. Throws Error where they do not share a cache.
-std::vector<const StoreKind *> makeStores(const Shape &shape, const Programs &programs);
+std::vector<const StoreKind *> makeStores(const Programs &programs);
 
 // What SRAM holds of the layer that is being worked on, and of all layers if there are several.
 struct Layered {
@@ -146,8 +146,6 @@ public:
   virtual ~Store() = default;
 
   // ---- for a plan, before there is a graph
-  // Throws Error unless a cache of such programs can have it.
-  static void check(const Request &) {}
   // What it decides of the layout; stores before it have done so.
   static void layOut(const Request &, CacheLayout &) {}
   // Parts that a slot may have at most.
@@ -184,7 +182,6 @@ public:
 
 // What a plan knows of a store that its cache will have.
 struct StoreKind {
-  void (*check)(const Request &);
   void (*layOut)(const Request &, CacheLayout &);
   unsigned (*mostParts)(const Request &);
   void (*arrange)(const Request &, Plan &);
@@ -195,11 +192,7 @@ struct StoreKind {
 
 // That of stores of type S.
 template <class S> const StoreKind &kindOf() {
-  static const StoreKind kind{S::check,
-                              S::layOut,
-                              S::mostParts,
-                              S::arrange,
-                              S::need,
+  static const StoreKind kind{S::layOut, S::mostParts, S::arrange, S::need,
                               [](Graph &graph, const Cache &cache, bool hostWrites) {
                                 return std::shared_ptr<const Store>(
                                     std::make_shared<S>(graph, cache, hostWrites));
@@ -207,13 +200,12 @@ template <class S> const StoreKind &kindOf() {
   return kind;
 }
 
-// The store of type T. Throws Error with T::what where the cache has none.
+// The store of type T, which the kernels of the plan have.
 template <class T> const T &storeOf(const Cache &cache) {
   for (const auto &store : cache.stores)
     if (const T *const found = dynamic_cast<const T *>(store.get()))
       return *found;
-  throw Error("attention: cache must have " + std::string(T::what) + ", got '" + cache.name +
-              "' without");
+  throw std::logic_error("attention: cache '" + cache.name + "' lacks a store of its kernels");
 }
 
 } // namespace sparq

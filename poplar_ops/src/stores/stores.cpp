@@ -19,25 +19,11 @@ Memory memoryOf(const Programs &programs) {
 
 } // namespace
 
-void checkOfTiers(const char *op, const CacheSpec &spec, Memory memory) {
-  const auto refuse = [&](const char *rule, unsigned got) {
-    throw Error(std::string(op) + ": " + rule + " unless memory is 'tiered', got " +
-                std::to_string(got));
-  };
-  if (memory == Memory::tiered)
-    return;
-  if (spec.rowBits != 16)
-    refuse("row_bits must be 16", spec.rowBits);
-  if (spec.indexComponents != 0)
-    refuse("index_components must be 0", spec.indexComponents);
-}
-
-std::vector<const StoreKind *> makeStores(const Shape &shape, const Programs &programs) {
+std::vector<const StoreKind *> makeStores(const Programs &programs) {
   const auto any = [&](const auto &is) {
     return std::any_of(programs.attention.begin(), programs.attention.end(), is);
   };
   const Memory memory = memoryOf(programs);
-  checkOfTiers("plan", shape, memory);
   const bool tiered = memory == Memory::tiered;
   std::vector<const StoreKind *> all;
   all.push_back(memory == Memory::sram ? &kindOf<ResidentRows>()
@@ -85,8 +71,8 @@ void FillStep::addOffsets(unsigned slot, const Tensor &rows, std::size_t first, 
                           unsigned layerRows) const {
   const auto n = static_cast<unsigned>(rows.numElements());
   addVertex(graph, offsets, "sparq::FillOffsets", placement().home(slot), cycles::fillOffsets(n),
-            "layer"_f = cache.layer[slot][0], "rows"_f = rows, "n"_f = n,
-            "first"_f = static_cast<unsigned>(first), "step"_f = stride, "layerRows"_f = layerRows);
+            "layer"_f = cache.layer[slot][0], "rows"_f = rows, "n"_f = n, "first"_f = first,
+            "step"_f = stride, "layerRows"_f = layerRows);
 }
 
 } // namespace sparq
