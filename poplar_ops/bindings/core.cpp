@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Python module sparq_ipu._core: conversion only. Arguments arrive checked by the Python package, and
-// device options by it alone; the C++ below checks the others again.
+// Python module sparq_ipu._core: conversion only. Arguments arrive checked by the Python package;
+// the C++ below checks them again, but for the options of a device.
 #include "core.hpp"
 #include "sparq/step_names.hpp"
 

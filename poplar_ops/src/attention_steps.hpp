@@ -53,8 +53,8 @@ void softmax(const Context &context, const Waves &waves, const Scores &scores); 
 bool headsApart(const Context &context);
 unsigned partOfHead(const Context &context, unsigned head);
 Tensor perHead(const Context &context, unsigned firstHead, const char *name);
-// Adds the vertices that fold sums of blocks {groupSize, blocks} of a slot into sums {groupSize}: on
-// that part, or head by head on those of partOfHead.
+// Adds the vertices that fold sums of blocks {groupSize, blocks} of a slot into sums {groupSize}:
+// on that part, or head by head on those of partOfHead.
 void addFoldSums(const Context &context, const ComputeSet &cs, unsigned slot, unsigned part,
                  unsigned firstHead, const Tensor &blockSums, const Tensor &sums);
 // Fields that say which positions a part holds (codelets/segments.hpp).

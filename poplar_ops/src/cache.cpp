@@ -61,7 +61,7 @@ void append(Graph &graph, const Cache &cache, const Tensor &key, const Tensor &v
   checkGrows("append", cache);
   const Steps steps{graph, cache, program, dc};
   Append step{steps, steps.perTask("active"), key.reshape({nTasks, d}), value.reshape({nTasks, d})};
-  // Every KV head of an element is active with it. Copied, so that each slot has its own on its home.
+  // Every KV head of an element is active with it. Copied, so that each slot has its own.
   step.copy(active.expand({1}).broadcast(shape.nKvHeads, 1).flatten(), step.active, "active");
   for (const auto &store : cache.stores)
     store->append(step);

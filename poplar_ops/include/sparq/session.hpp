@@ -31,8 +31,8 @@ namespace sparq {
 //   heads    every IPU has all layers, of its share of the KV heads, then of the batch.
 enum class Split { layers, heads };
 
-// What a caller chooses of the caches of a model on a device: sparq_ipu.device_options in Python. No
-// result depends on it.
+// What a caller chooses of the caches of a model on a device: sparq_ipu.device_options in Python,
+// which checks it. No result depends on it.
 struct DeviceOptions {
   std::string device = "emulator"; // or "ipu"
   unsigned nTiles = 0;             // of an emulated IPU; 0: all of a real one
@@ -57,7 +57,8 @@ struct Share {
   }
 };
 
-// nIpus: a power of two. There are at least as many layers; or KV heads, then the batch, split evenly.
+// nIpus: a power of two. There are at least as many layers; or KV heads, then the batch, split
+// evenly.
 std::vector<Share> shareOut(const Shape &shape, unsigned nLayers, unsigned nIpus, Split split);
 
 // The part of an array {batch, nKvHeads, each} that a share has, `whole` being the shape of all;
