@@ -35,6 +35,7 @@ def test_fields_are_checked_and_stay() -> None:
         (dict(hot_rows=True), "hot_rows must be an integer in [0, 65536], got True"),
         (dict(n_tiles=1473), "n_tiles must be in [0, 1472], got 1473"),
         (dict(n_ipus=0), "n_ipus must be in [1, 64], got 0"),
+        (dict(n_ipus=128), "n_ipus must be in [1, 64], got 128"),
         (dict(n_ipus=12), "n_ipus must be a power of two up to 64, got 12"),
         (dict(split="rows"), "split must be 'layers' or 'heads', got 'rows'"),
     ],

@@ -162,28 +162,6 @@ def test_window_settings(changes: dict[str, int]) -> None:
     cache.attend(token[:, :, 0], changed(WindowSettings(5, 1, 2**14 - 1)))  # negative control
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        dict(n_ipus=0),
-        dict(n_ipus=3),
-        dict(n_ipus=128),
-        dict(split="rows"),
-        dict(n_ipus=4),  # of 3 layers
-        dict(n_ipus=16, split="heads"),
-        dict(n_ipus=2, split="heads"),
-    ],
-    ids=str,
-)
-def test_device_options(changes: dict[str, Any]) -> None:
-    bad, settings = changed(DeviceOptions(1), **changes), WindowSettings(5)
-    python = refusal(lambda: DeviceOptions(**vars(bad), op="plan").check("plan", SPEC, 3, [settings]))
-    attention = [Attention("window-streaming", settings)]
-    assert refusal(lambda: _core.Session(SPEC, 2, attention=attention, options=bad, n_layers=3)) == python
-    good = DeviceOptions(1, n_ipus=2)
-    _core.Session(SPEC, 2, attention=attention, options=good, n_layers=3)  # negative control
-
-
 @pytest.mark.parametrize("n_heads", [1, 3, 5])
 def test_heads(n_heads: int) -> None:
     query = np.ones((2, n_heads, 16), np.float16)
