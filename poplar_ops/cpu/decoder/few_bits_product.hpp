@@ -52,7 +52,7 @@ inline void eachPart(std::size_t nRows, std::int64_t nThreads, const Work &work)
   };
   if (team == 1) {
     for (std::size_t part = 0; part < parts; ++part)
-      one(part, nThreads);
+      one(part, threads);
     return;
   }
   std::atomic<std::size_t> next{0};
