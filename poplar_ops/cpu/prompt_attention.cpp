@@ -74,13 +74,14 @@ void check(const Prompt &p, const std::vector<PromptText> &texts) {
 // Keys and values by lanes of 32 bits.
 struct Packed {
   std::int32_t *keys, *values, *summaries;
-  float *keySteps, *valueSteps, *summarySteps;
+  float *keySteps, *valueLogs, *inverses, *summarySteps;
   Packed(Carver &carve, std::size_t blocks, std::size_t lanes, std::size_t nSummaries)
       : keys(carve.take<std::int32_t>(blocks * blockSize * lanes)),
         values(carve.take<std::int32_t>(blocks * blockSize * lanes)),
         summaries(carve.take<std::int32_t>(nSummaries * promptSummaries * blockSize * lanes)),
         keySteps(carve.take<float>(blocks * blockSize)),
-        valueSteps(carve.take<float>(blocks * blockSize)),
+        valueLogs(carve.take<float>(blocks * blockSize)),
+        inverses(carve.take<float>(blocks * blockSize)),
         summarySteps(carve.take<float>(nSummaries * promptSummaries * blockSize)) {}
 };
 
@@ -160,7 +161,7 @@ void attendPrompt(const Prompt &p, const std::vector<PromptText> &texts, const K
   check(p, texts);
   const std::size_t width = roundUp(p.headDim, 16), lanes = p.integers ? width / 2 : width;
   const std::size_t groupSize = p.nHeads / p.nKvHeads;
-  const std::size_t blockBytes = blockSize * 2 * (lanes * sizeof(std::int32_t) + sizeof(float));
+  const std::size_t blockBytes = blockSize * (2 * lanes * sizeof(std::int32_t) + 3 * sizeof(float));
   Work work(p, texts, blockBytes);
 
   PoolLease pool(nThreads);
@@ -195,7 +196,7 @@ void attendPrompt(const Prompt &p, const std::vector<PromptText> &texts, const K
     const std::size_t column = block % blockSize;
     kernels.promptBlock({p.integers, keys, values, static_cast<unsigned>(width), own.integers,
                          packed.keys + first * lanes, packed.values + first * lanes,
-                         packed.keySteps + first, packed.valueSteps + first,
+                         packed.keySteps + first, packed.valueLogs + first, packed.inverses + first,
                          unit.leavesOut() ? packed.summaries + summary * lanes + column : nullptr,
                          packed.summarySteps + summary + column});
   };
@@ -251,7 +252,8 @@ void attendPrompt(const Prompt &p, const std::vector<PromptText> &texts, const K
                              packed.keys + first * lanes,
                              packed.values + first * lanes,
                              packed.keySteps + first,
-                             packed.valueSteps + first,
+                             packed.valueLogs + first,
+                             packed.inverses + first,
                              packed.summaries + summary * lanes,
                              spreads,
                              packed.summarySteps + summary,

@@ -16,20 +16,21 @@ import numpy as np
 from sparq_reference import checks, numerics
 
 OP = "prompt_attention"
-#: largest integer of a query and of a weight, and of a key and a value: 8191 * 4095 * 64 < 2**31
+#: largest integer of a query and of a weight, and of a key; those of values are at most 4096:
+#: 8191 * 4096 * 64 < 2**31
 QUERY_LIMIT, LIMIT = np.float32(8191), np.float32(4095)
 #: components whose products are summed by themselves
 CHUNK = 64
 #: scores are logarithms to base 2; a weight whose logarithm is below LEAST counts as 0
-LOG2_E, HALF_LN2, LEAST = np.float32(np.log2(np.e)), np.float32(np.log(2.0) / 2), np.float32(-64)
+LOG2_E, HALF_LN2, LEAST = np.float32(np.log2(np.e)), np.float32(np.log(2.0) / 2), np.float32(-100)
 #: lanes of a sum of weights
 LANES = 16
-#: coefficients of a polynomial in x, from the highest to that of x itself: 2**x, with the largest relative
-#: error 1.1e-4 and 1e-7
-INTEGER_POWERS = np.array([0.05500895, 0.24221101, 0.6932829], np.float32)
-FLOAT_POWERS = np.array(
-    [0.0001539393, 0.0013402902, 0.009618337, 0.055503223, 0.24022648, 0.6931472], np.float32
+#: coefficients of polynomials, from that of the highest power: 2**x with a relative error of at most 1e-7,
+#: and 8191 * 2**x with one of 1.1e-4
+POWER = np.array(
+    [0.0001539393, 0.0013402902, 0.009618337, 0.055503223, 0.24022648, 0.6931472, 1.0], np.float32
 )
+INTEGER_POWER = np.array([450.5783, 1983.9504, 5678.68, 8191.0], np.float32)
 
 _SHIFT = np.float32(1.5 * 2.0**23)
 _ZERO = np.float32(0.0)
@@ -46,13 +47,24 @@ def round_to_integers(x: np.ndarray, limit: np.float32) -> tuple[np.ndarray, np.
     return zero.astype(np.float64), np.where(counts, safe / limit, _ZERO)
 
 
+def round_values(value: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(n, d) float32 -> (n, d) float64 integers of at most 4096, and (n,) int32 logarithms of the steps
+    between them; zeros, and -60, where no magnitude reaches 2**-48."""
+    largest = np.abs(value).max(axis=-1)
+    counts = largest >= numerics.FLUSH_BELOW
+    logs = np.where(counts, np.frexp(largest)[1] - 12, -60).astype(np.int32)
+    integers = np.ldexp(value, -logs[:, None]) + _SHIFT - _SHIFT
+    return np.where(counts[:, None], integers, _ZERO).astype(np.float64), logs
+
+
 def powers(x: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
-    """(...) float32 of at most 0 -> (...) float32, 2**x; 0 below LEAST."""
+    """(...) float32 of at most 0 -> (...) float32, the polynomial of what 2**x has beside whole powers; 0
+    below LEAST."""
     clamped = np.where(x < LEAST, _ZERO, x)
     whole = clamped + _SHIFT - _SHIFT
     rest = clamped - whole
     power = coefficients[0]
-    for coefficient in (*coefficients[1:], np.float32(1.0)):
+    for coefficient in coefficients[1:]:
         power = power * rest + coefficient
     weights: np.ndarray = np.where(x < LEAST, _ZERO, np.ldexp(power, whole.astype(np.int32)))
     return weights
@@ -108,14 +120,14 @@ def _attend(
     """One head: query (n, d), key and value (m, d) -> (n, d) float32. `scale` makes logarithms to base 2."""
     n, m = len(query), len(key)
     position = np.arange(m - n, m)
-    coefficients = INTEGER_POWERS if integers else FLOAT_POWERS
+    coefficients = INTEGER_POWER if integers else POWER
     query_steps = np.broadcast_to(scale, n)
     estimates = _estimates(query, key, scale, integers) if share else np.zeros((n, 0), np.float32)
     if integers:
         query, query_steps = round_to_integers(query, QUERY_LIMIT)
         query_steps = query_steps * scale
         key, key_steps = round_to_integers(key, LIMIT)
-        value, value_steps = round_to_integers(value, LIMIT)
+        value, value_logs = round_values(value)
     maximum = np.full(n, -np.inf, np.float32)
     weight_sums = np.zeros((n, LANES), np.float32)
     total = np.zeros((n, value.shape[1]), np.float32)
@@ -131,29 +143,27 @@ def _attend(
             left = is_far(position, begin) & (estimates[:, begin // numerics.BLOCK] < limit)
             seen &= ~left[:, None]
         rows = seen.any(axis=1)  # the others take no step
-        scores = np.where(seen, scores * query_steps[:, None], np.float32(-np.inf))[rows]
+        scores = scores * query_steps[:, None]
+        if integers:
+            scores = scores + value_logs[block].astype(np.float32)
+        scores = np.where(seen, scores, np.float32(-np.inf))[rows]
         largest = scores.max(axis=1)
         raised = np.maximum(maximum[rows], largest)
-        factor = powers(maximum[rows] - raised, coefficients)
-        gain = powers(largest - raised, coefficients)
+        factor = powers(maximum[rows] - raised, POWER)
+        gain = powers(largest - raised, POWER)
         weights = powers(scores - largest[:, None], coefficients)
         maximum[rows] = raised
-        sums = weight_sums[rows] * factor[:, None] + _lane_sums(weights) * gain[:, None]
+        added = _lane_sums(np.ldexp(weights, -value_logs[block]) if integers else weights)
+        sums = weight_sums[rows] * factor[:, None] + added * gain[:, None]
         weight_sums[rows] = sums
         if share:
-            exponent = np.frexp(_sum_of_lanes(sums))[1].astype(np.float32) - np.float32(1)
-            limit[rows] = raised + exponent - below(share)
+            exponent = np.frexp(_sum_of_lanes(sums))[1] - (14 if integers else 1)
+            limit[rows] = raised + exponent.astype(np.float32) - below(share)
         if integers:
-            # Positions behind a row's own do not count: they may not be known yet.
-            steps = np.where(at <= position[rows, None], value_steps[block], _ZERO)
-            most = steps.max(axis=1)
-            per_step = np.where(most > 0, QUERY_LIMIT / np.where(most > 0, most, np.float32(1.0)), _ZERO)
-            units = steps * per_step[:, None]
-            weights = (weights * units + _SHIFT - _SHIFT).astype(np.float64)
-            gain = gain * (most / QUERY_LIMIT)
-        added = _products(weights, value[block]) * gain[:, None]
-        total[rows] = total[rows] * factor[:, None] + added
-    output: np.ndarray = numerics.flush(total) / _sum_of_lanes(weight_sums)[:, None]
+            weights = (weights + _SHIFT - _SHIFT).astype(np.float64)
+        products = _products(weights, value[block])
+        total[rows] = total[rows] * factor[:, None] + products * gain[:, None]
+    output: np.ndarray = numerics.flush(total / _sum_of_lanes(weight_sums)[:, None])
     return output
 
 

@@ -25,6 +25,12 @@ def rounded(row: np.ndarray, limit: float) -> tuple[list[int], np.float32]:
     return [int(np.rint(x * (F(limit) / largest))) for x in row], largest / F(limit)
 
 
+def value_log(row: np.ndarray) -> int:
+    """The logarithm of the step between the integers of a value."""
+    largest = max(abs(x) for x in row)
+    return int(np.floor(np.log2(np.float64(largest)))) - 11 if largest >= F(2.0**-48) else -60
+
+
 def ascending(x: list[np.float32], y: list[np.float32]) -> np.float32:
     """The sum of products, every operation rounded."""
     total = F(0)
@@ -60,11 +66,11 @@ def row_by_the_rule(
         of_all = scored(query, np.array(mean), scale) + scored(spread, np.array(variance), F(1))
         return max(of_all, apart - F(6))
 
-    def power(x: np.float32) -> np.float32:
-        if x < -64:
+    def power(x: np.float32, coefficients: np.ndarray = prompt.POWER) -> np.float32:
+        if x < -100:
             return F(0)
         whole, result = np.rint(x), F(0)
-        for coefficient in (*(prompt.INTEGER_POWERS if integers else prompt.FLOAT_POWERS), F(1)):
+        for coefficient in coefficients:
             result = result * F(x - whole) + coefficient
         return F(result * F(2) ** whole)
 
@@ -78,7 +84,7 @@ def row_by_the_rule(
     far = begins[1:-2] if share else []
     for begin in [*(begin for begin in begins if begin not in far), *far]:
         if begin in far:
-            limit = maximum + F(np.floor(np.log2(np.float64(tree(lanes)))))
+            limit = maximum + F(np.floor(np.log2(np.float64(tree(lanes)))) - (13 if integers else 0))
             if estimate(begin) < limit - F(-np.log2(share / 64)):
                 continue
         block = range(begin, min(begin + 64, len(keys)))
@@ -87,20 +93,20 @@ def row_by_the_rule(
         ]
         if max(scores) == -np.inf:
             continue
+        logs = [value_log(values[p]) if integers else 0 for p in block]
+        scores = [score + F(log) for score, log in zip(scores, logs)]
         raised = max(maximum, max(scores))
         factor, gain, maximum = power(maximum - raised), power(max(scores) - raised), raised
-        weights = [power(s - max(scores)) for s in scores]
-        lanes = [lane * factor + sum(weights[i::16], F(0)) * gain for i, lane in enumerate(lanes)]
-        sums = [ascending(weights, [values[p][c] for p in block]) for c in range(d)]
+        weights = [power(s - max(scores), prompt.INTEGER_POWER if integers else prompt.POWER) for s in scores]
+        shares = [w * F(2) ** -log for w, log in zip(weights, logs)]
+        lanes = [lane * factor + sum(shares[i::16], F(0)) * gain for i, lane in enumerate(lanes)]
+        rows = [values[p] for p in block]
         if integers:
-            rows = [rounded(values[p], 4095) for p in block]
-            most = max(step for _, step in rows)
-            per_step = F(8191) / most if most else F(0)
-            whole = [int(np.rint(w * (step * per_step))) for w, (_, step) in zip(weights, rows)]
-            sums = [summed(whole, [v[c] for v, _ in rows]) for c in range(d)]
-            gain = gain * (most / F(8191))
+            rows = [[int(np.rint(x / F(2) ** log)) for x in row] for row, log in zip(rows, logs)]
+            weights = [int(np.rint(w)) for w in weights]
+        sums = [summed(weights, [row[c] for row in rows]) for c in range(d)]
         total = total * factor + np.array(sums, F) * gain
-    return numerics.flush(total) / tree(lanes)
+    return numerics.flush(total / tree(lanes))
 
 
 def tensors(
@@ -262,7 +268,7 @@ def bound(query: np.ndarray, key: np.ndarray, value: np.ndarray, integers: bool)
     if integers:
         q_step, k_step = np.abs(query).max(-1) / 8191, np.abs(key).max(-1) / 4095
         score += q_step[:, None] / 2 * k_sum + k_step / 2 * q_sum[:, None] + d * q_step[:, None] * k_step / 4
-        of_weights = 64 / 2 / 8191 + 1 / 8190 + 7e-4
+        of_weights = 64 / 8191 + 1 / 4096 + 3e-4
     else:
         score = (d + 4) * 2.0**-24 * (np.abs(query) @ np.abs(key).T)
         of_weights = (len(key) + 16) * 2.0**-23

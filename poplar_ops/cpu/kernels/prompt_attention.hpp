@@ -13,18 +13,36 @@
 constexpr unsigned blockVectors = blockSize / width;
 static_assert(promptRowGroup % tileRows == 0, "a group of rows is a number of tiles");
 
-// How the numbers of a row become integers (contract E14).
+inline float largestOfRow(const float *row, unsigned n) {
+  Vec most{};
+  for (unsigned j = 0; j < n; j += width)
+    most = maximum(most, magnitude(load(row + j)));
+  return largestOf(most);
+}
+
+// How the numbers of a query or key become integers (contract E14).
 struct RowIntegers {
   float perUnit, step;
 
   RowIntegers(const float *row, unsigned n, float limit) {
-    Vec most{};
-    for (unsigned j = 0; j < n; j += width)
-      most = maximum(most, magnitude(load(row + j)));
-    const float largest = largestOf(most);
+    const float largest = largestOfRow(row, n);
     const bool flushed = largest < flushThreshold;
     perUnit = flushed ? 0.0f : limit / largest;
     step = flushed ? 0.0f : largest / limit;
+  }
+};
+
+// Values to integers: steps are powers of two, whose logarithms are added to scores.
+struct ValueIntegers {
+  float perUnit, log, inverse;
+
+  ValueIntegers(const float *row, unsigned n) {
+    const float largest = largestOfRow(row, n);
+    const bool flushed = largest < flushThreshold;
+    const unsigned exponent = bitcast<unsigned>(flushed ? flushThreshold / 2 : largest) >> 23;
+    log = static_cast<float>(static_cast<int>(exponent) - 138);
+    inverse = bitcast<float>((265 - exponent) << 23);
+    perUnit = flushed ? 0.0f : inverse;
   }
   // In the low 16 bits.
   BitsVec of(Vec x) const { return bitcast<BitsVec>(x * perUnit + integerShift); }
@@ -121,17 +139,34 @@ inline void promptBlock(const PromptBlock &p) {
   for (unsigned pair = 0; pair < blockSize / 2; ++pair, values += d) {
     const unsigned first = pair / width * 2 * width + pair % width, second = first + width;
     const float *const low = p.value + first * d, *const high = p.value + second * d;
-    const RowIntegers lower(low, d, promptLimit), upper(high, d, promptLimit);
-    p.valueSteps[first] = lower.step;
-    p.valueSteps[second] = upper.step;
+    const ValueIntegers lower(low, d), upper(high, d);
+    p.valueLogs[first] = lower.log;
+    p.valueLogs[second] = upper.log;
+    p.inverses[first] = lower.inverse;
+    p.inverses[second] = upper.inverse;
     for (unsigned c = 0; c < d; c += width)
       storeInts(values + c, inPairs(lower.of(load(low + c)), upper.of(load(high + c))));
   }
 }
 
-// 2^x of n vectors of numbers <= 0, 0 below the least exponent (contract E14). Written out in turns
-// as `weightsOf` is.
-template <typename Number, unsigned n> inline void powersOf(Vec *x) {
+// Coefficients of polynomials that are 2^x, and 2^x times the largest integer of a weight, from the
+// highest power (contract E14).
+struct Power {
+  static constexpr float of[] = {0x1.42d588p-13f,
+                                 0x1.5f595ap-10f,
+                                 0x1.3b2c76p-7f,
+                                 0x1.c6aeb2p-5f,
+                                 0x1.ebfbdcp-3f,
+                                 0x1.62e43p-1f,
+                                 1.0f};
+};
+struct IntegerPower {
+  static constexpr float of[] = {0x1.c2940cp+8f, 0x1.effcd4p+10f, 0x1.62eae2p+12f, 8191.0f};
+};
+
+// 2^x of n vectors of numbers <= 0, 0 below the least exponent. Written out in turns as `weightsOf`
+// is.
+template <typename Polynomial, unsigned n> inline void powersOf(Vec *x) {
   Vec t[n], whole[n], rest[n], p[n];
   for (unsigned i = 0; i < n; ++i)
     t[i] = x[i] + integerShift;
@@ -140,31 +175,24 @@ template <typename Number, unsigned n> inline void powersOf(Vec *x) {
   for (unsigned i = 0; i < n; ++i)
     rest[i] = x[i] - whole[i];
   for (unsigned i = 0; i < n; ++i)
-    p[i] = broadcast(Number::powers[0]);
+    p[i] = broadcast(Polynomial::of[0]);
 #pragma GCC unroll 8
-  for (unsigned k = 1; k < sizeof(Number::powers) / sizeof(float); ++k)
+  for (unsigned k = 1; k < sizeof(Polynomial::of) / sizeof(float); ++k)
     for (unsigned i = 0; i < n; ++i)
-      p[i] = p[i] * rest[i] + Number::powers[k];
-  for (unsigned i = 0; i < n; ++i)
-    p[i] = p[i] * rest[i] + 1.0f;
+      p[i] = p[i] * rest[i] + Polynomial::of[k];
   for (unsigned i = 0; i < n; ++i)
     x[i] = weightOf(x[i], promptLeast, p[i], t[i], whole[i]);
 }
 
-// n vectors of weights of a row, times the units of their positions, to what is multiplied with
-// values.
-template <unsigned n> inline void putWeights(const Vec *weights, const float *, float *to) {
+// n vectors of weights of a row to what is multiplied with values.
+template <unsigned n> inline void putWeights(const Vec *weights, float *to) {
   for (unsigned i = 0; i < n; ++i)
     store(to + i * width, weights[i]);
 }
-template <unsigned n>
-inline void putWeights(const Vec *weights, const float *units, std::int32_t *to) {
-  for (unsigned i = 0; i < n; i += 2) {
-    const auto integers = [&](unsigned j) {
-      return bitcast<BitsVec>(weights[j] * load(units + j * width) + integerShift);
-    };
-    storeInts(to + i / 2 * width, inPairs(integers(i), integers(i + 1)));
-  }
+template <unsigned n> inline void putWeights(const Vec *weights, std::int32_t *to) {
+  for (unsigned i = 0; i < n; i += 2)
+    storeInts(to + i / 2 * width, inPairs(bitcast<BitsVec>(weights[i] + integerShift),
+                                          bitcast<BitsVec>(weights[i + 1] + integerShift)));
 }
 
 // Positions of a block that a row sees.
@@ -220,8 +248,8 @@ public:
       for (unsigned i = 0; i < 4 && row + i < p.rows; ++i)
         for (unsigned c = 0; c < d; c += width) {
           float *const at = p.sums + (row + i) * d + c;
-          const Vec sum = load(at);
-          store(at, (magnitude(sum) < flushThreshold ? Vec{} : sum) / weights[i]);
+          const Vec mean = load(at) / weights[i];
+          store(at, magnitude(mean) < flushThreshold ? Vec{} : mean);
         }
     }
   }
@@ -235,11 +263,7 @@ private:
   // Of the rows of a group: what their sums so far and those of a block are multiplied with.
   alignas(64) float factors[roundedRows], gains[roundedRows];
   alignas(64) Lane queries[promptRowGroup * promptHeadDim]; // of rows that are not side by side
-  // What makes weights of a block integers, and the size of these.
-  struct Units {
-    alignas(64) float perWeight[blockSize];
-    float step;
-  } units;
+  float zeros[blockSize] = {};
   // Rows whose weights wait for their values.
   struct {
     unsigned row;
@@ -250,14 +274,16 @@ private:
   // Products of keys to scores, or to what sums of later chunks are added to.
   template <bool isFirst, bool isLast> struct Scores {
     float *to; // (rows, blockSize)
-    const float *keySteps, *querySteps;
+    const float *keySteps, *querySteps, *added;
     inline void operator()(unsigned row, unsigned column, Vec x) const {
       float *const at = to + row * blockSize + column;
       if (!isFirst)
         x = load(at) + x;
       if (isLast && isInteger)
         x = x * load(keySteps + column);
-      store(at, isLast ? x * broadcast(querySteps[row]) : x);
+      if (isLast)
+        x = x * broadcast(querySteps[row]);
+      store(at, isLast && isInteger ? x + load(added + column) : x);
     }
   };
 
@@ -284,10 +310,10 @@ private:
   void attend(std::size_t block, unsigned first, unsigned last) {
     if (block > p.position + first)
       first = static_cast<unsigned>(block - p.position);
-    findUnits(block, blockSize, units);
     for (unsigned row = first / promptRowGroup * promptRowGroup; row < last;
          row += promptRowGroup) {
-      multiplyKeys(at(p.query, row), promptRowGroup, p.querySteps + row, p.keys, p.keySteps, block);
+      multiplyKeys(at(p.query, row), promptRowGroup, p.querySteps + row, p.keys, p.keySteps,
+                   p.valueLogs + block, block);
       unsigned rows[promptRowGroup];
       for (unsigned i = 0; i < promptRowGroup; ++i)
         rows[i] = row + i;
@@ -333,7 +359,7 @@ private:
       const bool isVariance = i == 1;
       multiplyKeys(at(isVariance ? p.spreads : p.query, row), promptRowGroup,
                    (isVariance ? p.spreadSteps : p.querySteps) + row, p.summaries, p.summarySteps,
-                   of + i * blockSize);
+                   zeros, of + i * blockSize);
       for (unsigned r = row; r < end; ++r) {
         float *const to = p.estimates + r * blockSize;
         const float *const from = partial + (r - row) * blockSize;
@@ -355,8 +381,7 @@ private:
       maxima[i] = p.maxima[rows[i]];
       steps[i] = p.querySteps[rows[i]];
     }
-    findUnits(block, blockSize, units);
-    multiplyKeys(queries, nRows, steps, p.keys, p.keySteps, block);
+    multiplyKeys(queries, nRows, steps, p.keys, p.keySteps, p.valueLogs + block, block);
     weigh(block, rows, 0, nRows, maxima);
     for (unsigned i = 0; i < nRows; ++i)
       p.maxima[rows[i]] = maxima[i];
@@ -364,23 +389,6 @@ private:
 
   const Lane *at(const void *rows, unsigned row) const {
     return static_cast<const Lane *>(rows) + row * d / n;
-  }
-
-  // Units of a block's positions before `end`.
-  void findUnits(std::size_t block, unsigned end, Units &to) const {
-    to.step = 1.0f;
-    if (!isInteger)
-      return;
-    __builtin_memcpy(to.perWeight, p.valueSteps + block, sizeof(to.perWeight));
-    for (unsigned j = end; j < blockSize; ++j)
-      to.perWeight[j] = 0.0f;
-    Vec steps{};
-    for (unsigned j = 0; j < blockSize; j += width)
-      steps = maximum(steps, load(to.perWeight + j));
-    const float most = largestOf(steps), perStep = most > 0.0f ? promptQueryLimit / most : 0.0f;
-    for (unsigned j = 0; j < blockSize; j += width)
-      store(to.perWeight + j, load(to.perWeight + j) * perStep);
-    to.step = most / promptQueryLimit;
   }
 
   // Scores of rows of the group, from `begin` to `end`, to weights that wait for their values.
@@ -400,13 +408,8 @@ private:
     for (unsigned i = begin; i < end; ++i) {
       if (largest[i] == -__builtin_inff()) // not so of what is not a number
         continue;
-      const unsigned seen = seenBy(p.position + rows[i], block, p.window).end;
-      Units own;
-      if (seen < blockSize)
-        findUnits(block, seen, own);
-      const Units &of = seen < blockSize ? own : units;
-      softmax(i, rows[i], largest[i], of);
-      weighted[nWeighted++] = {rows[i], factors[i], gains[i] * of.step};
+      softmax(block, i, rows[i], largest[i]);
+      weighted[nWeighted++] = {rows[i], factors[i], gains[i]};
       if (nWeighted == promptRowGroup)
         addValues(block);
     }
@@ -433,7 +436,7 @@ private:
     for (unsigned i = 0; i < roundedRows; i += width) {
       const Vec before = load(maxima + i), of = load(largest + i), now = maximum(before, of);
       Vec powers[2] = {before - now, of - now};
-      powersOf<Number, 2>(powers);
+      powersOf<Power, 2>(powers);
       store(maxima + i, now);
       store(factors + i, powers[0]);
       store(gains + i, powers[1]);
@@ -441,9 +444,9 @@ private:
   }
 
   // Scores of a row to weights, relative to the largest one of the block.
-  void softmax(unsigned inGroup, unsigned row, float most, const Units &of) {
+  void softmax(std::size_t block, unsigned inGroup, unsigned row, float most) {
     constexpr unsigned nSums = promptLanes / width;
-    const float *const scores = partial + inGroup * blockSize;
+    const float *const scores = partial + inGroup * blockSize, *const inverses = p.inverses + block;
     Vec sums[nSums]{};
 #pragma GCC unroll 8
     for (unsigned j = 0; j < blockVectors; j += severalVectors) {
@@ -451,12 +454,15 @@ private:
 #pragma GCC unroll 4
       for (unsigned v = 0; v < severalVectors; ++v)
         x[v] = load(scores + (j + v) * width) - most;
-      powersOf<Number, severalVectors>(x);
+      if constexpr (isInteger)
+        powersOf<IntegerPower, severalVectors>(x);
+      else
+        powersOf<Power, severalVectors>(x);
 #pragma GCC unroll 4
       for (unsigned v = 0; v < severalVectors; ++v)
-        sums[(j + v) % nSums] = sums[(j + v) % nSums] + x[v];
-      putWeights<severalVectors>(x, of.perWeight + j * width,
-                                 weights + nWeighted * blockLanes + j * width / n);
+        sums[(j + v) % nSums] =
+            sums[(j + v) % nSums] + (isInteger ? x[v] * load(inverses + (j + v) * width) : x[v]);
+      putWeights<severalVectors>(x, weights + nWeighted * blockLanes + j * width / n);
     }
     float *const to = p.weightSums + row * promptLanes;
     for (unsigned i = 0; i < nSums; ++i)
@@ -479,14 +485,15 @@ private:
     for (unsigned i = begin; i < end; ++i) {
       float sums[4];
       sumsOfWeights(rows[i] / 4 * 4, sums);
-      const int exponent = static_cast<int>(bitcast<unsigned>(sums[rows[i] % 4]) >> 23) - 127;
+      const int exponent =
+          static_cast<int>(bitcast<unsigned>(sums[rows[i] % 4]) >> 23) - (isInteger ? 140 : 127);
       p.limits[rows[i]] = maxima[i] + static_cast<float>(exponent) - p.below;
     }
   }
 
   // Scores of nRows rows of the group.
   void multiplyKeys(const Lane *rows, unsigned nRows, const float *querySteps, const void *blocks,
-                    const float *keySteps, std::size_t block) {
+                    const float *keySteps, const float *added, std::size_t block) {
     const Lane *const keys = static_cast<const Lane *>(blocks) + block * d / n;
     for (unsigned r = 0; r < nRows; r += tileRows) {
       float *const to = partial + r * blockSize;
@@ -497,13 +504,13 @@ private:
                                             keys + c / n * blockSize, blockSize,
                                             (isLast ? d - c : chunk) / n};
         if (c == 0 && isLast)
-          tiles(products, blockSize, Scores<true, true>{to, ofKeys, ofRows});
+          tiles(products, blockSize, Scores<true, true>{to, ofKeys, ofRows, added});
         else if (c == 0)
-          tiles(products, blockSize, Scores<true, false>{to, ofKeys, ofRows});
+          tiles(products, blockSize, Scores<true, false>{to, ofKeys, ofRows, added});
         else if (isLast)
-          tiles(products, blockSize, Scores<false, true>{to, ofKeys, ofRows});
+          tiles(products, blockSize, Scores<false, true>{to, ofKeys, ofRows, added});
         else
-          tiles(products, blockSize, Scores<false, false>{to, ofKeys, ofRows});
+          tiles(products, blockSize, Scores<false, false>{to, ofKeys, ofRows, added});
       }
     }
   }

@@ -161,7 +161,7 @@ constexpr unsigned promptRowGroup = 12, promptHeadDim = 256, promptSummaries = 3
 constexpr unsigned promptLanes = 16; // of a sum of weights
 constexpr float promptQueryLimit = 8191.0f, promptLimit = 4095.0f;
 // Scores are logarithms to base 2: of weights that count as 0, and of the positions of a block.
-constexpr float promptLeast = -64.0f, promptLogBlock = 6.0f;
+constexpr float promptLeast = -100.0f, promptLogBlock = 6.0f;
 
 // Queries to integers.
 struct PromptQuery {
@@ -183,7 +183,8 @@ struct PromptBlock {
   void *keys;         // (lanes of headDim, 64) out
   void *values;       // (lanes of 64, headDim) out
   float *keySteps;    // (64,) out
-  float *valueSteps;  // (64,) out
+  // (64,) out: logarithms of the steps of values, and the inverses of these.
+  float *valueLogs, *inverses;
   // Of the keys (contract E16), or null: a column of means (lanes of headDim, 64), and behind them
   // of variances and of keys that stand apart; their steps, 64 apart.
   std::int32_t *summary;
@@ -199,7 +200,7 @@ struct PromptAttention {
   std::size_t position, window; // positions that a row sees, itself included; 0: all before it
   float below; // a block matters if its estimate is not so far below (contract E16); 0: all matter
   const void *keys, *values; // of each block, as PromptBlock writes them
-  const float *keySteps, *valueSteps;
+  const float *keySteps, *valueLogs, *inverses;
   // With `below`: of each 64 blocks as PromptBlock writes them; halves of squared, scaled queries.
   const void *summaries, *spreads;
   const float *summarySteps, *spreadSteps;

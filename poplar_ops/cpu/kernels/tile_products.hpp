@@ -24,8 +24,6 @@ struct IntegerPairs {
   using Lane = std::int32_t;
   using Vector = IntVec;
   static constexpr unsigned perLane = 2;
-  // Of a polynomial that is 2^x, from the highest power to x (contract E14).
-  static constexpr float powers[] = {0x1.c2a222p-5f, 0x1.f00c54p-3f, 0x1.62f5fap-1f};
   static inline IntVec load(const std::int32_t *from) { return loadInts(from); }
   static inline IntVec spread(std::int32_t x) { return IntVec{} + x; }
   static inline Vec toFloat(IntVec x) { return __builtin_convertvector(x, Vec); }
@@ -50,8 +48,6 @@ struct Floats {
   using Lane = float;
   using Vector = Vec;
   static constexpr unsigned perLane = 1;
-  static constexpr float powers[] = {0x1.42d588p-13f, 0x1.5f595ap-10f, 0x1.3b2c76p-7f,
-                                     0x1.c6aeb2p-5f,  0x1.ebfbdcp-3f,  0x1.62e43p-1f};
   static inline Vec load(const float *from) {
     Vec x;
     __builtin_memcpy(&x, from, sizeof(x));
