@@ -238,20 +238,24 @@ def test_the_document_is_what_the_rows_say() -> None:
 def test_the_first_lines_of_the_page_are_true() -> None:
     """Its bullets have no figures; each is a comparison of rows."""
     made = [row for row in decode_tables.read_rows(decode_tables.PEERS) if row["error"] is None]
+    speed, first = "tokens_per_second", "first_token_seconds"
+    names = "openvino", "openvino-xattention", "llama.cpp", "llama.cpp-no-flash"
 
     def values(name: str, method: str, dtype: str) -> dict[int, float]:
-        return {r["seq_len"]: r[name] for r in made if (r["method"], r["dtype"]) == (method, dtype)}
+        of = [(r["seq_len"], r[name]) for r in made if (r["method"], r["dtype"]) == (method, dtype)]
+        best = min if name == first else max  # OpenVINO is in two runs
+        return {n: best(value for m, value in of if m == n) for n, _ in of}
 
-    speed, first = "tokens_per_second", "first_token_seconds"
     dense, sparq = values(speed, "dense", "int4"), values(speed, "recommended", "int4")
-    theirs = [values(speed, name, "gguf") for name in ("openvino", "openvino-xattention", "llama.cpp")]
+    theirs = [values(speed, name, "gguf") for name in names]
     assert list(sparq) and set(sparq) == set(dense) == {512, 2048, 8192}
     assert all(min(dense[n], sparq[n]) > max(other[n] for other in theirs) for n in sparq)
     assert dense[2048] < sparq[2048] and dense[8192] < sparq[8192] and pays_from(256) > 512
     read, bf16 = values(first, "recommended", "int4"), values(speed, "recommended", "bfloat16")
     openvino = values(first, "openvino", "gguf")
-    assert openvino[8192] < read[8192] and openvino[2048] > read[2048]
-    xattention, rate = (values(name, "openvino-xattention", "gguf") for name in (first, speed))
-    assert all(xattention[n] < read[n] for n in (2048, 8192)) and xattention[512] > read[512]
-    assert xattention[8192] + 127 / rate[8192] < read[8192] + 127 / sparq[8192]
+    assert openvino[512] < read[512] and all(openvino[n] > read[n] for n in (2048, 8192))
+    xattention = values(first, "openvino-xattention", "gguf")
+    assert all(xattention[n] < read[n] for n in (2048, 8192))
+    for time, rate in ((values(first, name, "gguf"), values(speed, name, "gguf")) for name in names):
+        assert all(read[n] + 127 / sparq[n] < time[n] + 127 / rate[n] for n in read)
     assert all(bf16[n] < theirs[0][n] for n in bf16)
