@@ -98,11 +98,11 @@ def row_by_the_rule(
         raised = max(maximum, max(scores))
         factor, gain, maximum = power(maximum - raised), power(max(scores) - raised), raised
         weights = [power(s - max(scores), prompt.INTEGER_POWER if integers else prompt.POWER) for s in scores]
-        shares = [w * F(2) ** -log for w, log in zip(weights, logs)]
+        shares = [w * F(2.0**-log) for w, log in zip(weights, logs)]
         lanes = [lane * factor + sum(shares[i::16], F(0)) * gain for i, lane in enumerate(lanes)]
         rows = [values[p] for p in block]
         if integers:
-            rows = [[int(np.rint(x / F(2) ** log)) for x in row] for row, log in zip(rows, logs)]
+            rows = [[int(np.rint(x * F(2.0**-log))) for x in row] for row, log in zip(rows, logs)]
             weights = [int(np.rint(w)) for w in weights]
         sums = [summed(weights, [row[c] for row in rows]) for c in range(d)]
         total = total * factor + np.array(sums, F) * gain
