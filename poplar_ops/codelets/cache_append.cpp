@@ -17,10 +17,11 @@ public:
   // Of layer 0; each layer's are layerRows behind those of the one before.
   unsigned rowBase, scratchRow, valueRow, layerRows;
 
-  void compute() {
+  bool compute() {
     const unsigned keyRow = *layer * layerRows + (*active ? rowBase + *filled : scratchRow);
     rows[0] = keyRow;
     rows[1] = keyRow + valueRow;
+    return true;
   }
 };
 
@@ -36,12 +37,13 @@ public:
   // filled.
   unsigned nComponents, width;
 
-  void compute(unsigned worker) {
+  bool compute(unsigned worker) {
     if (!*active)
-      return;
+      return true;
     const unsigned position = *filled & (width - 1);
     for (unsigned c = worker; c < nComponents; c += numWorkers())
       copyHalf(&tail[0], c * width + position, &key[c]);
+    return true;
   }
 };
 
@@ -53,10 +55,11 @@ public:
   FloatsInOut valueSum; // [width]
   unsigned width;
 
-  void compute(unsigned worker) {
+  bool compute(unsigned worker) {
     if (*active)
       for (unsigned c = worker * nLanes; c < width; c += numWorkers() * nLanes)
         storeLanes(&valueSum[c], loadLanes(&valueSum[c]) + loadLanes(&value[c]));
+    return true;
   }
 };
 
@@ -68,9 +71,10 @@ public:
   poplar::Output<unsigned> full;
   unsigned chunk;
 
-  void compute() {
+  bool compute() {
     *filled += *active;
     *full = *active && (*filled & (chunk - 1)) == 0;
+    return true;
   }
 };
 
@@ -80,11 +84,12 @@ public:
   poplar::Output<bool> any;
   unsigned nSlots;
 
-  void compute() {
+  bool compute() {
     unsigned found = 0;
     for (unsigned slot = 0; slot != nSlots; ++slot)
       found |= full[slot];
     *any = found != 0;
+    return true;
   }
 };
 
@@ -98,7 +103,7 @@ public:
   WordsOut rows; // [headDim]
   unsigned headDim, nChunks, chunk, rowBase, scratchRow, layerRows;
 
-  void compute(unsigned worker) {
+  bool compute(unsigned worker) {
     // A chunk is a power of two, and there is no instruction that divides.
     const unsigned first =
         *layer * layerRows +
@@ -106,6 +111,7 @@ public:
     const unsigned step = *full ? nChunks : 1;
     for (unsigned c = worker; c < headDim; c += numWorkers())
       rows[c] = first + c * step;
+    return true;
   }
 };
 

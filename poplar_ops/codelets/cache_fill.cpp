@@ -16,10 +16,11 @@ public:
   poplar::Output<unsigned> replace; // 0 or 1
   unsigned nTokens;
 
-  void compute() {
+  bool compute() {
     const int requested = *length;
     *replace = requested >= 0;
     *held = requested < 0 ? 0 : minimum(static_cast<unsigned>(requested), nTokens);
+    return true;
   }
 };
 
@@ -30,10 +31,11 @@ public:
   WordsOut rows; // [n]
   unsigned n, first, step, layerRows;
 
-  void compute(unsigned worker) {
+  bool compute(unsigned worker) {
     const unsigned base = first + *layer * layerRows;
     for (unsigned i = worker; i < n; i += numWorkers())
       rows[i] = base + i * step;
+    return true;
   }
 };
 
@@ -45,7 +47,7 @@ public:
   HalvesOut columns; // [nComponents][tailLength], the first n of each
   unsigned n, rowSize, nComponents, tailLength;
 
-  void compute(unsigned worker) {
+  bool compute(unsigned worker) {
     const unsigned inFours = n & ~(quadSize - 1);
     for (unsigned c = worker * quadSize; c < nComponents; c += numWorkers() * quadSize) {
       for (unsigned i = 0; i != inFours; i += quadSize)
@@ -54,6 +56,7 @@ public:
         for (unsigned j = 0; j != quadSize; ++j)
           columns[(c + j) * tailLength + i] = keys[i * rowSize + c + j];
     }
+    return true;
   }
 };
 
@@ -65,12 +68,13 @@ public:
   HalvesInOut tail; // the same
   unsigned index, chunk, nComponents;
 
-  void compute(unsigned worker) {
+  bool compute(unsigned worker) {
     if ((*held & ~(chunk - 1)) != index * chunk)
-      return;
+      return true;
     const unsigned n = *held & (chunk - 1);
     for (unsigned c = worker; c < nComponents; c += numWorkers())
       copyHalves(&tail[c * chunk], &columns[c * chunk], n);
+    return true;
   }
 };
 
@@ -82,7 +86,7 @@ public:
   FloatsInOut valueSum; // [width]
   unsigned first, n, width;
 
-  void compute(unsigned worker) {
+  bool compute(unsigned worker) {
     const unsigned count = *held > first ? minimum(*held - first, n) : 0;
     for (unsigned c = worker * nLanes; c < width; c += numWorkers() * nLanes) {
       Lanes sum = first == 0 ? Lanes{} : loadLanes(&valueSum[c]);
@@ -90,6 +94,7 @@ public:
         sum += loadLanes(&values[i * width + c]);
       storeLanes(&valueSum[c], sum);
     }
+    return true;
   }
 };
 
@@ -102,7 +107,10 @@ public:
   poplar::Output<unsigned> active;
   unsigned capacity;
 
-  void compute() { *active = *requested != 0 && *filled < capacity; }
+  bool compute() {
+    *active = *requested != 0 && *filled < capacity;
+    return true;
+  }
 };
 
 } // namespace sparq

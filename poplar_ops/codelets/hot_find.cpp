@@ -30,14 +30,14 @@ public:
   WordsOut nFound;               // [6]: how many, of each worker's entries
   unsigned topK, nWays, owner, nOwners;
 
-  void compute(unsigned worker) {
+  bool compute(unsigned worker) {
     const Share own(topK, *filled, worker, numWorkers());
     const unsigned begin = own.begin, stop = own.stop;
     for (unsigned e = begin; e != own.end; ++e)
       places[e] = 0;
     nFound[worker] = 0;
     if (begin == stop)
-      return;
+      return true;
     // Copies, for a stamp that is stored could be any of these.
     const unsigned ways = nWays, *const ownHeld = &held[*layer * ways];
     unsigned *const ownStamps = &stamps[*layer * ways];
@@ -61,6 +61,7 @@ public:
       ++found;
     }
     nFound[worker] = found;
+    return true;
   }
 };
 
@@ -72,17 +73,18 @@ public:
   WordsOut byEntry, byMiss; // [topK]: see DealPlaces
   unsigned nWays, topK;
 
-  void compute(unsigned worker) {
+  bool compute(unsigned worker) {
     for (unsigned e = worker, end = topK; e < end; e += numWorkers()) {
       byEntry[e] = 0;
       byMiss[e] = 0;
     }
     if (worker != 0)
-      return;
+      return true;
     unsigned n = nWays;
     for (unsigned w = 0; w != numWorkers(); ++w)
       n -= nFound[w];
     *nFree = n;
+    return true;
   }
 };
 
@@ -93,11 +95,12 @@ public:
   WordsOut nHits; // [6]
   unsigned nOwners;
 
-  void compute(unsigned worker) {
+  bool compute(unsigned worker) {
     unsigned n = 0;
     for (unsigned owner = 0; owner != nOwners; ++owner)
       n += nFound[owner * numWorkers() + worker];
     nHits[worker] = n;
+    return true;
   }
 };
 
@@ -110,7 +113,7 @@ public:
   WordsOut places; // [nEntries]
   unsigned nOwners, nEntries;
 
-  void compute(unsigned worker) {
+  bool compute(unsigned worker) {
     // Copies, for a place that is stored could be any of these.
     const unsigned n = nEntries, owners = nOwners, *const ofOwners = &found[0];
     for (unsigned e = worker; e < n; e += numWorkers()) {
@@ -126,6 +129,7 @@ public:
         add();
       places[e] = place;
     }
+    return true;
   }
 };
 
@@ -143,7 +147,7 @@ public:
   poplar::Output<unsigned> nMisses;
   unsigned topK, rowBase, layerRows;
 
-  void compute(unsigned worker) {
+  bool compute(unsigned worker) {
     const unsigned base = rowBase + *layer * layerRows + 1;
     const Share own(topK, *filled, worker, numWorkers());
     // Entries in use of the workers before, but for their hits.
@@ -158,6 +162,7 @@ public:
       }
     if (worker + 1 == numWorkers())
       *nMisses = miss;
+    return true;
   }
 };
 

@@ -31,7 +31,7 @@ public:
   WordsOut order; // [nWays]
   unsigned nWays;
 
-  void compute(unsigned worker) {
+  bool compute(unsigned worker) {
     const unsigned n = nWays, *const ownStamps = &stamps[*layer * nWays];
     for (unsigned way = worker; way < n; way += numWorkers()) {
       const unsigned stamp = ownStamps[way];
@@ -42,6 +42,7 @@ public:
         smaller += ownStamps[other] < stamp;
       order[way - larger + smaller] = way;
     }
+    return true;
   }
 };
 
@@ -61,7 +62,7 @@ public:
   WordsInOut byMiss;  // [topK]: the same, by number of the miss
   unsigned nWays, owner, nOwners, ownersShift;
 
-  void compute() {
+  bool compute() {
     const unsigned now = *clock + 1;
     *clock = now;
     // Each owner takes an even share, or all that it has room for. Where that is too little for all
@@ -80,6 +81,7 @@ public:
       byEntry[e] = place;
       byMiss[miss] = place;
     }
+    return true;
   }
 
 private:
@@ -116,15 +118,16 @@ public:
   poplar::Output<unsigned> place;
   unsigned nWays, owner, nOwners;
 
-  void compute() {
+  bool compute() {
     *place = 0;
     if (!*active || (*filled & (nOwners - 1)) != owner)
-      return;
+      return true;
     unsigned *ownHeld = &held[*layer * nWays], *ownStamps = &stamps[*layer * nWays];
     const unsigned way = leastRecent(ownStamps, nWays);
     ownHeld[way] = *filled + 1;
     ownStamps[way] = *clock;
     *place = way * nOwners + owner + 1;
+    return true;
   }
 };
 
@@ -136,12 +139,13 @@ public:
   WordsInOut stamps; // [nLayers][nWays]
   unsigned nWays;
 
-  void compute(unsigned worker) {
+  bool compute(unsigned worker) {
     unsigned *const ownHeld = &held[*layer * nWays], *const ownStamps = &stamps[*layer * nWays];
     for (unsigned way = worker, ways = nWays; way < ways; way += numWorkers()) {
       ownHeld[way] = 0;
       ownStamps[way] = 0;
     }
+    return true;
   }
 };
 

@@ -26,7 +26,7 @@ public:
   FloatsOut before;  // [partPositions / 64][2][6]: of the key, by each worker; where there is one
   unsigned partPositions, nBlocks, part, length, nWaves, tailLength, tailFirst, nWaveParts;
 
-  void compute(unsigned worker) {
+  bool compute(unsigned worker) {
     const bool exact = Selection::restored(&states[worker * Selection::size]).isExact();
     const unsigned n = nBlocks * 2, perWorker = (n / numWorkers() / step + 1) * step;
     const unsigned begin = minimum(worker * perWorker, n), end = minimum(begin + perWorker, n);
@@ -43,6 +43,7 @@ public:
       if (doubtful[own + 1] != 0.0f)
         of[nOfAll] = count(begin, end, own, doubtful[own + 1]);
     }
+    return true;
   }
 
 private:
@@ -95,7 +96,7 @@ public:
   FloatsOut counts;  // [partPositions / 64]
   unsigned partPositions;
 
-  void compute(unsigned worker) {
+  bool compute(unsigned worker) {
     const Selection selection = Selection::restored(&states[worker * Selection::size]);
     const float wanted = static_cast<float>(selection.remaining);
     for (unsigned block = worker; block * blockSize < partPositions; block += numWorkers()) {
@@ -116,6 +117,7 @@ public:
       }
       counts[block] = static_cast<float>(n);
     }
+    return true;
   }
 
 private:
@@ -150,7 +152,7 @@ public:
   FloatsOut largest; // [6]
   unsigned nBlocks;
 
-  void compute(unsigned worker) {
+  bool compute(unsigned worker) {
     constexpr unsigned step = 4 * quadSize;
     float all = 0.0f;
     unsigned i = worker * step;
@@ -159,6 +161,7 @@ public:
     for (; i < nBlocks * 2; ++i)
       all = larger(all, doubtful[i]);
     largest[worker] = all;
+    return true;
   }
 };
 
@@ -169,11 +172,12 @@ public:
   poplar::Output<bool> any;
   unsigned n;
 
-  void compute() {
+  bool compute() {
     Pair all{};
     for (unsigned i = 0; i != n; i += pairSize)
       all = larger(all, load<Pair>(&largest[i]));
     *any = largestOf(all) >= clash;
+    return true;
   }
 };
 
@@ -190,12 +194,12 @@ public:
   unsigned firstEntry, nEntries, rowBase, valueRow, layerRows, nWaveParts, nBlocks;
   unsigned stride, length, nWaves, chunk;
 
-  void compute(unsigned worker) {
+  bool compute(unsigned worker) {
     const unsigned perWorker = (nEntries + numWorkers() - 1) / numWorkers();
     const unsigned begin = minimum(worker * perWorker, nEntries);
     const unsigned end = minimum(begin + perWorker, nEntries);
     if (begin == end)
-      return;
+      return true;
     unsigned block = 0;
     float before = 0.0f; // selected in the blocks before
     const float wanted = static_cast<float>(firstEntry + begin);
@@ -225,6 +229,7 @@ public:
       keyRows[entry] = base;
       valueRows[entry] = base + valueRow;
     }
+    return true;
   }
 
 private:

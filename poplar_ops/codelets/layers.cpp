@@ -26,9 +26,10 @@ public:
   poplar::Output<poplar::Vector<T, ONE_PTR, 8>> state; // [nRows][width]
   unsigned nLayers, nRows, width;
 
-  void compute(unsigned worker) {
+  bool compute(unsigned worker) {
     copyRows(&state[0], width, &stored[*layer * width], nLayers * width, nRows, width, worker,
              this->numWorkers());
+    return true;
   }
 };
 
@@ -39,9 +40,10 @@ public:
   poplar::Input<poplar::Vector<T, ONE_PTR, 8>> state;  // [nRows][width]
   unsigned nLayers, nRows, width;
 
-  void compute(unsigned worker) {
+  bool compute(unsigned worker) {
     copyRows(&stored[*layer * width], nLayers * width, &state[0], width, nRows, width, worker,
              this->numWorkers());
+    return true;
   }
 };
 

@@ -12,11 +12,12 @@ public:
   poplar::Output<T> greatest;
   unsigned nIpus;
 
-  void compute() {
+  bool compute() {
     T most = ofIpus[0];
     for (unsigned ipu = 1; ipu < nIpus; ++ipu)
       most = ofIpus[ipu] > most ? ofIpus[ipu] : most;
     *greatest = most;
+    return true;
   }
 };
 

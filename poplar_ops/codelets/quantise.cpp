@@ -16,13 +16,14 @@ public:
   WordsInOut tailIndex;           // [nComponents][columnWords]
   unsigned nComponents, indexBits, columnWords, chunk;
 
-  void compute(unsigned worker) {
+  bool compute(unsigned worker) {
     if (*full == 0)
-      return;
+      return true;
     const unsigned position = (*filled - blockSize) & (chunk - 1);
     const unsigned record = position / blockSize * recordWords(indexBits);
     for (unsigned c = worker; c < nComponents; c += numWorkers())
       quantiseBlock(&tail[c * blockSize], indexBits, &tailIndex[c * columnWords + record]);
+    return true;
   }
 };
 
@@ -34,7 +35,10 @@ public:
   poplar::Output<unsigned> full;
   unsigned chunk;
 
-  void compute() { *full = *blockFull != 0 && (*filled & (chunk - 1)) == 0; }
+  bool compute() {
+    *full = *blockFull != 0 && (*filled & (chunk - 1)) == 0;
+    return true;
+  }
 };
 
 // Many tokens at once: the full blocks of a piece of a chunk. The others keep what they hold;
@@ -45,11 +49,12 @@ public:
   WordsInOut index; // [headDim][columnWords]
   unsigned n, headDim, indexBits, columnWords, tailLength;
 
-  void compute(unsigned worker) {
+  bool compute(unsigned worker) {
     for (unsigned c = worker; c < headDim; c += numWorkers())
       for (unsigned block = 0; block != n / blockSize; ++block)
         quantiseBlock(&columns[c * tailLength + block * blockSize], indexBits,
                       &index[c * columnWords + block * recordWords(indexBits)]);
+    return true;
   }
 };
 
@@ -63,9 +68,9 @@ public:
   WordsInOut tailIndex; // [nComponents][columnWords]
   unsigned index, chunk, nComponents, indexBits, columnWords;
 
-  void compute(unsigned worker) {
+  bool compute(unsigned worker) {
     if ((*held & ~(chunk - 1)) != index * chunk)
-      return;
+      return true;
     const unsigned nTail = *held & (chunk - 1), nComplete = nTail / blockSize,
                    nOpen = nTail % blockSize;
     // Copies, for a word that is stored could be any of these.
@@ -80,6 +85,7 @@ public:
         to[c * stride + i] = from[c * stride + i];
       copyHalves(toOpen + c * blockSize, open + c * ofColumn, nOpen);
     }
+    return true;
   }
 };
 

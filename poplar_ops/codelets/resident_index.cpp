@@ -27,12 +27,13 @@ public:
   unsigned groupSize, rank, indexBits, firstBlock, nBlocks;
   float limit;
 
-  void compute(unsigned worker) {
+  bool compute(unsigned worker) {
     const unsigned *const base = &index[0], *const of = &columns[0];
     const auto column = [&](unsigned j) { return base + of[j]; };
     coefficientsOfBlocks(column, &selectedQuery[0], groupSize, rank, indexBits,
                          nFullBlocks(*filled, firstBlock, nBlocks), limit, &coefficients[0],
                          &units[0], &offsets[0], worker, numWorkers());
+    return true;
   }
 };
 
@@ -49,7 +50,7 @@ public:
   FloatsInOut scores;          // [groupSize][partPositions]; those of full blocks are written
   unsigned groupSize, rank, indexBits, firstBlock, nBlocks, partPositions;
 
-  void compute(unsigned worker) {
+  bool compute(unsigned worker) {
     const unsigned *base = &index[0];
     const auto column = [&](unsigned j) { return base + columns[j]; };
     scoreBlocks(column,
@@ -57,6 +58,7 @@ public:
                  indexBits},
                 nFullBlocks(*filled, firstBlock, nBlocks), &scores[0], partPositions, worker,
                 numWorkers());
+    return true;
   }
 };
 
@@ -76,7 +78,7 @@ public:
   unsigned groupSize, rank, indexBits, firstBlock, nBlocks, nLent;
   float limit;
 
-  void compute(unsigned worker) {
+  bool compute(unsigned worker) {
     // Pairs of heads of all blocks are shared out.
     const unsigned n = nFullBlocks(*filled, firstBlock, nBlocks), nPairs = (groupSize + 1) / 2;
     unsigned pair = worker;
@@ -84,6 +86,7 @@ public:
       for (; pair < nPairs; pair += numWorkers())
         ofPair(block, pair, nPairs);
     lend(worker, nBlocks * nPairs % numWorkers());
+    return true;
   }
 
 private:
@@ -132,7 +135,7 @@ public:
   // nPieces: of a component's codes, those that are scored here, of all blocks; others are lent.
   unsigned groupSize, rank, indexBits, firstBlock, nBlocks, nPieces, partPositions;
 
-  void compute(unsigned worker) {
+  bool compute(unsigned worker) {
     // Copies, for a code that is stored could be any of these.
     const unsigned n = rank, heads = groupSize, *const records = &index[0], *const of = &columns[0],
                    ofBlock = (heads + 1) / 2 * n * pairSize;
@@ -156,6 +159,7 @@ public:
         scorePiece<2>([&](unsigned j) { return records[of[j] + at] >> shift; }, ofItem, n, heads,
                       own, sums, finish);
     }
+    return true;
   }
 
 private:
@@ -177,7 +181,7 @@ public:
   poplar::Output<unsigned> held; // positions of these
   unsigned groupSize, rank, nWords, wordsShift, nPieces, firstBlock, blocksOfPart, partPositions;
 
-  void compute(unsigned worker) {
+  bool compute(unsigned worker) {
     const unsigned n = rank, heads = groupSize, *const from = &words[0], ofPiece = nWords,
                    shift = wordsShift, full = *filled / blockSize;
     float *const own = &codes[worker * n * codesOfPiece];
@@ -195,6 +199,7 @@ public:
                                  &inverseTemperature[0], &scores[item * codesOfPiece],
                                  partPositions, quadSize});
     }
+    return true;
   }
 };
 
@@ -208,16 +213,17 @@ public:
   WordsInOut index; // [nLayers][nComponents][columnWords]
   unsigned nComponents, indexBits, columnWords, firstBlock, nBlocks;
 
-  void compute(unsigned worker) {
+  bool compute(unsigned worker) {
     const unsigned block = *filled / blockSize - 1 - firstBlock; // wraps around if before
     if (!*full || block >= nBlocks)
-      return;
+      return true;
     const unsigned n = recordWords(indexBits);
     unsigned *base = &index[*layer * nComponents * columnWords + block * n];
     const unsigned end = nComponents, stride = columnWords, *const from = &records[0];
     for (unsigned c = worker; c < end; c += numWorkers())
       for (unsigned i = 0; i != n; ++i)
         base[c * stride + i] = from[c * n + i];
+    return true;
   }
 };
 
@@ -226,7 +232,10 @@ class NextBlock : public poplar::Vertex {
 public:
   poplar::InOut<unsigned> position;
 
-  void compute() { *position += blockSize; }
+  bool compute() {
+    *position += blockSize;
+    return true;
+  }
 };
 
 // Rows of the block that has a position; none behind the last row.
@@ -237,10 +246,11 @@ public:
   WordsOut rows;                    // [64]
   unsigned firstRow, lastRow, layerRows;
 
-  void compute(unsigned worker) {
+  bool compute(unsigned worker) {
     const unsigned base = *layer * layerRows, first = firstRow + (*position & ~(blockSize - 1));
     for (unsigned i = worker; i < blockSize; i += numWorkers())
       rows[i] = base + minimum(first + i, lastRow);
+    return true;
   }
 };
 
@@ -254,13 +264,14 @@ public:
   WordsInOut index;                 // [nLayers][nComponents][columnWords]
   unsigned nComponents, indexBits, columnWords, firstBlock, nBlocks;
 
-  void compute(unsigned worker) {
+  bool compute(unsigned worker) {
     const unsigned block = *position / blockSize;
     if (block >= nFullBlocks(*filled, firstBlock, nBlocks))
-      return;
+      return true;
     unsigned *base = &index[*layer * nComponents * columnWords + block * recordWords(indexBits)];
     for (unsigned c = worker; c < nComponents; c += numWorkers())
       quantiseBlock(&columns[c * blockSize], indexBits, base + c * columnWords);
+    return true;
   }
 };
 

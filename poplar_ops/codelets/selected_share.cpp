@@ -14,7 +14,7 @@ public:
   FloatsOut sums;   // [groupSize][partPositions / 64]
   unsigned groupSize, partPositions;
 
-  void compute(unsigned worker) {
+  bool compute(unsigned worker) {
     const unsigned nBlocks = partPositions / blockSize;
     for (unsigned block = worker; block < nBlocks; block += numWorkers()) {
       unsigned bits[piecesOfBlock], any = 0;
@@ -35,6 +35,7 @@ public:
         sums[h * nBlocks + block] = sum;
       }
     }
+    return true;
   }
 };
 

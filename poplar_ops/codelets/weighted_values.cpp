@@ -22,7 +22,7 @@ public:
   unsigned headStride, weightStride;
   unsigned groupSize, nRows, width; // width: even, a multiple of 8 above 12
 
-  void compute(unsigned worker) {
+  bool compute(unsigned worker) {
     const unsigned first = begin + *wave * stride;
     unsigned end = minimum(*filled, limit);
     if (stride != 0)
@@ -34,6 +34,7 @@ public:
       accumulate<Lanes>(worker, n);
     else
       accumulate<Pair>(worker, n);
+    return true;
   }
 
 private:
@@ -73,7 +74,7 @@ public:
   FloatsInOut accumulator; // [groupSize][width]
   unsigned nBlocks, groupSize, width;
 
-  void compute(unsigned worker) {
+  bool compute(unsigned worker) {
     for (unsigned i = worker * nLanes; i < groupSize * width; i += numWorkers() * nLanes) {
       Lanes sum{};
       if (*wave != 0)
@@ -82,6 +83,7 @@ public:
         sum += loadLanes(&partials[b * groupSize * width + i]);
       storeLanes(&accumulator[i], sum);
     }
+    return true;
   }
 };
 

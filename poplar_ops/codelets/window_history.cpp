@@ -19,13 +19,14 @@ public:
   WordsOut shares;  // [nRows]
   unsigned groupSize, nRows;
 
-  void compute(unsigned worker) {
+  bool compute(unsigned worker) {
     for (unsigned row = worker; row < nRows; row += numWorkers()) {
       unsigned share = 0;
       for (unsigned h = 0; h != groupSize; ++h)
         share += shareOf(weights[h * nRows + row], sums[h]);
       shares[row] = share;
     }
+    return true;
   }
 };
 
@@ -36,13 +37,14 @@ public:
   WordsOut shares; // [nRows]
   unsigned nKvHeads, nRows;
 
-  void compute(unsigned worker) {
+  bool compute(unsigned worker) {
     for (unsigned row = worker; row < nRows; row += numWorkers()) {
       unsigned share = 0;
       for (unsigned kv = 0, at = row; kv != nKvHeads; ++kv, at += nRows)
         share += ofHeads[at];
       shares[row] = share;
     }
+    return true;
   }
 };
 
@@ -53,9 +55,10 @@ public:
   WordsInOut step; // [nLayers]
   unsigned nRecent;
 
-  void compute() {
+  bool compute() {
     const unsigned next = step[*layer] + 1;
     step[*layer] = next == nRecent ? 0 : next;
+    return true;
   }
 };
 
@@ -72,7 +75,7 @@ public:
   unsigned topK, nRecent, length;
   unsigned firstRow, layerRows; // the piece's first position, as the list has it in layer 0
 
-  void compute(unsigned worker) {
+  bool compute(unsigned worker) {
     const unsigned each = (length + numWorkers() - 1) / numWorkers();
     const unsigned begin = minimum(worker * each, length), end = minimum(begin + each, length);
     unsigned *const row = &rows[(*layer * nRecent + step[*layer]) * length];
@@ -99,6 +102,7 @@ public:
       row[p] = shares[first];
       sum[p] += shares[first];
     }
+    return true;
   }
 };
 
@@ -126,7 +130,10 @@ public:
   poplar::Output<unsigned> count;
   unsigned topK, nLocal;
 
-  void compute() { *count = StridedPositions(*filled, topK, nLocal).count; }
+  bool compute() {
+    *count = StridedPositions(*filled, topK, nLocal).count;
+    return true;
+  }
 };
 
 // Some entries of the ascending list of cache rows to fetch; where there are fewer, the first row
@@ -139,7 +146,7 @@ public:
   WordsOut valueRows; // [nEntries]
   unsigned topK, nLocal, firstEntry, nEntries, rowBase, valueRow, layerRows;
 
-  void compute(unsigned worker) {
+  bool compute(unsigned worker) {
     const StridedPositions positions(*filled, topK, nLocal);
     const unsigned base = rowBase + *layer * layerRows;
     for (unsigned i = worker; i < nEntries; i += numWorkers()) {
@@ -148,6 +155,7 @@ public:
       keyRows[i] = row;
       valueRows[i] = row + valueRow;
     }
+    return true;
   }
 };
 
