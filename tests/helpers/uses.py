@@ -201,7 +201,8 @@ def uses(cindex: Any, unit: Any, own: Sequence[Path]) -> Iterator[Use]:
             lib = cindex.conf.lib
             if lib.clang_getNumOverloadedDecls(cursor):
                 name = qualified_name(lib.clang_getOverloadedDecl(cursor, 0))
-                if name.startswith("poplar::"):
+                # Not an operator: in a template those of iterators list poplar's, which is in scope.
+                if name.startswith("poplar::") and not name.startswith("poplar::operator"):
                     yield NameUse(name, where)
             return
         target = cursor.referenced
