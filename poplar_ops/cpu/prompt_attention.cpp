@@ -93,7 +93,7 @@ struct Own {
       : rows(carve.take<float>(2 * blockSize * width)),
         sums(carve.take<float>(rowsTogether * width)), maxima(carve.take<float>(vectorRows)),
         limits(carve.take<float>(vectorRows)),
-        weightSums(carve.take<float>((rowsTogether + 3) * promptLanes)),
+        weightSums(carve.take<float>(rowsTogether * promptLanes)),
         estimates(carve.take<float>(rowsTogether * blockSize)),
         steps(carve.take<float>(2 * rowsTogether)),
         integers(carve.take<std::int16_t>(2 * blockSize * width)) {}

@@ -116,22 +116,27 @@ def softmax_weight(x: np.ndarray) -> np.ndarray:
     return np.where(x < CUTOFF, _ZERO, exp(np.maximum(x, CUTOFF)))
 
 
-def _fold_lanes(lanes: np.ndarray) -> np.ndarray:
-    """(..., 8) -> (...): lanes (0+4, 1+5, 2+6, 3+7), then (0+2, 1+3) of those, then the two (E3)."""
-    four = lanes[..., :4] + lanes[..., 4:]
-    two = four[..., :2] + four[..., 2:]
-    total: np.ndarray = two[..., 0] + two[..., 1]
-    return total
+def fold_lanes(lanes: np.ndarray) -> np.ndarray:
+    """(..., 8) -> (...): lanes (0+4, 1+5, 2+6, 3+7), then (0+2, 1+3) of those, then the two (E3). Of 16 lanes
+    (E14) j and j + 8 come before."""
+    while lanes.shape[-1] > 1:
+        half = lanes.shape[-1] // 2
+        lanes = lanes[..., :half] + lanes[..., half:]
+    return lanes[..., 0]
+
+
+def lane_sums(x: np.ndarray, n_lanes: int = LANES) -> np.ndarray:
+    """(..., n) -> (..., n_lanes): a lane adds every n_lanes-th number, from +0 and ascending."""
+    lanes = np.zeros((*x.shape[:-1], n_lanes), np.float32)
+    for start in range(0, x.shape[-1], n_lanes):
+        part = x[..., start : start + n_lanes]
+        lanes[..., : part.shape[-1]] += part
+    return lanes
 
 
 def lane_sum(x: np.ndarray, axis: int = -1) -> np.ndarray:
     """Sum along `axis` in eight lanes, each from +0 and ascending, folded at the end (E3)."""
-    x = np.moveaxis(widen(x), axis, -1)
-    lanes = np.zeros((*x.shape[:-1], LANES), np.float32)
-    for start in range(0, x.shape[-1], LANES):
-        part = x[..., start : start + LANES]
-        lanes[..., : part.shape[-1]] += part
-    return _fold_lanes(lanes)
+    return fold_lanes(lane_sums(np.moveaxis(widen(x), axis, -1)))
 
 
 def dot(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -142,7 +147,7 @@ def dot(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     for start in range(0, x.shape[-1], LANES):
         part = x[..., start : start + LANES] * y[..., start : start + LANES]
         lanes[..., : part.shape[-1]] += part
-    return _fold_lanes(lanes)
+    return fold_lanes(lanes)
 
 
 def _split_blocks(x: np.ndarray, axis: int) -> np.ndarray:

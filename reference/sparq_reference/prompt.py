@@ -58,8 +58,7 @@ def round_values(value: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def powers(x: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
-    """(...) float32 of at most 0 -> (...) float32, the polynomial of what 2**x has beside whole powers; 0
-    below LEAST."""
+    """(...) float32 of at most 0 -> (...) float32: 2**x times the last coefficient, 0 below LEAST."""
     clamped = np.where(x < LEAST, _ZERO, x)
     whole = clamped + _SHIFT - _SHIFT
     rest = clamped - whole
@@ -68,23 +67,6 @@ def powers(x: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
         power = power * rest + coefficient
     weights: np.ndarray = np.where(x < LEAST, _ZERO, np.ldexp(power, whole.astype(np.int32)))
     return weights
-
-
-def _lane_sums(weights: np.ndarray) -> np.ndarray:
-    """(n, up to 64) -> (n, LANES): a lane adds every 16th number, ascending."""
-    padded = np.pad(weights, ((0, 0), (0, numerics.BLOCK - weights.shape[1])))
-    total = np.zeros((len(weights), LANES), np.float32)
-    for part in np.split(padded, numerics.BLOCK // LANES, axis=1):
-        total = total + part
-    return total
-
-
-def _sum_of_lanes(lanes: np.ndarray) -> np.ndarray:
-    """(n, LANES) -> (n,): halves are added until one number is left."""
-    while lanes.shape[1] > 1:
-        half = lanes.shape[1] // 2
-        lanes = lanes[:, :half] + lanes[:, half:]
-    return lanes[:, 0]
 
 
 def _products(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -153,17 +135,17 @@ def _attend(
         gain = powers(largest - raised, POWER)
         weights = powers(scores - largest[:, None], coefficients)
         maximum[rows] = raised
-        added = _lane_sums(np.ldexp(weights, -value_logs[block]) if integers else weights)
-        sums = weight_sums[rows] * factor[:, None] + added * gain[:, None]
+        added = np.ldexp(weights, -value_logs[block]) if integers else weights
+        sums = weight_sums[rows] * factor[:, None] + numerics.lane_sums(added, LANES) * gain[:, None]
         weight_sums[rows] = sums
         if share:
-            exponent = np.frexp(_sum_of_lanes(sums))[1] - (14 if integers else 1)
+            exponent = np.frexp(numerics.fold_lanes(sums))[1] - (14 if integers else 1)
             limit[rows] = raised + exponent.astype(np.float32) - below(share)
         if integers:
             weights = (weights + _SHIFT - _SHIFT).astype(np.float64)
         products = _products(weights, value[block])
         total[rows] = total[rows] * factor[:, None] + products * gain[:, None]
-    output: np.ndarray = numerics.flush(total / _sum_of_lanes(weight_sums)[:, None])
+    output: np.ndarray = numerics.flush(total / numerics.fold_lanes(weight_sums)[:, None])
     return output
 
 

@@ -20,18 +20,6 @@ inline float largestOfRow(const float *row, unsigned n) {
   return largestOf(most);
 }
 
-// How the numbers of a query or key become integers (contract E14).
-struct RowIntegers {
-  float perUnit, step;
-
-  RowIntegers(const float *row, unsigned n, float limit) {
-    const float largest = largestOfRow(row, n);
-    const bool flushed = largest < flushThreshold;
-    perUnit = flushed ? 0.0f : limit / largest;
-    step = flushed ? 0.0f : largest / limit;
-  }
-};
-
 // Values to integers: steps are powers of two, whose logarithms are added to scores.
 struct ValueIntegers {
   float perUnit, log, inverse;
@@ -48,11 +36,14 @@ struct ValueIntegers {
   BitsVec of(Vec x) const { return bitcast<BitsVec>(x * perUnit + integerShift); }
 };
 
+// Queries and keys to integers; returns the step between them.
 inline float roundRow(const float *row, unsigned n, float limit, std::int16_t *to) {
-  const RowIntegers integers(row, n, limit);
+  const float largest = largestOfRow(row, n);
+  const bool flushed = largest < flushThreshold;
+  const float perUnit = flushed ? 0.0f : limit / largest;
   for (unsigned j = 0; j < n; ++j)
-    to[j] = static_cast<std::int16_t>(bitcast<unsigned>(row[j] * integers.perUnit + integerShift));
-  return integers.step;
+    to[j] = static_cast<std::int16_t>(bitcast<unsigned>(row[j] * perUnit + integerShift));
+  return flushed ? 0.0f : largest / limit;
 }
 
 inline void promptQuery(const PromptQuery &p) {
@@ -222,7 +213,7 @@ public:
   explicit PromptRowsOf(const PromptAttention &of) : p(of), d(of.headDim) {
     for (unsigned row = 0; row < p.rows + width; ++row)
       p.maxima[row] = -__FLT_MAX__; // finite: the difference of two is a number
-    __builtin_memset(p.weightSums, 0, (p.rows + 3) * promptLanes * sizeof(float));
+    __builtin_memset(p.weightSums, 0, p.rows * promptLanes * sizeof(float));
     __builtin_memset(p.sums, 0, p.rows * d * sizeof(float));
   }
 
@@ -243,9 +234,11 @@ public:
         attend(begin, 0, p.rows);
     }
     for (unsigned row = 0; row < p.rows; row += 4) {
+      const unsigned rows[] = {row, row + 1, row + 2, row + 3};
+      const unsigned nRows = row + 4 < p.rows ? 4 : p.rows - row;
       float weights[4];
-      sumsOfWeights(row, weights);
-      for (unsigned i = 0; i < 4 && row + i < p.rows; ++i)
+      sumsOfWeights(rows, nRows, weights);
+      for (unsigned i = 0; i < nRows; ++i)
         for (unsigned c = 0; c < d; c += width) {
           float *const at = p.sums + (row + i) * d + c;
           const Vec mean = load(at) / weights[i];
@@ -469,11 +462,11 @@ private:
       store(to + i * width, load(to + i * width) * factors[inGroup] + sums[i] * gains[inGroup]);
   }
 
-  // Sums of the weights of four rows.
-  void sumsOfWeights(unsigned row, float *to) const {
-    Lanes lanes[4];
-    for (unsigned i = 0; i < 4; ++i) {
-      const float *const from = p.weightSums + (row + i) * promptLanes;
+  // Sums of the weights of up to four rows.
+  void sumsOfWeights(const unsigned *rows, unsigned nRows, float *to) const {
+    Lanes lanes[4] = {};
+    for (unsigned i = 0; i < nRows; ++i) {
+      const float *const from = p.weightSums + rows[i] * promptLanes;
       lanes[i] = loadLanes(from) + loadLanes(from + promptLanes / 2);
     }
     treeSums(lanes, to);
@@ -482,11 +475,13 @@ private:
   // Limits of estimates (contract E16): `below` the logarithm of the sum of weights, whose power of
   // two is rounded down.
   void limit(const unsigned *rows, unsigned begin, unsigned end, const float *maxima) {
+    float sums[4];
     for (unsigned i = begin; i < end; ++i) {
-      float sums[4];
-      sumsOfWeights(rows[i] / 4 * 4, sums);
+      const unsigned inFour = (i - begin) % 4;
+      if (inFour == 0)
+        sumsOfWeights(rows + i, i + 4 < end ? 4 : end - i, sums);
       const int exponent =
-          static_cast<int>(bitcast<unsigned>(sums[rows[i] % 4]) >> 23) - (isInteger ? 140 : 127);
+          static_cast<int>(bitcast<unsigned>(sums[inFour]) >> 23) - (isInteger ? 140 : 127);
       p.limits[rows[i]] = maxima[i] + static_cast<float>(exponent) - p.below;
     }
   }

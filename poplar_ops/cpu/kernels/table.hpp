@@ -205,7 +205,7 @@ struct PromptAttention {
   const void *summaries, *spreads;
   const float *summarySteps, *spreadSteps;
   float *sums; // (rows, headDim) out
-  // Working memory: (rows,) and up to 16 more; (rows and three more, promptLanes); (rows, 64).
+  // Working memory: (rows,) and up to 16 more; (rows, promptLanes); (rows, 64).
   float *maxima, *limits, *weightSums, *estimates;
 };
 
