@@ -8,25 +8,14 @@ The functions take NumPy arrays; callers that hold other containers pass views o
 from __future__ import annotations
 
 import operator
-from typing import NoReturn, Protocol, Sequence
+from typing import TYPE_CHECKING, NoReturn, Sequence
 
 import numpy as np
 
 from sparq_reference.errors import NotFinite
 
-
-class CacheShape(Protocol):
-    """What the checks below read of a `CacheSpec`."""
-
-    @property
-    def batch(self) -> int: ...
-    @property
-    def n_kv_heads(self) -> int: ...
-    @property
-    def head_dim(self) -> int: ...
-    @property
-    def capacity(self) -> int: ...
-
+if TYPE_CHECKING:
+    from sparq_reference.settings import CacheSpec
 
 #: most positions of one batch element: a count up to here is exact in fp32 (E7)
 MAX_CAPACITY = 1 << 24
@@ -234,7 +223,7 @@ def check_attention(
 _check_finite = check_finite  # the name without the underscore is also an argument above
 
 
-def check_query(op: str, query: np.ndarray, cache: CacheShape, *, check_finite: bool = True) -> None:
+def check_query(op: str, query: np.ndarray, cache: CacheSpec, *, check_finite: bool = True) -> None:
     """A query for a cache: (batch, n_heads, head_dim) float16, n_heads a multiple of n_kv_heads."""
     _check_dtype(op, "query", query, _HALF)
     shape = query.shape
@@ -247,7 +236,7 @@ def check_query(op: str, query: np.ndarray, cache: CacheShape, *, check_finite: 
 
 
 def check_tokens(
-    op: str, query: np.ndarray, cache: CacheShape, lengths: np.ndarray, *, check_finite: bool = True
+    op: str, query: np.ndarray, cache: CacheSpec, lengths: np.ndarray, *, check_finite: bool = True
 ) -> int:
     """Queries (batch, n_heads, n_tokens, head_dim) of the last positions of a cache of such lengths; return
     n_tokens."""
@@ -275,7 +264,7 @@ def check_append(
     op: str,
     key: np.ndarray,
     value: np.ndarray,
-    cache: CacheShape,
+    cache: CacheSpec,
     cache_lengths: np.ndarray,
     *,
     lengths: object = None,

@@ -48,7 +48,7 @@ def test_rows_are_placements(
     heads = dict(n_heads=32, n_kv_heads=8, head_dim=64, append=True, baseline=False, n_layers=2)
     streamed = plan(**heads, kernel="sparq-streaming", **options)  # type: ignore[arg-type]
     assert two["seconds_if_streamed"] == 32 * streamed.seconds_per_query
-    assert two["max_tile_bytes"] == placed.ipus[0].need.attention_tile
+    assert two["max_tile_bytes"] == placed.ipus[0].attention_tile
     assert one["max_tile_bytes"] < two["max_tile_bytes"]
     printed = capsys.readouterr().out
     assert f"{1e3 * two['seconds_per_token']:.2f}" in printed

@@ -47,13 +47,13 @@ def test_as_many_as_fit_and_no_more() -> None:
     assert 2 < n < 16 == ipu.n_layers and ipu.on_chip is not None and ipu.others is not None
     assert ipu.on_chip.row() == tiered(n, 16384).row() and ipu.others.row() == streamed(16 - n, 16384).row()
     limit = WIDE.tile_bytes
-    assert ipu.need.tile == ipu.on_chip.max_tile_bytes + ipu.others.max_tile_bytes <= limit
+    assert ipu.tile == ipu.on_chip.max_tile_bytes + ipu.others.max_tile_bytes <= limit
     # one more would fit by itself, but not beside the program of the others
     more = tiered(n + 1, 16384)
     assert more.max_tile_bytes + streamed(15 - n, 16384).max_tile_bytes > limit
     seconds = n * ipu.on_chip.seconds_per_query + (16 - n) * ipu.others.seconds_per_query
     assert result.seconds_per_step == pytest.approx(seconds)
-    assert (ipu.need.weights_tile, ipu.need.products_tile, ipu.need.weights_streaming) == (0, 0, 0)
+    assert (ipu.weights_tile, ipu.products_tile, ipu.weights_streaming) == (0, 0, 0)
     assert f"{n} of 16 layers in three tiers" in str(result) and "without weights" in str(result)
 
 
@@ -101,7 +101,7 @@ def test_layers_and_weights_come_before_rows_in_fp32() -> None:
         assert narrow.fits and narrow.layers_on_chip == (n_layers, n_layers)
     (ipu,), (other,) = few.ipus, loaded.ipus
     assert ipu.on_chip is not None and other.on_chip is not None
-    assert other.need.tile + ipu.on_chip.max_tile_bytes - other.on_chip.max_tile_bytes > WIDE.tile_bytes
+    assert other.tile + ipu.on_chip.max_tile_bytes - other.on_chip.max_tile_bytes > WIDE.tile_bytes
     assert few.seconds_per_step < loaded.seconds_per_step
 
 

@@ -111,9 +111,9 @@ def test_caches_of_all_batches_in_flight_are_there_at_once() -> None:
     for result, n_layers in ((one, 3), (three, 9)):
         alone = plan(**layers, **SMALL, n_layers=n_layers)
         for ipu in result.ipus:
-            assert ipu.need.cache_streaming == alone.streaming_memory_bytes
-            assert ipu.need.attention_tile == alone.max_tile_bytes
-    assert three.ipus[0].need.cache_streaming > 2.9 * one.ipus[0].need.cache_streaming
+            assert ipu.cache_streaming == alone.streaming_memory_bytes
+            assert ipu.attention_tile == alone.max_tile_bytes
+    assert three.ipus[0].cache_streaming > 2.9 * one.ipus[0].cache_streaming
     # two IPUs work at once as soon as there are two batches, and no more than two do
     busiest = max(ipu.seconds for ipu in three.ipus)
     in_turn = sum(ipu.seconds for ipu in one.ipus) + one.seconds_links
@@ -128,9 +128,9 @@ def test_every_layer_and_every_weight_is_somewhere() -> None:
     for n_ipus in (1, 2, 4):
         result = planned(n_ipus=n_ipus, weights="int8")
         assert sum(ipu.n_layers for ipu in result.ipus) == TINY.n_layers
-        assert result.weights_in == "sram" and all(ipu.need.weights_tile > 0 for ipu in result.ipus)
+        assert result.weights_in == "sram" and all(ipu.weights_tile > 0 for ipu in result.ipus)
         in_sram = sum(ipu.weights_read for ipu in result.ipus)
-        in_streaming = sum(ipu.need.weights_streaming for ipu in result.ipus)  # the input's embedding
+        in_streaming = sum(ipu.weights_streaming for ipu in result.ipus)  # the input's embedding
         norms = 2 * TINY.hidden_size
         assert (in_sram + in_streaming) * 8 / 8.5 == pytest.approx(TINY.parameters - norms / 2, abs=8)
     heads = planned(n_ipus=2, split="heads")
@@ -146,12 +146,12 @@ def test_every_layer_and_every_weight_is_somewhere() -> None:
 
 def test_an_embedding_that_is_tied_is_there_once() -> None:
     tied = ModelShape("tied", 6, 4, 2, 32, 128, 256, 1000, tied=True)
-    streamed = [planned(model=m, weights_in="streaming").ipus[0].need.weights_streaming for m in (TINY, tied)]
+    streamed = [planned(model=m, weights_in="streaming").ipus[0].weights_streaming for m in (TINY, tied)]
     assert streamed[0] - streamed[1] == 2 * TINY.embedding_weights
     two = planned(
         model=tied, weights_in="streaming", n_ipus=2
     )  # the first has the input's, the last the output's
-    assert sum(ipu.need.weights_streaming for ipu in two.ipus) == streamed[0]
+    assert sum(ipu.weights_streaming for ipu in two.ipus) == streamed[0]
 
 
 def test_weights_in_streaming_memory_are_read_at_every_step() -> None:
@@ -163,7 +163,7 @@ def test_weights_in_streaming_memory_are_read_at_every_step() -> None:
     assert outside.seconds_per_step - inside.seconds_per_step == pytest.approx(
         outside.ipus[0].seconds_weights
     )
-    assert inside.ipus[0].need.weights_tile == -(-read // model.tiles)
+    assert inside.ipus[0].weights_tile == -(-read // model.tiles)
     assert planned().weights_in == "sram"  # the faster of both
 
 
@@ -179,8 +179,8 @@ def test_where_three_tiers_pay_layers_are_in_them() -> None:
     assert tiered is not None and tiered.request.cache.index_bits == 2
     assert ipu.n_on_chip < 60
     assert ipu.on_chip is not None and ipu.others is not None
-    assert ipu.need.attention_tile == ipu.on_chip.max_tile_bytes + ipu.others.max_tile_bytes
-    assert ipu.need.tile <= best.request.model.tile_bytes
+    assert ipu.attention_tile == ipu.on_chip.max_tile_bytes + ipu.others.max_tile_bytes
+    assert ipu.tile <= best.request.model.tile_bytes
     assert best.seconds_per_step < published.seconds_per_step == of_two.seconds_per_step
     with pytest.raises(ValueError, match="plan_model: index_bits must be one of 16, 8, 4, 2, got 3"):
         plan_model(wide, index_bits=3)
@@ -252,8 +252,8 @@ def test_what_does_not_fit_is_a_status_and_the_fullest_ipu_a_row(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of_one = planned(attention="dense")
-    full = dataclasses.replace(of_one.ipus[0].need, products_tile=900 * 1024, cache_streaming=7 * 10**9)
-    ipus = (dataclasses.replace(of_one.ipus[0], need=full), of_one.ipus[0])
+    full = dataclasses.replace(of_one.ipus[0], products_tile=900 * 1024, cache_streaming=7 * 10**9)
+    ipus = (full, of_one.ipus[0])
     too_much = dataclasses.replace(of_one, ipus=ipus, missing=("IPU 0: tile memory",))
     monkeypatch.setattr(plan_command, "plan_model", lambda *_, **__: too_much)
     assert plan_command.main(["tiny", "--quiet"]) == 1
@@ -288,7 +288,7 @@ def test_every_flag_reaches_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     """And nothing but flags of the output is left: a new flag needs a place above."""
     seen: list[dict[str, Any]] = []
 
-    def refuses(model: str, *, progress: object, **options: Any) -> None:
+    def refuses(model: str, **options: Any) -> None:
         seen.append(options)
         raise ValueError("plan_model: seen")
 

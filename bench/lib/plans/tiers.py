@@ -119,7 +119,7 @@ def row_of(
         return row
     ipu, links = placed.ipus[0], placed.seconds_links
     if ipu.on_chip:
-        row["max_tile_bytes"] = ipu.need.attention_tile
+        row["max_tile_bytes"] = ipu.attention_tile
         row["seconds_tiered"] = ipu.on_chip.seconds_per_query
     row.update(
         n_tiered=ipu.n_on_chip,

@@ -28,21 +28,30 @@ _TIMES = ("seconds_per_step", "seconds_low", "seconds_high")
 
 
 @dataclasses.dataclass(frozen=True)
-class Need:
-    """What one IPU holds, in bytes, all at once.
+class IpuPlan:
+    """One IPU's part of a model; `on_chip` and `others` are of one layer's call. Bytes are held all at once.
 
     Attributes:
         attention_tile: of the fullest tile: programs of attention, with what SRAM keeps of all caches.
         weights_tile: of every tile: its share of the weights in SRAM.
         products_tile: of every tile, reserved for products with weights.
         cache_streaming, weights_streaming: in streaming memory.
+        weights_read: of streaming memory, in a step.
+        missing: what does not fit, in words.
     """
 
+    n_layers: int
+    n_on_chip: int
+    on_chip: Plan | None
+    others: Plan | None
     attention_tile: int
     weights_tile: int
     products_tile: int
     cache_streaming: int
     weights_streaming: int
+    weights_read: int
+    seconds_weights: float
+    missing: tuple[str, ...] = ()
 
     @property
     def tile(self) -> int:
@@ -51,20 +60,6 @@ class Need:
     @property
     def streaming(self) -> int:
         return self.cache_streaming + self.weights_streaming
-
-
-@dataclasses.dataclass(frozen=True)
-class IpuPlan:
-    """One IPU's part of a model; `on_chip` and `others` are of one layer's call."""
-
-    n_layers: int
-    has_head: bool
-    n_on_chip: int
-    on_chip: Plan | None
-    others: Plan | None
-    need: Need
-    weights_read: int  # bytes of streaming memory that a step reads
-    seconds_weights: float
 
     @property
     def seconds_attention(self) -> float:
@@ -105,10 +100,6 @@ class ModelRequest:
     #: of layers in three tiers
     hot_rows: int
     hit_rate: float
-
-    def key(self, kernel: str, n_layers: int, may_widen: bool) -> tuple[Any, ...]:
-        """What a plan of so many layers on one IPU depends on."""
-        return kernel, n_layers, may_widen, self.cache, self.n_ipus if self.split == "heads" else 1
 
     @property
     def dense_half(self) -> bool:
@@ -257,16 +248,15 @@ class ModelPlan:
 
     def row(self) -> dict[str, Any]:
         """One flat record, for JSON lines; bytes are of the IPU that has most."""
-        needs = [ipu.need for ipu in self.ipus]
         return {
             **self.request.columns(),
             **{name: getattr(self, name) for name in ("weights_in", *_TIMES, "tokens_per_second", "fits")},
             "n_layers_per_ipu": [ipu.n_layers for ipu in self.ipus],
             "n_on_chip_per_ipu": [ipu.n_on_chip for ipu in self.ipus],
             **{f"seconds_{name.split()[0]}": ms / 1e3 for name, ms in self.milliseconds.items()},
-            "tile_bytes": max(need.tile for need in needs),
+            "tile_bytes": max(ipu.tile for ipu in self.ipus),
             "tile_bytes_limit": self.request.model.tile_bytes,
-            "streaming_bytes": max(need.streaming for need in needs),
+            "streaming_bytes": max(ipu.streaming for ipu in self.ipus),
             "streaming_bytes_limit": self.request.model.streaming_memory_bytes,
             "missing": list(self.missing),
             "time_source": "modelled",
@@ -274,9 +264,8 @@ class ModelPlan:
 
     def __str__(self) -> str:
         r = self.request
-        fullest = max(self.ipus, key=lambda ipu: ipu.need.tile)
-        most = max(self.ipus, key=lambda ipu: ipu.need.streaming).need
-        need, kib = fullest.need, 1024
+        need = max(self.ipus, key=lambda ipu: ipu.tile)
+        most, kib = max(self.ipus, key=lambda ipu: ipu.streaming), 1024
         n_on_chip, n_layers = self.layers_on_chip
         ipus = f"{r.n_ipus} IPU{'s' if r.n_ipus > 1 else ''} ({r.model.name})"
         each = max(i.n_layers for i in self.ipus)

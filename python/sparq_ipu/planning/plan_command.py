@@ -138,7 +138,6 @@ def _summary(plans: Sequence[ModelPlan]) -> tuple[tuple[str, ...], list[tuple[st
     seconds = {p.request.attention: p.seconds_per_step for p in plans if p.fits}
     rows: list[tuple[str, ...]] = []
     for p in plans:
-        needs = [ipu.need for ipu in p.ipus]
         over = (seconds.get(name) for name in ("dense", "dense-streaming"))
         times = (
             f"{p.seconds_per_step * 1e3:.2f}",
@@ -153,8 +152,8 @@ def _summary(plans: Sequence[ModelPlan]) -> tuple[tuple[str, ...], list[tuple[st
                 "yes" if p.fits else "no",
                 "SRAM" if p.weights_in == "sram" else "streaming",
                 "{} of {}".format(*p.layers_on_chip),
-                f"{max(need.tile for need in needs) / 1024:.0f}",
-                f"{max(need.streaming for need in needs) / 1e9:.2f}",
+                f"{max(ipu.tile for ipu in p.ipus) / 1024:.0f}",
+                f"{max(ipu.streaming for ipu in p.ipus) / 1e9:.2f}",
                 *(times if p.fits else ("-",) * len(times)),
             )
         )
@@ -185,7 +184,7 @@ def main(arguments: list[str] | None = None, prog: str = "sparq-ipu plan") -> in
     try:
         for attention in ATTENTION:
             say(f"attention {attention}")
-            plans.append(plan_model(a.model, attention=attention, progress=say, **given))
+            plans.append(plan_model(a.model, attention=attention, **given))
     except ValueError as error:
         parser.error(str(error))
     fitting = [p for p in plans if p.fits]

@@ -13,13 +13,14 @@ Every time is modelled (docs/ipu_plans.md).
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from typing import Any, Callable
 
 from sparq_ipu.kernels import DENSE_SRAM
 from sparq_ipu.planning.device_model import DeviceModel, device_model
 from sparq_ipu.planning.links import exchange_seconds, link_seconds
-from sparq_ipu.planning.model_plan import ATTENTION, SPLITS, IpuPlan, ModelPlan, ModelRequest, Need
+from sparq_ipu.planning.model_plan import ATTENTION, SPLITS, IpuPlan, ModelPlan, ModelRequest
 from sparq_ipu.planning.model_shape import NO_WEIGHTS, WEIGHT_BITS, ModelShape, shape_of
 from sparq_ipu.planning.planner import most_on_chip
 from sparq_ipu.planning.record import Plan
@@ -49,7 +50,6 @@ def plan_model(
     weights: str = "fp16",
     weights_in: str = "auto",
     device: str | DeviceModel = "bow",
-    progress: Callable[[str], None] | None = None,
     **options: Any,
 ) -> ModelPlan:
     """Plan a whole model: everything that is in memory at once, and the time of a token.
@@ -69,7 +69,6 @@ def plan_model(
         weights: "fp16", "int8", "int4", or "none": attention alone, in the whole memory.
         weights_in: "sram", "streaming", or "auto": the faster of those that fit.
         device: name of a device model, or a model.
-        progress: called with a line about what is being planned.
         options: settings of SparQ attention; index_bits (8, 4 or 2) where attention is "best"; row_bits,
             index_components, hot_rows and hit_rate of layers in three tiers. All as in `sparq_ipu.plan`.
 
@@ -114,9 +113,7 @@ def plan_model(
         hot_rows=hot_rows,
         hit_rate=hit_rate,
     )
-    say = progress or (lambda line: None)
-    layers = _Layers(say)
-    return _planned(request, layers)
+    return _planned(request)
 
 
 def _splits(n_ipus: int, split: str, shape: ModelShape, batch: int) -> list[str]:
@@ -143,8 +140,13 @@ def _check_ipus(op: str, n_ipus: object, split: str, shape: ModelShape, batch: i
     return checked
 
 
-def _planned(request: ModelRequest, layers: _Layers) -> ModelPlan:
+#: the plan of so many caches of a layer on one IPU
+_Layers = Callable[..., "Plan | DoesNotFit"]
+
+
+def _planned(request: ModelRequest) -> ModelPlan:
     """The fastest of all splits and places for weights, among those that fit; else one that does not."""
+    layers: _Layers = functools.lru_cache(maxsize=None)(_layers)  # each is counted once
     places = ("sram", "streaming") if request.weights_in == "auto" else (request.weights_in,)
     if request.weights == NO_WEIGHTS:
         places = places[:1]
@@ -159,28 +161,15 @@ def _planned(request: ModelRequest, layers: _Layers) -> ModelPlan:
     return plans[len(places) - 1]
 
 
-class _Layers:
-    """Attention plans of one IPU: each is counted once."""
-
-    def __init__(self, say: Callable[[str], None]):
-        self.say = say
-        self._plans: dict[tuple[Any, ...], Plan | DoesNotFit] = {}
-
-    def plan(
-        self, request: ModelRequest, kernel: str, n_caches: int, may_widen: bool = False
-    ) -> Plan | DoesNotFit:
-        """So many caches; what is too little, where they do not fit by themselves."""
-        key = request.key(kernel, n_caches, may_widen)
-        if key not in self._plans:
-            self.say(f"{kernel}: {n_caches} caches of a layer on an IPU")
-            if n_caches > checks.MAX_LAYERS:
-                rule = f"caches of a layer on an IPU must be at most {checks.MAX_LAYERS}, got {n_caches}"
-                return DoesNotFit(f"plan: {rule}", "caches", n_caches, checks.MAX_LAYERS)
-            try:
-                self._plans[key] = request.layer(kernel, n_caches, may_widen)
-            except DoesNotFit as error:
-                self._plans[key] = error
-        return self._plans[key]
+def _layers(request: ModelRequest, kernel: str, n_caches: int, may_widen: bool = False) -> Plan | DoesNotFit:
+    """So many caches; what is too little, where they do not fit by themselves."""
+    if n_caches > checks.MAX_LAYERS:
+        rule = f"caches of a layer on an IPU must be at most {checks.MAX_LAYERS}, got {n_caches}"
+        return DoesNotFit(f"plan: {rule}", "caches", n_caches, checks.MAX_LAYERS)
+    try:
+        return request.layer(kernel, n_caches, may_widen)
+    except DoesNotFit as error:
+        return error
 
 
 def _weight_bytes(request: ModelRequest, n_layers: int, has_head: bool) -> int:
@@ -213,18 +202,14 @@ def _parts(request: ModelRequest) -> list[tuple[int, bool, bool]]:
 
 def _with_weights(request: ModelRequest, place: str, layers: _Layers) -> ModelPlan:
     parts = _parts(request)
-    by_part: dict[tuple[int, bool, bool], tuple[IpuPlan, list[str]]] = {}
-    for part in parts:
-        if part not in by_part:
-            by_part[part] = _ipu(request, place, layers, *part)
+    by_part = {part: _ipu(request, place, layers, *part) for part in dict.fromkeys(parts)}
     missing: list[str] = []
-    for part, (_, problems) in by_part.items():
-        which = [ipu for ipu, other in enumerate(parts) if other == part]
+    for part, ipu in by_part.items():
+        which = [index for index, other in enumerate(parts) if other == part]
         name = f"IPU {which[0]}" if len(which) == 1 else f"IPUs {which[0]} to {which[-1]}"
-        missing += [f"{name}: {what}" for what in problems]
-    return ModelPlan(
-        request, place, tuple(by_part[part][0] for part in parts), _link_seconds(request), tuple(missing)
-    )
+        missing += [f"{name}: {what}" for what in ipu.missing]
+    ipus = tuple(by_part[part] for part in parts)
+    return ModelPlan(request, place, ipus, _link_seconds(request), tuple(missing))
 
 
 def _link_seconds(request: ModelRequest) -> float:
@@ -248,8 +233,7 @@ def _link_seconds(request: ModelRequest) -> float:
 
 def _ipu(
     request: ModelRequest, place: str, layers: _Layers, n_layers: int, is_first: bool, has_head: bool
-) -> tuple[IpuPlan, list[str]]:
-    """One IPU, and what does not fit on it."""
+) -> IpuPlan:
     model = request.model
     read = _weight_bytes(request, n_layers, has_head)
     in_sram = place == "sram"
@@ -268,23 +252,28 @@ def _ipu(
         "streaming memory": 0,
         **({problem.resource: problem.need} if problem else {}),
     }
-    need = Need(
+    planned = IpuPlan(
+        n_layers,
+        n_on_chip,
+        on_chip,
+        others,
         attention["tile memory"] + sum(p.max_tile_bytes for p in plans),
         weights_tile,
         products,
         attention["streaming memory"] + sum(p.streaming_memory_bytes for p in plans),
         streamed_weights,
+        read,
+        seconds,
     )
     missing = []
     if problem is not None:
-        missing.append(
-            f"{problem.resource} ({problem.need} of {problem.room} for attention and caches alone)"
-        )
-    elif need.tile > model.tile_bytes:
-        missing.append(f"tile memory ({need.tile} of {model.tile_bytes} bytes of the fullest tile)")
-    if need.streaming > model.streaming_memory_bytes and problem is None:
-        missing.append(f"streaming memory ({need.streaming} of {model.streaming_memory_bytes} bytes)")
-    return IpuPlan(n_layers, has_head, n_on_chip, on_chip, others, need, read, seconds), missing
+        missing = [f"{problem.resource} ({problem.need} of {problem.room} for attention and caches alone)"]
+    elif planned.tile > model.tile_bytes:
+        missing = [f"tile memory ({planned.tile} of {model.tile_bytes} bytes of the fullest tile)"]
+    room = model.streaming_memory_bytes
+    if planned.streaming > room and problem is None:
+        missing.append(f"streaming memory ({planned.streaming} of {room} bytes)")
+    return dataclasses.replace(planned, missing=tuple(missing))
 
 
 def _choose(
@@ -294,18 +283,18 @@ def _choose(
     Returns their number, the plan of their caches, that of the others' caches, or what there is too little
     of."""
     kernels, flight = ATTENTION[request.attention], request.in_flight
-    plain = layers.plan(request, kernels[-1], n_layers * flight)
+    plain = layers(request, kernels[-1], n_layers * flight)
     without = (0, None, plain, None) if isinstance(plain, Plan) else (0, None, None, plain)
     if len(kernels) == 1:
         return without
 
     def widened(n: int) -> Plan | DoesNotFit:
-        return layers.plan(request, kernels[0], n * flight, may_widen=kernels[0] == DENSE_SRAM.name)
+        return layers(request, kernels[0], n * flight, may_widen=kernels[0] == DENSE_SRAM.name)
 
     n_on_chip, on_chip, rest = most_on_chip(
         n_layers,
-        lambda n: layers.plan(request, kernels[0], n * flight),
-        lambda n: layers.plan(request, kernels[-1], n * flight),
+        lambda n: layers(request, kernels[0], n * flight),
+        lambda n: layers(request, kernels[-1], n * flight),
         room,
         widened,
     )

@@ -53,13 +53,17 @@ class _StreamingAttention(HasSpec, torch.nn.Module):
         # Here: the first step would store its token before attention refuses.
         self.cache.check_settings(op, self.settings)
 
-    #: names of the settings
+    #: names of the settings; none: dense attention
     _settings_names: ClassVar[Sequence[str]] = ()
 
     @classmethod
     def settings_of(cls, op: str, spec: CacheSpec, arguments: dict[str, Any]) -> SparqSettings | None:
         """The settings, from keyword arguments of these names."""
-        raise NotImplementedError
+        if cls._settings_names:
+            return SparqSettings.of(op, spec.head_dim, arguments)
+        for name in arguments:
+            checks.fail(op, "settings", "be none", repr(name))
+        return None
 
     def held(self) -> torch.Tensor:
         """Positions held by each row, (batch,) int64."""
@@ -131,12 +135,6 @@ class DenseAttention(_StreamingAttention):
     """Dense decode attention, y = softmax(q K^T / sqrt(head_dim)) V, with a streaming KV cache. Arguments are
     those of `sparq_ipu.KVCache`."""
 
-    @classmethod
-    def settings_of(cls, op: str, spec: CacheSpec, arguments: dict[str, Any]) -> None:
-        """Dense attention has none."""
-        for name in arguments:
-            checks.fail(op, "settings", "be none", repr(name))
-
 
 class SparqAttention(_StreamingAttention):
     """SparQ decode attention (arXiv:2312.04985, Algorithm 1) with a streaming KV cache. Arguments are those
@@ -145,10 +143,6 @@ class SparqAttention(_StreamingAttention):
     settings: SparqSettings
 
     _settings_names = tuple(field.name for field in dataclasses.fields(SparqSettings))
-
-    @classmethod
-    def settings_of(cls, op: str, spec: CacheSpec, arguments: dict[str, Any]) -> SparqSettings:
-        return SparqSettings.of(op, spec.head_dim, arguments)
 
 
 @outside_graphs
