@@ -96,7 +96,8 @@ class Point:
     def cache_bytes(self) -> int:
         """The cache, in whatever memory."""
         spec = self.workload.spec
-        return sum(self.kernel.streaming_bytes(spec).values()) + self.kernel.sram_bytes(spec)
+        streamed, in_sram = self.kernel.cache_bytes(spec)
+        return sum(streamed.values()) + in_sram
 
     def row(self, device: str, seed: int) -> Row:
         """Its plan, or why there is none."""

@@ -10,20 +10,11 @@ C++ (poplar_ops/include/sparq/kernels.hpp). A test compares the two lists.
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple
 
 from sparq_reference import checks, transfers
 from sparq_reference.numerics import BLOCK
 from sparq_reference.settings import OPS, CacheSpec, SparqSettings, kind_of, op_of
 from sparq_reference.settings import Settings as Settings  # for who calls attention
-
-
-class Buffer(NamedTuple):
-    """Memory that the positions of a cache take."""
-
-    name: str
-    is_in_sram: bool
-    n_bytes: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,25 +44,21 @@ class Kernel:
         """`settings` if the kernel takes such, else None."""
         return settings if kind_of(settings) == self.takes else None
 
-    def buffers(self, cache: CacheSpec) -> list[Buffer]:
-        """What the positions of a cache take: a lower bound, without rounding to chunks and scratch rows."""
-        of_row = transfers.row_bytes(cache.head_dim, cache.row_bits)
-        rows = Buffer("cache/rows", self.memory == "sram", cache.n_tasks * cache.capacity * of_row)
-        is_tiered = self.memory == "tiered"
-        if not is_tiered and self.takes != "sparq":
-            return [rows]
+    def cache_bytes(self, cache: CacheSpec) -> tuple[dict[str, int], int]:
+        """What the positions of a cache take at least, without rounding to chunks and scratch rows: each
+        buffer in streaming memory, and SRAM of all tiles."""
+        rows = cache.n_tasks * cache.capacity * transfers.row_bytes(cache.head_dim, cache.row_bits)
+        if self.memory == "sram":
+            return {}, rows
+        if self.memory == "streaming" and self.takes != "sparq":
+            return {"cache/rows": rows}, 0
         # of a key index of few bits full blocks alone: what is behind them is on chip anyway
         behind = 0 if cache.index_bits == 16 else cache.capacity % BLOCK
-        index = transfers.index_bytes(cache.capacity - behind, cache.n_indexed, cache.index_bits)
-        return [rows, Buffer("cache/key_columns", is_tiered, cache.n_tasks * index)]
-
-    def streaming_bytes(self, cache: CacheSpec) -> dict[str, int]:
-        """Of `buffers` those in streaming memory, by name."""
-        return {buffer.name: buffer.n_bytes for buffer in self.buffers(cache) if not buffer.is_in_sram}
-
-    def sram_bytes(self, cache: CacheSpec) -> int:
-        """Of `buffers` those in SRAM, over all tiles."""
-        return sum(buffer.n_bytes for buffer in self.buffers(cache) if buffer.is_in_sram)
+        of_task = transfers.index_bytes(cache.capacity - behind, cache.n_indexed, cache.index_bits)
+        index = cache.n_tasks * of_task
+        if self.memory == "tiered":
+            return {"cache/rows": rows}, index
+        return {"cache/rows": rows, "cache/key_columns": index}, 0
 
 
 #: every kernel by name, in the order of tables

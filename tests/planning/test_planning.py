@@ -352,7 +352,7 @@ def test_the_early_check_is_a_lower_bound(kernel, index_bits):
             index_bits=index_bits,
             n_tiles=64,
         ).streaming_memory
-        early = KERNELS[kernel].streaming_bytes(CacheSpec(1, heads, 128, seq_len, index_bits))
+        early = KERNELS[kernel].cache_bytes(CacheSpec(1, heads, 128, seq_len, index_bits))[0]
         assert list(early) == list(found)
         assert all(near * found[name] <= n < found[name] for name, n in early.items()), (
             seq_len,
@@ -365,7 +365,7 @@ def test_a_need_above_its_lower_bound_is_refused():
     """A byte of streaming memory too little, where keys, values and index alone would fit: scratch rows."""
     shape = dict(batch=1, n_heads=8, head_dim=64, seq_len=200, rank=8, top_k=8, baseline=False)
     need = published_plans.plan(**shape).streaming_memory_bytes
-    assert sum(KERNELS["sparq-streaming"].streaming_bytes(CacheSpec(1, 8, 64, 200)).values()) < need - 1
+    assert sum(KERNELS["sparq-streaming"].cache_bytes(CacheSpec(1, 8, 64, 200))[0].values()) < need - 1
     enough, less = (dataclasses.replace(device_model(), streaming_memory_bytes=need - n) for n in (0, 1))
     assert published_plans.plan(**shape, device=enough).streaming_memory_bytes == need
     with pytest.raises(DoesNotFit, match=f"must be at most {need - 1} bytes, got {need} ") as refused:

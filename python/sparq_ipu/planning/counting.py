@@ -25,8 +25,8 @@ def counted(
     model, kernel = request.model, request.kernel
     try:
         # before the dry run, whose own time and memory grow with the size
-        _check_cache_in_sram(model, kernel.sram_bytes(cache) * n_layers)
-        of_layer = kernel.streaming_bytes(cache)
+        of_layer, in_sram = kernel.cache_bytes(cache)
+        _check_cache_in_sram(model, in_sram * n_layers)
         _check_streaming_memory(model, {name: n * n_layers for name, n in of_layer.items()}, ipu)
         result = _dry_run(
             cache,
