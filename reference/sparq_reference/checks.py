@@ -8,14 +8,25 @@ The functions take NumPy arrays; callers that hold other containers pass views o
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, NoReturn, Sequence
+from typing import NoReturn, Protocol, Sequence
 
 import numpy as np
 
 from sparq_reference.errors import NotFinite
 
-if TYPE_CHECKING:
-    from sparq_reference.settings import CacheSpec
+
+class CacheShape(Protocol):
+    """What the checks below read of a `CacheSpec`."""
+
+    @property
+    def batch(self) -> int: ...
+    @property
+    def n_kv_heads(self) -> int: ...
+    @property
+    def head_dim(self) -> int: ...
+    @property
+    def capacity(self) -> int: ...
+
 
 #: most positions of one batch element: a count up to here is exact in fp32 (E7)
 MAX_CAPACITY = 1 << 24
@@ -223,7 +234,7 @@ def check_attention(
 _check_finite = check_finite  # the name without the underscore is also an argument above
 
 
-def check_query(op: str, query: np.ndarray, cache: CacheSpec, *, check_finite: bool = True) -> None:
+def check_query(op: str, query: np.ndarray, cache: CacheShape, *, check_finite: bool = True) -> None:
     """A query for a cache: (batch, n_heads, head_dim) float16, n_heads a multiple of n_kv_heads."""
     _check_dtype(op, "query", query, _HALF)
     shape = query.shape
@@ -236,7 +247,7 @@ def check_query(op: str, query: np.ndarray, cache: CacheSpec, *, check_finite: b
 
 
 def check_tokens(
-    op: str, query: np.ndarray, cache: CacheSpec, lengths: np.ndarray, *, check_finite: bool = True
+    op: str, query: np.ndarray, cache: CacheShape, lengths: np.ndarray, *, check_finite: bool = True
 ) -> int:
     """Queries (batch, n_heads, n_tokens, head_dim) of the last positions of a cache of such lengths; return
     n_tokens."""
@@ -264,7 +275,7 @@ def check_append(
     op: str,
     key: np.ndarray,
     value: np.ndarray,
-    cache: CacheSpec,
+    cache: CacheShape,
     cache_lengths: np.ndarray,
     *,
     lengths: object = None,
