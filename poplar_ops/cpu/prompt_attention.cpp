@@ -88,6 +88,7 @@ struct Packed {
 // One thread's.
 struct Own {
   float *rows, *sums, *maxima, *limits, *weightSums, *estimates, *steps;
+  unsigned *leftOut;
   std::int16_t *integers;
   Own(Carver &carve, std::size_t width)
       : rows(carve.take<float>(2 * blockSize * width)),
@@ -95,7 +96,7 @@ struct Own {
         limits(carve.take<float>(vectorRows)),
         weightSums(carve.take<float>(rowsTogether * promptLanes)),
         estimates(carve.take<float>(rowsTogether * blockSize)),
-        steps(carve.take<float>(2 * rowsTogether)),
+        steps(carve.take<float>(2 * rowsTogether)), leftOut(carve.take<unsigned>(rowsTogether)),
         integers(carve.take<std::int16_t>(2 * blockSize * width)) {}
 };
 
@@ -262,7 +263,8 @@ void attendPrompt(const Prompt &p, const std::vector<PromptText> &texts, const K
                              own.maxima,
                              own.limits,
                              own.weightSums,
-                             own.estimates});
+                             own.estimates,
+                             own.leftOut});
     const std::size_t bytes = p.headDim * bytesOf(p.type);
     for (std::size_t row = 0; row < rows; ++row)
       writeRow(kernels, p.type, p.headDim, own.sums + row * width,

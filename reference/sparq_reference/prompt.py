@@ -114,6 +114,7 @@ def _attend(
     weight_sums = np.zeros((n, LANES), np.float32)
     total = np.zeros((n, value.shape[1]), np.float32)
     limit = np.full(n, -np.inf, np.float32)
+    left_out = np.zeros(n, np.int64)
     for begin, chosen in _order(position, share):
         block = slice(begin, min(begin + numerics.BLOCK, m))
         scores = _dots(query, key[block])
@@ -121,8 +122,10 @@ def _attend(
             scores = scores * key_steps[block]
         at = np.arange(block.start, block.stop)
         seen = _seen(position, at, window) & chosen[:, None]
-        if share:
-            left = is_far(position, begin) & (estimates[:, begin // numerics.BLOCK] < limit)
+        if share and begin:
+            parts = parts_of_share(estimates[:, begin // numerics.BLOCK], limit)
+            left = chosen & is_far(position, begin) & (left_out + parts <= most_left_out(share))
+            left_out += np.where(left, parts, 0)
             seen &= ~left[:, None]
         rows = seen.any(axis=1)  # the others take no step
         scores = scores * query_steps[:, None]
@@ -186,6 +189,18 @@ def below(share: float) -> np.float32:
     """How far below the logarithm (to base 2) of a sum of weights the mean of a block's scores gives it this
     share."""
     return np.float32(-np.log2(share / numerics.BLOCK) if share else 0.0)
+
+
+def parts_of_share(estimate: np.ndarray, limit: np.ndarray) -> np.ndarray:
+    """(n,) float32 each -> (n,) int64: how many 1024ths of the share a block is estimated to have, rounded up
+    to a power of two; 0 for very little. Where it has the share itself: more than a row ever leaves out."""
+    distance = np.minimum(np.where(estimate < limit, limit - estimate, _ZERO), np.float32(11))
+    return np.where(estimate < limit, 1024 >> distance.astype(np.int64), 1 << 31)
+
+
+def most_left_out(share: float) -> int:
+    """How many 1024ths of the share a row leaves out at most: 1/16 to 1/8 of its weights, or one share."""
+    return 1 << max(10, min(int(below(share)) + 1, 30))
 
 
 def is_far(position: np.ndarray, begin: int) -> np.ndarray:

@@ -78,6 +78,8 @@ SHARES = (2.0**-30, 0.001, 0.01, 0.1, 0.5)
 @example(0, "normal", (3, 1), 64, 700, 130, 2, np.float32, True, 0.1, 60, 0, False)
 @example(2, "normal", (3, 1), 64, 700, 130, 2, np.float32, True, 0.1, 130, 0, True)
 @example(2, "normal", (3, 1), 64, 700, 130, 2, np.float32, False, 0.1, 130, 0, True)
+@example(0, "normal", (1, 1), 8, 64 * 70 + 1, 50, 2, np.float32, True, 0.1, 50, 0, False)
+@example(0, "normal", (1, 1), 8, 64 * 70 + 1, 50, 2, np.float32, False, 0.01, 50, 0, False)
 def test_blocks_have_the_bits_of_the_reference(
     isa, seed, kind, heads, d, m, n, n_threads, dtype, integers, blocks, n_last, start, has_apart
 ) -> None:

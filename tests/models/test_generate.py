@@ -353,18 +353,18 @@ def test_blocks_of_a_prompt(checkpoint, capsys, monkeypatch):
     narrow = ("--dtype", "bfloat16")
     for options, shares in (
         ((), [0.0]),
-        (narrow, [0.001]),
+        (narrow, [0.003]),
         ((*narrow, "--prompt-blocks", "0"), [0.0]),
         ((*narrow, "--published"), [0.0]),
         ((*narrow, "--dense"), [0.0]),
         (("--prompt-blocks", "0.25"), [0.25]),
         (("--prompt-blocks", "0.25", "--dense"), [0.25]),
         (("--prompt-blocks", "0.25", "--compare-dense"), [0.25, 0.0]),
-        ((*narrow, "--compare-dense"), [0.001, 0.0]),
+        ((*narrow, "--compare-dense"), [0.003, 0.0]),
     ):
         used.clear()
         assert call(checkpoint, *options) == 0
-        assert [one for one, _ in itertools.groupby(used)] == [(share, 4096) for share in shares], options
+        assert [one for one, _ in itertools.groupby(used)] == [(share, 2048) for share in shares], options
     capsys.readouterr()
     with pytest.raises(SystemExit):
         call(checkpoint, "--prompt-blocks", "0.75")

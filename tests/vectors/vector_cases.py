@@ -338,7 +338,7 @@ def _prompt(integers: bool) -> Case:
     case.prompt(9, 140, integers, 66, [3, 138])
     for kind in ("huge", "tiny", "zeros", "wide"):
         case.prompt(3, 65, integers, 0, [0, 1], kind)
-    case.prompt(9, 389, integers, 0, [0, 2], blocks=4, blocks_from=383, of_key="apart")
+    case.prompt(9, 389, integers, 0, [0, 2], blocks=2, blocks_from=383, of_key="apart")
     return case
 
 

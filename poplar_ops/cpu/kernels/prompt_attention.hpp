@@ -200,6 +200,12 @@ inline Seen seenBy(std::size_t position, std::size_t block, std::size_t window) 
           n < blockSize ? static_cast<unsigned>(n) : blockSize};
 }
 
+// How many 1024ths of a share a row leaves out at most (contract E16).
+inline unsigned mostPartsLeftOut(float below) {
+  const unsigned log = below < 29.0f ? static_cast<unsigned>(below) + 1 : 30;
+  return 1u << (log < 10 ? 10 : log);
+}
+
 template <typename Number> class PromptRowsOf {
   using Lane = typename Number::Lane;
   static constexpr unsigned n = Number::perLane, blockLanes = blockSize / n;
@@ -210,11 +216,13 @@ template <typename Number> class PromptRowsOf {
   static_assert(roundedRows % 4 == 0, "folds of four");
 
 public:
-  explicit PromptRowsOf(const PromptAttention &of) : p(of), d(of.headDim) {
+  explicit PromptRowsOf(const PromptAttention &of)
+      : p(of), d(of.headDim), mostLeftOut(mostPartsLeftOut(of.below)) {
     for (unsigned row = 0; row < p.rows + width; ++row)
       p.maxima[row] = -__FLT_MAX__; // finite: the difference of two is a number
     __builtin_memset(p.weightSums, 0, p.rows * promptLanes * sizeof(float));
     __builtin_memset(p.sums, 0, p.rows * d * sizeof(float));
+    __builtin_memset(p.leftOut, 0, p.rows * sizeof(unsigned));
   }
 
   void attend() {
@@ -249,7 +257,7 @@ public:
 
 private:
   const PromptAttention &p;
-  const unsigned d;
+  const unsigned d, mostLeftOut;
   // No vector of theirs lies in two lines of the cache: a call takes some 3 % less time.
   alignas(64) Lane weights[promptRowGroup * blockLanes] = {};
   alignas(64) float partial[promptRowGroup * blockSize]; // scores of a block
@@ -328,7 +336,7 @@ private:
       const float *const estimates = p.estimates + (block - begin) / blockSize;
       unsigned rows[promptRowGroup], nRows = 0;
       for (unsigned r = nearEnd(block); r < p.rows; ++r) {
-        if (estimates[r * blockSize] < p.limits[r])
+        if (leaveOut(r, estimates[r * blockSize]))
           continue;
         rows[nRows++] = r;
         if (nRows == promptRowGroup) {
@@ -341,6 +349,19 @@ private:
       if (nWeighted)
         addValues(block);
     }
+  }
+
+  // Whether a row leaves out a block: it is estimated to have less than the share, and with those
+  // before it not too much (contract E16). Counted in 1024ths of the share.
+  bool leaveOut(unsigned row, float estimate) {
+    if (!(estimate < p.limits[row]))
+      return false;
+    const float distance = p.limits[row] - estimate;
+    const unsigned parts = distance < 11.0f ? 1024u >> static_cast<unsigned>(distance) : 0;
+    if (p.leftOut[row] + parts > mostLeftOut)
+      return false;
+    p.leftOut[row] += parts;
+    return true;
   }
 
   // What a group of rows may expect of blockSize blocks: the mean of the scores of each and half of

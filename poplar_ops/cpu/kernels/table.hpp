@@ -207,6 +207,7 @@ struct PromptAttention {
   float *sums; // (rows, headDim) out
   // Working memory: (rows,) and up to 16 more; (rows, promptLanes); (rows, 64).
   float *maxima, *limits, *weightSums, *estimates;
+  unsigned *leftOut; // (rows,)
 };
 
 struct Kernels {
