@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <new>
-#include <utility>
 
 #ifdef __linux__
 #include <sys/mman.h>
@@ -14,23 +14,48 @@
 namespace sparq::cpu {
 namespace {
 
-constexpr std::size_t hugePage = std::size_t(2) << 20;
-
 #ifdef __linux__
+constexpr std::size_t hugePage = std::size_t(2) << 20;
+// Of the huge pages that smaller buffers share, and of the smallest buffer there.
+constexpr std::size_t sharedBytes = 4 * hugePage, leastShared = std::size_t(1) << 17;
+
 // Whole huge pages, aligned to one: more is mapped and the ends are given back.
-void *mapHuge(std::size_t bytes) {
-  void *mapped = mmap(nullptr, bytes + hugePage, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (mapped == MAP_FAILED)
-    throw std::bad_alloc();
-  char *const start = static_cast<char *>(mapped);
-  const std::size_t before =
-      (hugePage - reinterpret_cast<std::size_t>(start) % hugePage) % hugePage;
-  if (before)
-    munmap(start, before);
-  munmap(start + before + bytes, hugePage - before);
-  madvise(start + before, bytes, MADV_HUGEPAGE); // may be refused: small pages serve too
-  return start + before;
+struct Pages {
+  explicit Pages(std::size_t n) : bytes(n) {
+    void *const mapped = mmap(nullptr, bytes + hugePage, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (mapped == MAP_FAILED)
+      throw std::bad_alloc();
+    start = static_cast<char *>(mapped);
+    const std::size_t before =
+        (hugePage - reinterpret_cast<std::size_t>(start) % hugePage) % hugePage;
+    if (before)
+      munmap(start, before);
+    start += before;
+    munmap(start + bytes, hugePage - before);
+    madvise(start, bytes, MADV_HUGEPAGE); // may be refused: small pages serve too
+  }
+  ~Pages() { munmap(start, bytes); }
+  Pages(const Pages &) = delete;
+  char *start;
+  std::size_t bytes;
+};
+
+// Buffers that do not fill a huge page lie in some together, one behind the other. The pages go with
+// the last of them; until then none is used again, for it would not be zero.
+std::shared_ptr<void> inSharedPages(std::size_t bytes) {
+  static std::mutex mutex;
+  static std::weak_ptr<Pages> current;
+  static std::size_t used;
+  const std::lock_guard<std::mutex> lock(mutex);
+  std::shared_ptr<Pages> pages = current.lock();
+  if (!pages || used + bytes > sharedBytes) {
+    current = pages = std::make_shared<Pages>(sharedBytes);
+    used = 0;
+  }
+  void *const start = pages->start + used;
+  used += roundUp(bytes, 64);
+  return {pages, start};
 }
 #endif
 
@@ -44,28 +69,20 @@ Buffer::Buffer(std::size_t bytes) : nBytes(bytes) {
     if (bytes > SIZE_MAX - 2 * hugePage)
       throw std::bad_alloc();
     nBytes = roundUp(bytes, hugePage);
-    data = mapHuge(nBytes);
+    const auto pages = std::make_shared<Pages>(nBytes);
+    data = {pages, pages->start};
+    return;
+  }
+  if (bytes >= leastShared) {
+    data = inSharedPages(bytes);
     return;
   }
 #endif
-  if (posix_memalign(&data, 64, bytes) != 0)
+  void *start = nullptr;
+  if (posix_memalign(&start, 64, bytes) != 0)
     throw std::bad_alloc();
-  std::memset(data, 0, bytes);
-}
-
-Buffer::~Buffer() {
-#ifdef __linux__
-  if (nBytes >= hugePage) {
-    munmap(data, nBytes);
-    return;
-  }
-#endif
-  std::free(data);
-}
-
-void Buffer::swap(Buffer &other) noexcept {
-  std::swap(data, other.data);
-  std::swap(nBytes, other.nBytes);
+  data = {start, std::free};
+  std::memset(start, 0, bytes);
 }
 
 std::size_t product(std::initializer_list<std::size_t> factors) {

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <initializer_list>
+#include <memory>
 
 namespace sparq::cpu {
 
@@ -16,19 +17,14 @@ public:
   // `bytes` zeros, aligned to 64 bytes and more. Pages cost memory when they are first written.
   // Throws std::bad_alloc.
   explicit Buffer(std::size_t bytes);
-  Buffer(Buffer &&other) noexcept { swap(other); }
-  Buffer &operator=(Buffer &&other) noexcept {
-    swap(other);
-    return *this;
-  }
-  ~Buffer();
+  Buffer(Buffer &&) = default;
+  Buffer &operator=(Buffer &&) = default;
 
-  template <class T> T *as() const { return static_cast<T *>(data); }
+  template <class T> T *as() const { return static_cast<T *>(data.get()); }
   std::size_t size() const { return nBytes; }
 
 private:
-  void swap(Buffer &other) noexcept;
-  void *data = nullptr;
+  std::shared_ptr<void> data;
   std::size_t nBytes = 0;
 };
 

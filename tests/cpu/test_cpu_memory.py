@@ -69,8 +69,10 @@ def test_every_kernel_asks_in_that_way() -> None:
 
 PROGRAM = """
 #include "buffer.hpp"
+#include <algorithm>
 #include <cstdint>
 #include <new>
+#include <vector>
 
 template <class F> bool refuses(F f) {
   try {
@@ -90,12 +92,40 @@ int main() {
     return 2;
   if (!refuses([] { Buffer whole(SIZE_MAX); })) // 0, when rounded up to whole pages
     return 3;
+  // Those of a round keep what is written into them while others come and go.
+  struct Held {
+    Buffer buffer;
+    std::size_t bytes;
+    unsigned char round;
+  };
+  std::vector<Held> held;
+  for (unsigned char round = 1; round < 6; ++round) {
+    for (std::size_t bytes : {64u, 100u, 1u << 17, 200001u, (2u << 20) - 1, 2u << 20, 3u << 20}) {
+      Buffer one(bytes), gone(bytes);
+      for (const Buffer *each : {&one, &gone}) {
+        unsigned char *const start = each->as<unsigned char>();
+        if (reinterpret_cast<std::uintptr_t>(start) % 64)
+          return 4;
+        if (std::any_of(start, start + bytes, [](unsigned char x) { return x != 0; }))
+          return 5;
+        std::fill(start, start + bytes, each == &one ? round : 99);
+      }
+      held.push_back({std::move(one), bytes, round});
+    }
+    for (const Held &each : held) {
+      const unsigned char *const start = each.buffer.as<unsigned char>();
+      if (std::any_of(start, start + each.bytes, [&](unsigned char x) { return x != each.round; }))
+        return 6;
+    }
+    if (round == 3)
+      held.erase(held.begin(), held.end());
+  }
   return 0;
 }
 """
 
 
 @pytest.mark.skipif(builds.compiler() is None, reason="needs a C++ compiler")
-def test_sizes_that_overflow_are_refused(tmp_path: Path) -> None:
+def test_memory_is_zeros_and_overflow_is_refused(tmp_path: Path) -> None:
     program = compiled(tmp_path / "program", PROGRAM, CPU / "buffer.cpp")
     assert subprocess.run([str(program)]).returncode == 0

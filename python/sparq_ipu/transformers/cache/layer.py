@@ -210,9 +210,9 @@ class SparqLayer(StepLayer):
                 (float16 ends at 65504).
         """
         announced = self._handover.expected()
-        ordered = torch.contiguous_format  # one copy in place of two; `to` does not copy float16
         states = key_states.detach(), value_states.detach()
-        key, value = (x.to(torch.float16, memory_format=ordered).contiguous() for x in states)
+        # By float32: PyTorch has no vectors from bfloat16 to float16.
+        key, value = (x.contiguous().float().half() for x in states)
         n_tokens = key.shape[2]
         if announced.is_step and n_tokens > 1:
             self._storage.reserve(self._columns.n_columns, n_tokens)
