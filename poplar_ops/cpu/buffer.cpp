@@ -41,8 +41,8 @@ struct Pages {
   std::size_t bytes;
 };
 
-// Buffers that do not fill a huge page lie in some together, one behind the other. The pages go with
-// the last of them; until then none is used again, for it would not be zero.
+// Buffers that do not fill a huge page share some, one behind the other. These pages are given back
+// with the last of them; until then no part is used again, for it would not be zero.
 std::shared_ptr<void> inSharedPages(std::size_t bytes) {
   static std::mutex mutex;
   static std::weak_ptr<Pages> current;
