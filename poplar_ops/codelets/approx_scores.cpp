@@ -38,14 +38,13 @@ public:
   unsigned groupSize, rank, length, nPositions,
       partPositions; // nPositions <= length land on this part
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     const half *base = &columns[0];
     const auto column = [&](unsigned j) { return base + j * length; };
     for (unsigned h = 0; h != groupSize; ++h)
       scorePositions(column, &selectedQuery[h * rank], rank, inverseTemperature[h],
                      &scores[h * partPositions + *wave * length], worker * quadSize, nPositions,
                      numWorkers() * quadSize);
-    return true;
   }
 };
 
@@ -59,14 +58,13 @@ public:
   FloatsInOut scores; // [groupSize][partPositions]; the segment from tailBegin on is written
   unsigned groupSize, rank, tailLength, tailBegin, partPositions;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     const half *base = &tail[0];
     const auto column = [&](unsigned j) { return base + components[j] * tailLength; };
     for (unsigned h = 0; h != groupSize; ++h)
       scorePositions(column, &selectedQuery[h * rank], rank, inverseTemperature[h],
                      &scores[h * partPositions + tailBegin], worker * quadSize, tailLength,
                      numWorkers() * quadSize);
-    return true;
   }
 };
 
@@ -81,7 +79,7 @@ public:
   unsigned rank, nOwn, firstChunk, chunksPerWave, nChunks, rowBase;
   unsigned otherRows; // of a layer, beside those of the task
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     const unsigned base = rowBase + *layer * otherRows;
     for (unsigned i = 0; i != nOwn; ++i) {
       // The last wave may reach past the last chunk. It reads that chunk again; no vertex reads the
@@ -90,7 +88,6 @@ public:
       for (unsigned j = worker; j < rank; j += numWorkers())
         offsets[i * rank + j] = base + columns[j] + chunk;
     }
-    return true;
   }
 };
 
@@ -105,12 +102,11 @@ public:
   unsigned groupSize, rank, indexBits, columnWords, nBlocks;
   float limit;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     const unsigned *base = &columns[0];
     const auto column = [&](unsigned j) { return base + j * columnWords; };
     coefficientsOfBlocks(column, &selectedQuery[0], groupSize, rank, indexBits, nBlocks, limit,
                          &coefficients[0], &units[0], &offsets[0], worker, numWorkers());
-    return true;
   }
 };
 
@@ -126,14 +122,13 @@ public:
   FloatsInOut scores;          // [groupSize][partPositions]; this wave's segment is written
   unsigned groupSize, rank, indexBits, columnWords, nBlocks, length, partPositions;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     const unsigned *base = &columns[0];
     const auto column = [&](unsigned j) { return base + j * columnWords; };
     scoreBlocks(column,
                 {&coefficients[0], &units[0], &offsets[0], &inverseTemperature[0], groupSize, rank,
                  indexBits},
                 nBlocks, &scores[*wave * length], partPositions, worker, numWorkers());
-    return true;
   }
 };
 
@@ -150,13 +145,12 @@ public:
   unsigned groupSize, rank, indexBits, columnWords, piece, tailLength, chunk;
   float limit;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     const TailPiece tail(*filled, chunk, piece, tailLength);
     const unsigned *base = &tailIndex[0];
     const auto column = [&](unsigned j) { return base + components[j] * columnWords; };
     coefficientsOfBlocks(column, &selectedQuery[0], groupSize, rank, indexBits, tail.nComplete,
                          limit, &coefficients[0], &units[0], &offsets[0], worker, numWorkers());
-    return true;
   }
 };
 
@@ -176,7 +170,7 @@ public:
   unsigned groupSize, rank, indexBits, columnWords, piece, tailLength, chunk, tailBegin,
       partPositions;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     const TailPiece own(*filled, chunk, piece, tailLength);
     const unsigned *base = &tailIndex[0];
     const auto column = [&](unsigned j) { return base + components[j] * columnWords; };
@@ -190,7 +184,6 @@ public:
       scorePositions(openColumn, &selectedQuery[h * rank], rank, inverseTemperature[h],
                      &scores[h * partPositions + tailBegin + own.nComplete * blockSize],
                      worker * quadSize, own.nOpen, numWorkers() * quadSize);
-    return true;
   }
 };
 

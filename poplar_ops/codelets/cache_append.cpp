@@ -17,11 +17,10 @@ public:
   // Of layer 0; each layer's are layerRows behind those of the one before.
   unsigned rowBase, scratchRow, valueRow, layerRows;
 
-  bool compute() {
+  void compute() {
     const unsigned keyRow = *layer * layerRows + (*active ? rowBase + *filled : scratchRow);
     rows[0] = keyRow;
     rows[1] = keyRow + valueRow;
-    return true;
   }
 };
 
@@ -37,13 +36,12 @@ public:
   // filled.
   unsigned nComponents, width;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     if (!*active)
-      return true;
+      return;
     const unsigned position = *filled & (width - 1);
     for (unsigned c = worker; c < nComponents; c += numWorkers())
       copyHalf(&tail[0], c * width + position, &key[c]);
-    return true;
   }
 };
 
@@ -55,11 +53,10 @@ public:
   FloatsInOut valueSum; // [width]
   unsigned width;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     if (*active)
       for (unsigned c = worker * nLanes; c < width; c += numWorkers() * nLanes)
         storeLanes(&valueSum[c], loadLanes(&valueSum[c]) + loadLanes(&value[c]));
-    return true;
   }
 };
 
@@ -71,10 +68,9 @@ public:
   poplar::Output<unsigned> full;
   unsigned chunk;
 
-  bool compute() {
+  void compute() {
     *filled += *active;
     *full = *active && (*filled & (chunk - 1)) == 0;
-    return true;
   }
 };
 
@@ -84,12 +80,11 @@ public:
   poplar::Output<bool> any;
   unsigned nSlots;
 
-  bool compute() {
+  void compute() {
     unsigned found = 0;
     for (unsigned slot = 0; slot != nSlots; ++slot)
       found |= full[slot];
     *any = found != 0;
-    return true;
   }
 };
 
@@ -103,7 +98,7 @@ public:
   WordsOut rows; // [headDim]
   unsigned headDim, nChunks, chunk, rowBase, scratchRow, layerRows;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     // A chunk is a power of two, and there is no instruction that divides.
     const unsigned first =
         *layer * layerRows +
@@ -111,7 +106,6 @@ public:
     const unsigned step = *full ? nChunks : 1;
     for (unsigned c = worker; c < headDim; c += numWorkers())
       rows[c] = first + c * step;
-    return true;
   }
 };
 

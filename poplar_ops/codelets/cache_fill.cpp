@@ -16,11 +16,10 @@ public:
   poplar::Output<unsigned> replace; // 0 or 1
   unsigned nTokens;
 
-  bool compute() {
+  void compute() {
     const int requested = *length;
     *replace = requested >= 0;
     *held = requested < 0 ? 0 : minimum(static_cast<unsigned>(requested), nTokens);
-    return true;
   }
 };
 
@@ -31,11 +30,10 @@ public:
   WordsOut rows; // [n]
   unsigned n, first, step, layerRows;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     const unsigned base = first + *layer * layerRows;
     for (unsigned i = worker; i < n; i += numWorkers())
       rows[i] = base + i * step;
-    return true;
   }
 };
 
@@ -47,7 +45,7 @@ public:
   HalvesOut columns; // [nComponents][tailLength], the first n of each
   unsigned n, rowSize, nComponents, tailLength;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     const unsigned inFours = n & ~(quadSize - 1);
     for (unsigned c = worker * quadSize; c < nComponents; c += numWorkers() * quadSize) {
       for (unsigned i = 0; i != inFours; i += quadSize)
@@ -56,7 +54,6 @@ public:
         for (unsigned j = 0; j != quadSize; ++j)
           columns[(c + j) * tailLength + i] = keys[i * rowSize + c + j];
     }
-    return true;
   }
 };
 
@@ -68,13 +65,12 @@ public:
   HalvesInOut tail; // the same
   unsigned index, chunk, nComponents;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     if ((*held & ~(chunk - 1)) != index * chunk)
-      return true;
+      return;
     const unsigned n = *held & (chunk - 1);
     for (unsigned c = worker; c < nComponents; c += numWorkers())
       copyHalves(&tail[c * chunk], &columns[c * chunk], n);
-    return true;
   }
 };
 
@@ -86,7 +82,7 @@ public:
   FloatsInOut valueSum; // [width]
   unsigned first, n, width;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     const unsigned count = *held > first ? minimum(*held - first, n) : 0;
     for (unsigned c = worker * nLanes; c < width; c += numWorkers() * nLanes) {
       Lanes sum = first == 0 ? Lanes{} : loadLanes(&valueSum[c]);
@@ -94,7 +90,6 @@ public:
         sum += loadLanes(&values[i * width + c]);
       storeLanes(&valueSum[c], sum);
     }
-    return true;
   }
 };
 
@@ -107,10 +102,7 @@ public:
   poplar::Output<unsigned> active;
   unsigned capacity;
 
-  bool compute() {
-    *active = *requested != 0 && *filled < capacity;
-    return true;
-  }
+  void compute() { *active = *requested != 0 && *filled < capacity; }
 };
 
 } // namespace sparq

@@ -43,7 +43,7 @@ public:
   unsigned nBlocks, groupSize, width;
   bool meanValue;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     const float count = static_cast<float>(*filled);
     for (Eight item(worker, width); item.head < groupSize; item.next(width)) {
       const unsigned h = item.head;
@@ -54,7 +54,6 @@ public:
         y = alpha * y + (1.0f - alpha) * (loadLanes(&valueSum[item.first]) / count);
       storeNarrow(&output[h * width + item.first], y);
     }
-    return true;
   }
 };
 
@@ -66,13 +65,12 @@ public:
   HalvesOut output;  // [groupSize][width]
   unsigned nBlocks, groupSize, width;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     for (Eight item(worker, width); item.head < groupSize; item.next(width)) {
       const unsigned at = item.head * width + item.first;
       const Lanes sum = foldPartials(&partials[at], nBlocks, groupSize * width);
       storeNarrow(&output[at], flush(sum) / sums[item.head]);
     }
-    return true;
   }
 };
 

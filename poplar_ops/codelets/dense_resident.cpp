@@ -43,16 +43,15 @@ public:
   poplar::InOut<poplar::Vector<T, ONE_PTR, 8>> keys; // [nLayers][length / 2][headDim][2]
   unsigned headDim, length, firstPosition;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     const unsigned d = headDim, n = length, local = *filled - firstPosition; // wraps if before
     if (!*active || local >= n)
-      return true;
+      return;
     const unsigned perLane = d / nLanes * pairSize;
     T *const to = &keys[(*layer * n + (local & ~1u)) * d];
     for (unsigned c = worker; c < d; c += numWorkers())
       keepNumber(to + placeOfLane(c % nLanes) * perLane + c / nLanes * pairSize, local % 2 != 0,
                  &row[c]);
-    return true;
   }
 };
 
@@ -66,16 +65,15 @@ public:
   poplar::InOut<poplar::Vector<T, ONE_PTR, 8>> values; // [nLayers][nUnits][64][2]
   unsigned headDim, nUnits, firstUnit;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     if (!*active)
-      return true;
+      return;
     const unsigned n = nUnits, perBlock = headDim / pairSize, position = *filled,
                    own = position / blockSize * perBlock - firstUnit;
     T *const to = &values[*layer * n * ofUnit + position % blockSize * pairSize];
     for (unsigned i = worker; i < perBlock; i += numWorkers())
       if (own + i < n) // wraps around if before
         keepTwo(to + (own + i) * ofUnit, &row[i * pairSize]);
-    return true;
   }
 };
 
@@ -86,7 +84,7 @@ public:
   FloatsOut spread; // [(groupSize + 1) / 2][headDim][2]
   unsigned groupSize, headDim;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     const unsigned d = headDim, perLane = d / nLanes * pairSize, heads = groupSize;
     unsigned c = worker * nLanes; // shared out over all heads
     for (unsigned h = 0; h < heads; h += 2, c -= d)
@@ -99,7 +97,6 @@ public:
             store(first + (placeOfLane(i) + quad) * perLane, Pair{one[i], other[i]});
         }
       }
-    return true;
   }
 };
 
@@ -121,7 +118,7 @@ public:
   unsigned groupSize, headDim, length, firstPosition;
   float scale;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     // Copies, for a score that is stored could be any of these.
     const unsigned n = *filled > firstPosition ? minimum(*filled - firstPosition, length) : 0,
                    d = headDim, heads = groupSize, ofHead = length;
@@ -140,7 +137,6 @@ public:
       if (h != heads)
         store(to + h * ofHead + p, laneSum<Pair>(key, query + h * d, d / nLanes, sums) * times);
     }
-    return true;
   }
 
 private:
@@ -188,11 +184,10 @@ public:
   unsigned groupSize, layerUnits, nUnits, nBlocks, unitsPerBlock, firstUnit, firstPosition;
   unsigned ofTwo, ofOne; // units of a worker, for two heads and for one
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     const unsigned even = groupSize / 2 * 2;
     ofHeads<2>(worker * ofTwo, ofTwo, 0, even);
     ofHeads<1>(worker * ofOne, ofOne, even, groupSize);
-    return true;
   }
 
 private:
@@ -263,7 +258,7 @@ public:
   HalvesOut output;                          // [n][2]
   unsigned n, nBlocks, groupSize, firstHead; // of the first unit; heads follow one another
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     const unsigned nUnits = n, blocks = nBlocks, heads = groupSize;
     for (unsigned unit = worker; unit < nUnits; unit += numWorkers()) {
       unsigned head = firstHead + unit;
@@ -279,7 +274,6 @@ public:
         sum += load<Pair>(partial);
       storeNarrow(&output[unit * pairSize], flush(sum) / sums[head]);
     }
-    return true;
   }
 };
 

@@ -16,14 +16,13 @@ public:
   unsigned groupSize, headDim, partPositions, part, stride, length, nWaves;
   float scale;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     const Segments segments(part, stride, length, nWaves, 0, 0, 1, *filled);
     const unsigned n = segments.valid(*wave, *filled);
     for (unsigned p = worker; p < n; p += numWorkers())
       for (unsigned h = 0; h != groupSize; ++h)
         scores[h * partPositions + segments.local(*wave) + p] =
             dot(&query[h * headDim], &keys[p * headDim], headDim) * scale;
-    return true;
   }
 };
 
@@ -38,11 +37,10 @@ public:
   unsigned firstRow, lastRow;  // of the part's first wave; the last of the cache
   unsigned layerRows;          // a layer's are so far behind those of the one before
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     const unsigned first = firstRow + *wave * rowsPerWave, base = *layer * layerRows;
     for (unsigned i = worker; i < nRows; i += numWorkers())
       rows[i] = base + minimum(first + i, lastRow);
-    return true;
   }
 };
 

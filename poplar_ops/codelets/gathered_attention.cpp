@@ -16,7 +16,7 @@ public:
   unsigned groupSize, headDim, nRows, firstRow;
   float scale;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     const unsigned n = *filled > firstRow ? minimum(*filled - firstRow, nRows) : 0;
     // Rows of all heads shared out: of each head a worker goes on where it is after the last one.
     unsigned row = worker;
@@ -32,7 +32,6 @@ public:
       }
       maxima[worker * groupSize + h] = largest;
     }
-    return true;
   }
 };
 
@@ -44,7 +43,7 @@ public:
   FloatsInOut weights; // [groupSize][nRows]: scores in, weights out
   unsigned groupSize, nRows, firstRow;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     const unsigned n = *filled > firstRow ? minimum(*filled - firstRow, nRows) : 0;
     unsigned row = worker; // shared out as above
     for (unsigned h = 0; h != groupSize; ++h, row -= nRows) {
@@ -56,7 +55,6 @@ public:
         weight = row < n ? softmaxWeight(weight - m) : 0.0f;
       }
     }
-    return true;
   }
 };
 
@@ -68,10 +66,9 @@ public:
   FloatsOut sums;   // [groupSize], E
   unsigned groupSize, topK;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     for (unsigned h = worker; h < groupSize; h += numWorkers())
       sums[h] = list(&weights[h * topK]);
-    return true;
   }
 
 private:

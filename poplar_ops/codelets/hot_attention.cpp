@@ -19,7 +19,7 @@ public:
   FloatsOut sums; // [topK][groupSize][2]
   unsigned groupSize, headDim, topK, nRows, pair, set, setShift, each;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     // A worker has a run of the list. Copies, for a sum that is stored could be any of these.
     const unsigned n = minimum(*filled, topK), width = headDim / 4, runs = each,
                    end = minimum((worker + 1) * runs, n), *const own = &places[0], shift = setShift,
@@ -37,7 +37,6 @@ public:
       if (h != heads)
         ofHeads<1>(key, h, e);
     }
-    return true;
   }
 
 private:
@@ -74,7 +73,7 @@ public:
   unsigned groupSize, nRows, firstRow, setShift;
   float scale;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     const unsigned n = *filled > firstRow ? minimum(*filled - firstRow, nRows) : 0;
     const unsigned perPair = nRows * groupSize * 2;
     // Rows of all heads shared out: of each head a worker goes on where it is after the last one.
@@ -95,7 +94,6 @@ public:
       }
       maxima[worker * groupSize + h] = largest;
     }
-    return true;
   }
 };
 
@@ -111,7 +109,7 @@ public:
   FloatsOut partials; // [ceil(topK / 64)][groupSize][width]
   unsigned groupSize, topK, firstEntry, nRows, width;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     // Fewer heads at a time where there are workers for it.
     const unsigned items = (topK + blockSize - 1) / blockSize * width / pairSize;
     const bool few = items * (groupSize / 2) <= numWorkers();
@@ -122,7 +120,6 @@ public:
       ofHeads<2>(h, c);
     if (h != groupSize)
       ofHeads<1>(h, c);
-    return true;
   }
 
 private:

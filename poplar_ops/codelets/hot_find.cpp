@@ -30,14 +30,14 @@ public:
   WordsOut nFound;               // [6]: how many, of each worker's entries
   unsigned topK, nWays, owner, nOwners;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     const Share own(topK, *filled, worker, numWorkers());
     const unsigned begin = own.begin, stop = own.stop;
     for (unsigned e = begin; e != own.end; ++e)
       places[e] = 0;
     nFound[worker] = 0;
     if (begin == stop)
-      return true;
+      return;
     // Copies, for a stamp that is stored could be any of these.
     const unsigned ways = nWays, *const ownHeld = &held[*layer * ways];
     unsigned *const ownStamps = &stamps[*layer * ways];
@@ -61,7 +61,6 @@ public:
       ++found;
     }
     nFound[worker] = found;
-    return true;
   }
 };
 
@@ -73,18 +72,17 @@ public:
   WordsOut byEntry, byMiss; // [topK]: see DealPlaces
   unsigned nWays, topK;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     for (unsigned e = worker, end = topK; e < end; e += numWorkers()) {
       byEntry[e] = 0;
       byMiss[e] = 0;
     }
     if (worker != 0)
-      return true;
+      return;
     unsigned n = nWays;
     for (unsigned w = 0; w != numWorkers(); ++w)
       n -= nFound[w];
     *nFree = n;
-    return true;
   }
 };
 
@@ -95,12 +93,11 @@ public:
   WordsOut nHits; // [6]
   unsigned nOwners;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     unsigned n = 0;
     for (unsigned owner = 0; owner != nOwners; ++owner)
       n += nFound[owner * numWorkers() + worker];
     nHits[worker] = n;
-    return true;
   }
 };
 
@@ -113,7 +110,7 @@ public:
   WordsOut places; // [nEntries]
   unsigned nOwners, nEntries;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     // Copies, for a place that is stored could be any of these.
     const unsigned n = nEntries, owners = nOwners, *const ofOwners = &found[0];
     for (unsigned e = worker; e < n; e += numWorkers()) {
@@ -129,7 +126,6 @@ public:
         add();
       places[e] = place;
     }
-    return true;
   }
 };
 
@@ -147,7 +143,7 @@ public:
   poplar::Output<unsigned> nMisses;
   unsigned topK, rowBase, layerRows;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     const unsigned base = rowBase + *layer * layerRows + 1;
     const Share own(topK, *filled, worker, numWorkers());
     // Entries in use of the workers before, but for their hits.
@@ -162,7 +158,6 @@ public:
       }
     if (worker + 1 == numWorkers())
       *nMisses = miss;
-    return true;
   }
 };
 

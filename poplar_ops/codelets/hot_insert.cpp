@@ -13,7 +13,7 @@ public:
   HalvesOut pieces; // [4][n][headDim / 4], then [slices][n][width]
   unsigned n, headDim, width;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     const unsigned perPair = headDim / 4;
     unsigned pair = worker;
     for (unsigned row = 0; row != n; ++row, pair -= 4)
@@ -30,7 +30,6 @@ public:
     for (unsigned c = worker * ofPiece; c < ofRow; c += step)
       for (unsigned row = 0; row != nRows; ++row)
         copyHalves(ofValues + (nRows * c + row * ofPiece), values + c + row * 2 * ofRow, ofPiece);
-    return true;
   }
 };
 
@@ -47,7 +46,7 @@ public:
   unsigned fullRows; // of the waves before
   unsigned nRows, width, set, setShift;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     const OfWave wanted(*wave, fullRows, &first[0], *nMisses);
     // Copies, for a word that is stored could be any of these.
     const unsigned n = width, shift = setShift, ownSet = set, *const place = &places[0];
@@ -59,7 +58,6 @@ public:
         copyPiece(own + (to >> shift) * n, from + (miss + static_cast<unsigned>(wanted.offset)) * n,
                   n);
     }
-    return true;
   }
 
 private:
@@ -81,17 +79,16 @@ public:
   HalvesInOut rows; // [nLayers][nRows][width]
   unsigned nOwners, nRows, width, set, setShift;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     unsigned place = 0;
     for (unsigned owner = 0; owner != nOwners; ++owner)
       place |= places[owner];
     if (place == 0 || setOf(place - 1, setShift) != set)
-      return true;
+      return;
     half *row = &rows[(*layer * nRows + ((place - 1) >> setShift)) * width];
     const half *const from = &piece[0];
     for (unsigned i = worker * 2, end = width; i < end; i += numWorkers() * 2)
       storeWord(row + i, loadWord(from + i));
-    return true;
   }
 };
 

@@ -23,7 +23,7 @@ public:
   poplar::Output<int> way;    // 0: waves of all; 1: of lists first; 2: every head its own
   unsigned nSlots, nLists, listSlots, waveRows, unit, waveCost, fewRows, fewCost, wideCost;
 
-  bool compute() {
+  void compute() {
     unsigned rest = 0, slot = 0;
     for (unsigned list = 0; list != nLists; ++list) {
       unsigned sum = 0;
@@ -42,7 +42,6 @@ public:
     const bool wide = cost + costOfAll(rest) > wideCost;
     *nWaves = wide ? noSharedWaves : static_cast<int>(waves);
     *way = wide ? 2 : waves != 0 ? 1 : 0;
-    return true;
   }
 
 private:
@@ -82,7 +81,7 @@ public:
   poplar::Output<int> units;
   unsigned nLists, waveRows, fewRows, unit;
 
-  bool compute() {
+  void compute() {
     const unsigned next = *wave + 1; // from the number before 0
     const unsigned waves = static_cast<unsigned>(*nWaves);
     const bool ofLists = next < waves;
@@ -103,7 +102,6 @@ public:
       for (unsigned read = 0; read < rows && read < waveRows; read += unit)
         ++n;
     *units = n;
-    return true;
   }
 };
 
@@ -117,7 +115,7 @@ public:
   WordsOut inAll;  // [2]
   unsigned nBefore, listSlots, waveRows;
 
-  bool compute() {
+  void compute() {
     const unsigned fetched = static_cast<unsigned>(*nWaves) * waveRows, of = listSlots, n = nBefore;
     unsigned rest = 0, slot = 0;
     while (slot + of <= n) { // whole lists
@@ -133,7 +131,6 @@ public:
     inList[1] = 0;
     inAll[0] = rest + first;
     inAll[1] = fetched > first ? fetched - first : 0;
-    return true;
   }
 };
 
@@ -161,13 +158,12 @@ public:
   WordsOut waveRow; // [waveRows]: a row + 1
   unsigned nBefore, waveRows;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     unsigned first[2] = {0, 0};
     for (unsigned head = 0, n = nBefore; head != n; ++head)
       first[0] += before[head];
     placeRows(OfWave(0, waveRows, first, *nMisses), &rows[0], &waveRow[0], waveRows, worker,
               numWorkers());
-    return true;
   }
 };
 
@@ -181,10 +177,9 @@ public:
   WordsOut waveRow; // [waveRows]
   unsigned waveRows;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     placeRows(OfWave(*wave + 1, waveRows, &first[0], *nMisses), &rows[0], &waveRow[0], waveRows,
               worker, numWorkers());
-    return true;
   }
 };
 
@@ -196,14 +191,13 @@ public:
   WordsOut offsets; // [n]
   unsigned nSlots, n;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     for (unsigned i = worker; i < n; i += numWorkers()) {
       unsigned row = 0;
       for (unsigned slot = 0; slot != nSlots; ++slot)
         row |= ofSlots[slot * n + i];
       offsets[i] = row == 0 ? 0 : row - 1;
     }
-    return true;
   }
 };
 
@@ -217,11 +211,10 @@ public:
   WordsOut offsets; // [n]
   unsigned waveRows, row, n;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     const unsigned first = *wave * waveRows + row;
     for (unsigned i = worker; i < n; i += numWorkers())
       offsets[i] = first + i < *nMisses ? rows[first + i] - 1 : 0;
-    return true;
   }
 };
 

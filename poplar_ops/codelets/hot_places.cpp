@@ -31,7 +31,7 @@ public:
   WordsOut order; // [nWays]
   unsigned nWays;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     const unsigned n = nWays, *const ownStamps = &stamps[*layer * nWays];
     for (unsigned way = worker; way < n; way += numWorkers()) {
       const unsigned stamp = ownStamps[way];
@@ -42,7 +42,6 @@ public:
         smaller += ownStamps[other] < stamp;
       order[way - larger + smaller] = way;
     }
-    return true;
   }
 };
 
@@ -62,7 +61,7 @@ public:
   WordsInOut byMiss;  // [topK]: the same, by number of the miss
   unsigned nWays, owner, nOwners, ownersShift;
 
-  bool compute() {
+  void compute() {
     const unsigned now = *clock + 1;
     *clock = now;
     // Each owner takes an even share, or all that it has room for. Where that is too little for all
@@ -81,7 +80,6 @@ public:
       byEntry[e] = place;
       byMiss[miss] = place;
     }
-    return true;
   }
 
 private:
@@ -118,16 +116,15 @@ public:
   poplar::Output<unsigned> place;
   unsigned nWays, owner, nOwners;
 
-  bool compute() {
+  void compute() {
     *place = 0;
     if (!*active || (*filled & (nOwners - 1)) != owner)
-      return true;
+      return;
     unsigned *ownHeld = &held[*layer * nWays], *ownStamps = &stamps[*layer * nWays];
     const unsigned way = leastRecent(ownStamps, nWays);
     ownHeld[way] = *filled + 1;
     ownStamps[way] = *clock;
     *place = way * nOwners + owner + 1;
-    return true;
   }
 };
 
@@ -139,13 +136,12 @@ public:
   WordsInOut stamps; // [nLayers][nWays]
   unsigned nWays;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     unsigned *const ownHeld = &held[*layer * nWays], *const ownStamps = &stamps[*layer * nWays];
     for (unsigned way = worker, ways = nWays; way < ways; way += numWorkers()) {
       ownHeld[way] = 0;
       ownStamps[way] = 0;
     }
-    return true;
   }
 };
 

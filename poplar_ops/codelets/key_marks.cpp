@@ -26,7 +26,7 @@ public:
   FloatsOut before;  // [partPositions / 64][2][6]: of the key, by each worker; where there is one
   unsigned partPositions, nBlocks, part, length, nWaves, tailLength, tailFirst, nWaveParts;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     const bool exact = Selection::restored(&states[worker * Selection::size]).isExact();
     const unsigned n = nBlocks * 2, perWorker = (n / numWorkers() / step + 1) * step;
     const unsigned begin = minimum(worker * perWorker, n), end = minimum(begin + perWorker, n);
@@ -43,7 +43,6 @@ public:
       if (doubtful[own + 1] != 0.0f)
         of[nOfAll] = count(begin, end, own, doubtful[own + 1]);
     }
-    return true;
   }
 
 private:
@@ -96,7 +95,7 @@ public:
   FloatsOut counts;  // [partPositions / 64]
   unsigned partPositions;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     const Selection selection = Selection::restored(&states[worker * Selection::size]);
     const float wanted = static_cast<float>(selection.remaining);
     for (unsigned block = worker; block * blockSize < partPositions; block += numWorkers()) {
@@ -117,7 +116,6 @@ public:
       }
       counts[block] = static_cast<float>(n);
     }
-    return true;
   }
 
 private:
@@ -152,7 +150,7 @@ public:
   FloatsOut largest; // [6]
   unsigned nBlocks;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     constexpr unsigned step = 4 * quadSize;
     float all = 0.0f;
     unsigned i = worker * step;
@@ -161,7 +159,6 @@ public:
     for (; i < nBlocks * 2; ++i)
       all = larger(all, doubtful[i]);
     largest[worker] = all;
-    return true;
   }
 };
 
@@ -172,12 +169,11 @@ public:
   poplar::Output<bool> any;
   unsigned n;
 
-  bool compute() {
+  void compute() {
     Pair all{};
     for (unsigned i = 0; i != n; i += pairSize)
       all = larger(all, load<Pair>(&largest[i]));
     *any = largestOf(all) >= clash;
-    return true;
   }
 };
 
@@ -194,12 +190,12 @@ public:
   unsigned firstEntry, nEntries, rowBase, valueRow, layerRows, nWaveParts, nBlocks;
   unsigned stride, length, nWaves, chunk;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     const unsigned perWorker = (nEntries + numWorkers() - 1) / numWorkers();
     const unsigned begin = minimum(worker * perWorker, nEntries);
     const unsigned end = minimum(begin + perWorker, nEntries);
     if (begin == end)
-      return true;
+      return;
     unsigned block = 0;
     float before = 0.0f; // selected in the blocks before
     const float wanted = static_cast<float>(firstEntry + begin);
@@ -229,7 +225,6 @@ public:
       keyRows[entry] = base;
       valueRows[entry] = base + valueRow;
     }
-    return true;
   }
 
 private:

@@ -56,7 +56,7 @@ public:
   unsigned groupSize, partPositions, topK, nLocal, windowBegin, windowShift;
   unsigned part, stride, length, nWaves, tailLength, tailFirst, chunk;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     const unsigned windowFirst = windowBegin, shift = windowShift;
     Selection{windowFirst, shift, topK - nLocal, Selection::window}.keep(
         &states[worker * Selection::size]);
@@ -83,7 +83,6 @@ public:
             count.add(digit[i]);
       }
     }
-    return true;
   }
 };
 
@@ -101,7 +100,7 @@ public:
   bool wide;           // see KeyFilter
   unsigned part, stride, length, nWaves, tailLength, tailFirst, chunk;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     unsigned *const state = &states[worker * Selection::size];
     Selection selection = Selection::restored(state);
     selection.next(&totals[0], topK - nLocal, firstShift);
@@ -109,7 +108,7 @@ public:
 
     DigitCounts count(&counts[0], worker);
     if (selection.pass == Selection::lost)
-      return true;
+      return;
     const unsigned begin = selection.begin, shift = selection.shift;
     const KeyFilter filter(begin, wide);
     const Segments segments(part, stride, length, nWaves, tailLength, tailFirst, chunk, *filled);
@@ -130,7 +129,6 @@ public:
       for (; p < n; ++p)
         add(p);
     }
-    return true;
   }
 };
 
@@ -141,7 +139,7 @@ public:
   FloatsOut totals; // [nItems][2]
   unsigned nItems, nRows;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     constexpr unsigned nOfDigit = 6;
     for (unsigned item = worker; item < nItems; item += numWorkers()) {
       Pair first{}, second{};
@@ -154,7 +152,6 @@ public:
       totals[item * 2] = first[0] + first[1];
       totals[item * 2 + 1] = second[0] + second[1];
     }
-    return true;
   }
 };
 
@@ -165,7 +162,7 @@ public:
   FloatsOut sums;  // [nItems][2][6]
   unsigned nItems, nRows, each;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     constexpr unsigned nOfDigit = 6, ofRow = 2 * nOfDigit;
     // Copies, for a sum that is stored could be any of these.
     const unsigned n = nItems, rows = nRows, begin = minimum(worker * each, rows),
@@ -183,7 +180,6 @@ public:
       to[0] = first[0] + first[1];
       to[nOfDigit] = second[0] + second[1];
     }
-    return true;
   }
 };
 
@@ -204,7 +200,7 @@ public:
   bool wide; // see KeyFilter
   unsigned part, stride, length, nWaves, tailLength, tailFirst, chunk;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     unsigned *const state = &states[worker * Selection::size];
     Selection selection = Selection::restored(state);
     const unsigned nWanted = topK - nLocal;
@@ -241,7 +237,6 @@ public:
         doubtful[block * 2 + 1] = exact || found.n < 2 ? 0.0f : bitcast<float>(found.before);
       }
     }
-    return true;
   }
 
 private:

@@ -9,27 +9,14 @@ namespace sparq {
 // How many bytes a worker copies at a time.
 template <class T> constexpr unsigned copiedBytes() { return sizeof(T) == 2 ? 8 : sizeof(T); }
 
-// One of nWorkers' share of a run of `width` numbers, whole copies.
+// One of nWorkers' share of rows of `width` numbers, so far apart: of each row whole copies.
 template <class T>
-static inline void copyRun(T *to, const T *from, unsigned width, unsigned worker,
-                           unsigned nWorkers) {
+static inline void copyRows(T *to, unsigned toStep, const T *from, unsigned fromStep,
+                            unsigned nRows, unsigned width, unsigned worker, unsigned nWorkers) {
   constexpr unsigned n = copiedBytes<T>(), step = n / sizeof(T);
-  for (unsigned i = worker * step; i < width; i += nWorkers * step)
-    __builtin_memcpy(aligned<n>(to + i), aligned<n>(from + i), n);
-}
-
-// Rows of one layer, {nRows, width}, from or to those of all, {nRows, nLayers, width}.
-template <class T>
-static inline void loadRows(T *state, const T *stored, unsigned nRows, unsigned width,
-                            unsigned layer, unsigned nLayers, unsigned worker, unsigned nWorkers) {
-  for (unsigned i = 0; i != nRows; ++i)
-    copyRun(state + i * width, stored + (i * nLayers + layer) * width, width, worker, nWorkers);
-}
-template <class T>
-static inline void storeRows(T *stored, const T *state, unsigned nRows, unsigned width,
-                             unsigned layer, unsigned nLayers, unsigned worker, unsigned nWorkers) {
-  for (unsigned i = 0; i != nRows; ++i)
-    copyRun(stored + (i * nLayers + layer) * width, state + i * width, width, worker, nWorkers);
+  for (unsigned row = 0; row != nRows; ++row, to += toStep, from += fromStep)
+    for (unsigned i = worker * step; i < width; i += nWorkers * step)
+      __builtin_memcpy(aligned<n>(to + i), aligned<n>(from + i), n);
 }
 
 template <class T> class LoadLayer : public poplar::MultiVertex {
@@ -39,9 +26,9 @@ public:
   poplar::Output<poplar::Vector<T, ONE_PTR, 8>> state; // [nRows][width]
   unsigned nLayers, nRows, width;
 
-  bool compute(unsigned worker) {
-    loadRows(&state[0], &stored[0], nRows, width, *layer, nLayers, worker, this->numWorkers());
-    return true;
+  void compute(unsigned worker) {
+    copyRows(&state[0], width, &stored[*layer * width], nLayers * width, nRows, width, worker,
+             this->numWorkers());
   }
 };
 
@@ -52,9 +39,9 @@ public:
   poplar::Input<poplar::Vector<T, ONE_PTR, 8>> state;  // [nRows][width]
   unsigned nLayers, nRows, width;
 
-  bool compute(unsigned worker) {
-    storeRows(&stored[0], &state[0], nRows, width, *layer, nLayers, worker, this->numWorkers());
-    return true;
+  void compute(unsigned worker) {
+    copyRows(&stored[*layer * width], nLayers * width, &state[0], width, nRows, width, worker,
+             this->numWorkers());
   }
 };
 

@@ -12,12 +12,11 @@ public:
   poplar::Output<T> greatest;
   unsigned nIpus;
 
-  bool compute() {
+  void compute() {
     T most = ofIpus[0];
     for (unsigned ipu = 1; ipu < nIpus; ++ipu)
       most = ofIpus[ipu] > most ? ofIpus[ipu] : most;
     *greatest = most;
-    return true;
   }
 };
 

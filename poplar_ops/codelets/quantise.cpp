@@ -16,14 +16,13 @@ public:
   WordsInOut tailIndex;           // [nComponents][columnWords]
   unsigned nComponents, indexBits, columnWords, chunk;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     if (*full == 0)
-      return true;
+      return;
     const unsigned position = (*filled - blockSize) & (chunk - 1);
     const unsigned record = position / blockSize * recordWords(indexBits);
     for (unsigned c = worker; c < nComponents; c += numWorkers())
       quantiseBlock(&tail[c * blockSize], indexBits, &tailIndex[c * columnWords + record]);
-    return true;
   }
 };
 
@@ -35,10 +34,7 @@ public:
   poplar::Output<unsigned> full;
   unsigned chunk;
 
-  bool compute() {
-    *full = *blockFull != 0 && (*filled & (chunk - 1)) == 0;
-    return true;
-  }
+  void compute() { *full = *blockFull != 0 && (*filled & (chunk - 1)) == 0; }
 };
 
 // Many tokens at once: the full blocks of a piece of a chunk. The others keep what they hold;
@@ -49,12 +45,11 @@ public:
   WordsInOut index; // [headDim][columnWords]
   unsigned n, headDim, indexBits, columnWords, tailLength;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     for (unsigned c = worker; c < headDim; c += numWorkers())
       for (unsigned block = 0; block != n / blockSize; ++block)
         quantiseBlock(&columns[c * tailLength + block * blockSize], indexBits,
                       &index[c * columnWords + block * recordWords(indexBits)]);
-    return true;
   }
 };
 
@@ -68,9 +63,9 @@ public:
   WordsInOut tailIndex; // [nComponents][columnWords]
   unsigned index, chunk, nComponents, indexBits, columnWords;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     if ((*held & ~(chunk - 1)) != index * chunk)
-      return true;
+      return;
     const unsigned nTail = *held & (chunk - 1), nComplete = nTail / blockSize,
                    nOpen = nTail % blockSize;
     // Copies, for a word that is stored could be any of these.
@@ -85,7 +80,6 @@ public:
         to[c * stride + i] = from[c * stride + i];
       copyHalves(toOpen + c * blockSize, open + c * ofColumn, nOpen);
     }
-    return true;
   }
 };
 

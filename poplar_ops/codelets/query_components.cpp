@@ -21,7 +21,7 @@ public:
   FloatsOut magnitudes; // [n]: of the components from first on
   unsigned groupSize, headDim, first, n;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     // Copies, for what is stored could be any of these.
     const unsigned heads = groupSize, ofHead = headDim, end = n;
     for (unsigned c = worker * quadSize; c < end; c += numWorkers() * quadSize) {
@@ -31,7 +31,6 @@ public:
         sum += withoutSign(load<Quad>(of));
       store(&magnitudes[c], smaller(sum, Quad{} + highest));
     }
-    return true;
   }
 };
 
@@ -42,14 +41,13 @@ public:
   FloatsOut sums; // [groupSize]
   unsigned groupSize, headDim;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     for (unsigned h = worker; h < groupSize; h += numWorkers()) {
       Lanes sum{};
       for (unsigned c = 0; c != headDim; c += nLanes)
         sum += withoutSign(loadLanes(&query[h * headDim + c]));
       sums[h] = treeSum(sum);
     }
-    return true;
   }
 };
 
@@ -61,7 +59,7 @@ public:
   WordsOut selected;   // [nComponents], 0 or magnitudeMask
   unsigned headDim, first, nComponents, rank;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     for (unsigned i = worker; i < nComponents; i += numWorkers()) {
       const unsigned c = first + i;
       const float own = magnitudes[c];
@@ -81,7 +79,6 @@ public:
                          : zeroUpTo(magnitudes[other], own, 1.0f);
       selected[i] = all < static_cast<float>(rank) ? magnitudeMask : 0u;
     }
-    return true;
   }
 };
 
@@ -101,7 +98,7 @@ public:
   // nComponents: those that the index has, the first ones. columnStep: from one to the next.
   unsigned groupSize, headDim, nComponents, rank, columnStep;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     if (worker == 0)
       *filled = *length;
     // Even, for pairs.
@@ -122,7 +119,6 @@ public:
         selectedQuery[h * ofSelected + index] = static_cast<float>(query[h * ofHead + c]);
       ++index;
     }
-    return true;
   }
 
 private:
@@ -148,7 +144,7 @@ public:
   unsigned groupSize, headDim, nComponents;
   float scale; // 1 / sqrt(headDim)
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     for (unsigned h = worker; h < groupSize; h += numWorkers()) {
       Lanes kept{};
       for (unsigned c = 0; c != nComponents; c += nLanes) {
@@ -159,7 +155,6 @@ public:
       inverseTemperature[h] = sparq::inverseTemperature(magnitudeSums[h], treeSum(kept),
                                                         static_cast<float>(headDim), scale);
     }
-    return true;
   }
 };
 

@@ -27,13 +27,12 @@ public:
   unsigned groupSize, rank, indexBits, firstBlock, nBlocks;
   float limit;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     const unsigned *const base = &index[0], *const of = &columns[0];
     const auto column = [&](unsigned j) { return base + of[j]; };
     coefficientsOfBlocks(column, &selectedQuery[0], groupSize, rank, indexBits,
                          nFullBlocks(*filled, firstBlock, nBlocks), limit, &coefficients[0],
                          &units[0], &offsets[0], worker, numWorkers());
-    return true;
   }
 };
 
@@ -50,7 +49,7 @@ public:
   FloatsInOut scores;          // [groupSize][partPositions]; those of full blocks are written
   unsigned groupSize, rank, indexBits, firstBlock, nBlocks, partPositions;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     const unsigned *base = &index[0];
     const auto column = [&](unsigned j) { return base + columns[j]; };
     scoreBlocks(column,
@@ -58,7 +57,6 @@ public:
                  indexBits},
                 nFullBlocks(*filled, firstBlock, nBlocks), &scores[0], partPositions, worker,
                 numWorkers());
-    return true;
   }
 };
 
@@ -78,7 +76,7 @@ public:
   unsigned groupSize, rank, indexBits, firstBlock, nBlocks, nLent;
   float limit;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     // Pairs of heads of all blocks are shared out.
     const unsigned n = nFullBlocks(*filled, firstBlock, nBlocks), nPairs = (groupSize + 1) / 2;
     unsigned pair = worker;
@@ -86,7 +84,6 @@ public:
       for (; pair < nPairs; pair += numWorkers())
         ofPair(block, pair, nPairs);
     lend(worker, nBlocks * nPairs % numWorkers());
-    return true;
   }
 
 private:
@@ -135,7 +132,7 @@ public:
   // nPieces: of a component's codes, those that are scored here, of all blocks; others are lent.
   unsigned groupSize, rank, indexBits, firstBlock, nBlocks, nPieces, partPositions;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     // Copies, for a code that is stored could be any of these.
     const unsigned n = rank, heads = groupSize, *const records = &index[0], *const of = &columns[0],
                    ofBlock = (heads + 1) / 2 * n * pairSize;
@@ -159,7 +156,6 @@ public:
         scorePiece<2>([&](unsigned j) { return records[of[j] + at] >> shift; }, ofItem, n, heads,
                       own, sums, finish);
     }
-    return true;
   }
 
 private:
@@ -181,7 +177,7 @@ public:
   poplar::Output<unsigned> held; // positions of these
   unsigned groupSize, rank, nWords, wordsShift, nPieces, firstBlock, blocksOfPart, partPositions;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     const unsigned n = rank, heads = groupSize, *const from = &words[0], ofPiece = nWords,
                    shift = wordsShift, full = *filled / blockSize;
     float *const own = &codes[worker * n * codesOfPiece];
@@ -199,7 +195,6 @@ public:
                                  &inverseTemperature[0], &scores[item * codesOfPiece],
                                  partPositions, quadSize});
     }
-    return true;
   }
 };
 
@@ -213,17 +208,16 @@ public:
   WordsInOut index; // [nLayers][nComponents][columnWords]
   unsigned nComponents, indexBits, columnWords, firstBlock, nBlocks;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     const unsigned block = *filled / blockSize - 1 - firstBlock; // wraps around if before
     if (!*full || block >= nBlocks)
-      return true;
+      return;
     const unsigned n = recordWords(indexBits);
     unsigned *base = &index[*layer * nComponents * columnWords + block * n];
     const unsigned end = nComponents, stride = columnWords, *const from = &records[0];
     for (unsigned c = worker; c < end; c += numWorkers())
       for (unsigned i = 0; i != n; ++i)
         base[c * stride + i] = from[c * n + i];
-    return true;
   }
 };
 
@@ -232,10 +226,7 @@ class NextBlock : public poplar::Vertex {
 public:
   poplar::InOut<unsigned> position;
 
-  bool compute() {
-    *position += blockSize;
-    return true;
-  }
+  void compute() { *position += blockSize; }
 };
 
 // Rows of the block that has a position; none behind the last row.
@@ -246,11 +237,10 @@ public:
   WordsOut rows;                    // [64]
   unsigned firstRow, lastRow, layerRows;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     const unsigned base = *layer * layerRows, first = firstRow + (*position & ~(blockSize - 1));
     for (unsigned i = worker; i < blockSize; i += numWorkers())
       rows[i] = base + minimum(first + i, lastRow);
-    return true;
   }
 };
 
@@ -264,14 +254,13 @@ public:
   WordsInOut index;                 // [nLayers][nComponents][columnWords]
   unsigned nComponents, indexBits, columnWords, firstBlock, nBlocks;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     const unsigned block = *position / blockSize;
     if (block >= nFullBlocks(*filled, firstBlock, nBlocks))
-      return true;
+      return;
     unsigned *base = &index[*layer * nComponents * columnWords + block * recordWords(indexBits)];
     for (unsigned c = worker; c < nComponents; c += numWorkers())
       quantiseBlock(&columns[c * blockSize], indexBits, base + c * columnWords);
-    return true;
   }
 };
 

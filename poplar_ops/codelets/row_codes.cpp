@@ -47,7 +47,7 @@ public:
   WholeWordsOut scales; // [n][nRowScales(width)]
   unsigned n, width;    // width is a multiple of 8
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     constexpr unsigned two = 2 * rowGroup;
     const unsigned room = nRowScales(width) * rowGroup; // of a row, whole twos
     unsigned first = worker * two;
@@ -61,7 +61,6 @@ public:
                 : 0;
         storeWord(&scales[row * nRowScales(width) + first / rowGroup], low >> 16 | high);
       }
-    return true;
   }
 
 private:
@@ -94,7 +93,7 @@ public:
   HalvesOut pieces;           // [4][n][headDim / 4] of keys, then [slices][n][width] of values
   unsigned n, headDim, width; // width is a multiple of 4
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     const unsigned perPair = headDim / 4, nScales = nRowScales(headDim);
     unsigned first = worker * nLanes;
     for (unsigned row = 0; row != n; ++row, first -= headDim) {
@@ -115,7 +114,6 @@ public:
           store(to + i,
                 decodeFour(loadWord(codes + (c + i) / 2), loadScale(scales, (c + i) / rowGroup)));
       }
-    return true;
   }
 };
 
@@ -126,7 +124,7 @@ public:
   HalvesOut columns; // [nComponents][64]: the first ones
   unsigned headDim, nComponents;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     for (unsigned c = worker * nLanes; c < nComponents; c += numWorkers() * nLanes)
       for (unsigned i = 0; i != blockSize; i += 2) {
         const Octet even = octet(i, c), odd = octet(i + 1, c);
@@ -137,7 +135,6 @@ public:
           storeWord(to + blockSize, a >> 16 | (b & 0xFFFF0000u));
         }
       }
-    return true;
   }
 
 private:

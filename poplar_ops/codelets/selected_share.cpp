@@ -14,7 +14,7 @@ public:
   FloatsOut sums;   // [groupSize][partPositions / 64]
   unsigned groupSize, partPositions;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     const unsigned nBlocks = partPositions / blockSize;
     for (unsigned block = worker; block < nBlocks; block += numWorkers()) {
       unsigned bits[piecesOfBlock], any = 0;
@@ -35,7 +35,6 @@ public:
         sums[h * nBlocks + block] = sum;
       }
     }
-    return true;
   }
 };
 

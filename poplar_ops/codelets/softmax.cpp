@@ -17,14 +17,14 @@ public:
   unsigned nPieces, groupSize, partPositions;
   unsigned part, stride, length, nWaves, tailLength, tailFirst, chunk;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     const Segments segments(part, stride, length, nWaves, tailLength, tailFirst, chunk, *filled);
     unsigned piece = 0;
     for (unsigned h = worker;; h += numWorkers()) {
       for (; h >= groupSize; h -= groupSize)
         ++piece;
       if (piece >= nPieces)
-        return true;
+        return;
       maxima[piece * groupSize + h] = ofPiece(segments, &scores[h * partPositions], piece);
     }
   }
@@ -54,7 +54,7 @@ public:
   FloatsOut maximum; // [6][groupSize]
   unsigned nPartials, groupSize, each;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     const unsigned heads = groupSize, begin = minimum(worker * each, nPartials),
                    n = minimum(begin + each, nPartials) - begin;
     const float *const own = &maxima[begin * heads];
@@ -76,7 +76,6 @@ public:
         to[h] = largest;
       }
     }
-    return true;
   }
 
 private:
@@ -108,7 +107,7 @@ public:
   FloatsInOut weights; // [groupSize][partPositions]: scores in, weights out
   unsigned groupSize, partPositions, part, stride, length, nWaves, tailLength, tailFirst, chunk;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     const Segments segments(part, stride, length, nWaves, tailLength, tailFirst, chunk, *filled);
     // Fours of all heads shared out: of each segment a worker goes on where it is after the last
     // one.
@@ -130,7 +129,6 @@ public:
         p -= room;
       }
     }
-    return true;
   }
 };
 
@@ -141,14 +139,13 @@ public:
   FloatsOut blockSums; // [nBlocks]
   unsigned nBlocks;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     for (unsigned b = worker; b < nBlocks; b += numWorkers()) {
       Lanes sum{};
       for (unsigned p = 0; p != blockSize; p += nLanes)
         sum += loadLanes(&weights[b * blockSize + p]);
       blockSums[b] = treeSum(sum);
     }
-    return true;
   }
 };
 
@@ -159,12 +156,11 @@ public:
   FloatsOut sums;     // [groupSize]
   unsigned nBlocks, groupSize;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     for (unsigned h = worker; h < groupSize; h += numWorkers()) {
       const float *block = &blockSums[h * nBlocks];
       sums[h] = h * nBlocks % pairSize == 0 ? ofPairs(block) : ofOnes(block, nBlocks);
     }
-    return true;
   }
 
 private:

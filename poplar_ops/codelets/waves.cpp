@@ -14,12 +14,11 @@ public:
   WordsOut longest; // [6]
   unsigned nSlots, chunk;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     unsigned most = 0;
     for (unsigned slot = worker; slot < nSlots; slot += numWorkers())
       most = maximum(filled[slot], most);
     longest[worker] = most & ~(chunk - 1);
-    return true;
   }
 };
 
@@ -31,14 +30,13 @@ public:
   poplar::Output<bool> more;
   unsigned stride;
 
-  bool compute() {
+  void compute() {
     unsigned most = longest[0];
     for (unsigned i = 1; i != 6; ++i)
       most = maximum(longest[i], most);
     const unsigned next = *wave + 1;
     *wave = next;
     *more = next * stride < most;
-    return true;
   }
 };
 

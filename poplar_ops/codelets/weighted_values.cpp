@@ -22,7 +22,7 @@ public:
   unsigned headStride, weightStride;
   unsigned groupSize, nRows, width; // width: even, a multiple of 8 above 12
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     const unsigned first = begin + *wave * stride;
     unsigned end = minimum(*filled, limit);
     if (stride != 0)
@@ -34,7 +34,6 @@ public:
       accumulate<Lanes>(worker, n);
     else
       accumulate<Pair>(worker, n);
-    return true;
   }
 
 private:
@@ -74,7 +73,7 @@ public:
   FloatsInOut accumulator; // [groupSize][width]
   unsigned nBlocks, groupSize, width;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     for (unsigned i = worker * nLanes; i < groupSize * width; i += numWorkers() * nLanes) {
       Lanes sum{};
       if (*wave != 0)
@@ -83,7 +82,6 @@ public:
         sum += loadLanes(&partials[b * groupSize * width + i]);
       storeLanes(&accumulator[i], sum);
     }
-    return true;
   }
 };
 

@@ -19,14 +19,13 @@ public:
   WordsOut shares;  // [nRows]
   unsigned groupSize, nRows;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     for (unsigned row = worker; row < nRows; row += numWorkers()) {
       unsigned share = 0;
       for (unsigned h = 0; h != groupSize; ++h)
         share += shareOf(weights[h * nRows + row], sums[h]);
       shares[row] = share;
     }
-    return true;
   }
 };
 
@@ -37,14 +36,13 @@ public:
   WordsOut shares; // [nRows]
   unsigned nKvHeads, nRows;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     for (unsigned row = worker; row < nRows; row += numWorkers()) {
       unsigned share = 0;
       for (unsigned kv = 0, at = row; kv != nKvHeads; ++kv, at += nRows)
         share += ofHeads[at];
       shares[row] = share;
     }
-    return true;
   }
 };
 
@@ -55,10 +53,9 @@ public:
   WordsInOut step; // [nLayers]
   unsigned nRecent;
 
-  bool compute() {
+  void compute() {
     const unsigned next = step[*layer] + 1;
     step[*layer] = next == nRecent ? 0 : next;
-    return true;
   }
 };
 
@@ -75,7 +72,7 @@ public:
   unsigned topK, nRecent, length;
   unsigned firstRow, layerRows; // the piece's first position, as the list has it in layer 0
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     const unsigned each = (length + numWorkers() - 1) / numWorkers();
     const unsigned begin = minimum(worker * each, length), end = minimum(begin + each, length);
     unsigned *const row = &rows[(*layer * nRecent + step[*layer]) * length];
@@ -102,7 +99,6 @@ public:
       row[p] = shares[first];
       sum[p] += shares[first];
     }
-    return true;
   }
 };
 
@@ -130,10 +126,7 @@ public:
   poplar::Output<unsigned> count;
   unsigned topK, nLocal;
 
-  bool compute() {
-    *count = StridedPositions(*filled, topK, nLocal).count;
-    return true;
-  }
+  void compute() { *count = StridedPositions(*filled, topK, nLocal).count; }
 };
 
 // Some entries of the ascending list of cache rows to fetch; where there are fewer, the first row
@@ -146,7 +139,7 @@ public:
   WordsOut valueRows; // [nEntries]
   unsigned topK, nLocal, firstEntry, nEntries, rowBase, valueRow, layerRows;
 
-  bool compute(unsigned worker) {
+  void compute(unsigned worker) {
     const StridedPositions positions(*filled, topK, nLocal);
     const unsigned base = rowBase + *layer * layerRows;
     for (unsigned i = worker; i < nEntries; i += numWorkers()) {
@@ -155,7 +148,6 @@ public:
       keyRows[i] = row;
       valueRows[i] = row + valueRow;
     }
-    return true;
   }
 };
 
