@@ -28,8 +28,7 @@ static inline void scorePositions(const Column &column, const float *query, unsi
 }
 
 // Positions of one wave, from key columns brought by this wave.
-class ApproxScores : public poplar::MultiVertex {
-public:
+struct ApproxScores : poplar::MultiVertex {
   poplar::Input<unsigned> wave;
   HalvesIn columns;            // [rank][length]
   FloatsIn selectedQuery;      // [groupSize][rank]
@@ -49,8 +48,7 @@ public:
 };
 
 // Positions since the last full chunk, from the columns that are still in SRAM.
-class TailScores : public poplar::MultiVertex {
-public:
+struct TailScores : poplar::MultiVertex {
   HalvesIn tail;               // [headDim][tailLength]
   WordsIn components;          // [rank]
   FloatsIn selectedQuery;      // [groupSize][rank]
@@ -70,10 +68,8 @@ public:
 
 // Row numbers of the key columns that a wave reads: for each chunk of this tile, the row of each
 // selected component, shared out over the workers: there are few chunks.
-class ColumnOffsets : public poplar::MultiVertex {
-public:
-  poplar::Input<unsigned> wave;
-  poplar::Input<unsigned> layer;
+struct ColumnOffsets : poplar::MultiVertex {
+  poplar::Input<unsigned> wave, layer;
   WordsIn columns;  // [rank]: the first chunk of each component, of one task with all layers
   WordsOut offsets; // [nOwn][rank]
   unsigned rank, nOwn, firstChunk, chunksPerWave, nChunks, rowBase;
@@ -92,8 +88,7 @@ public:
 };
 
 // Coefficients for the blocks of one wave, blocks and heads shared out over the workers.
-class BlockCoefficients : public poplar::MultiVertex {
-public:
+struct BlockCoefficients : poplar::MultiVertex {
   WordsIn columns;        // [rank][columnWords]
   FloatsIn selectedQuery; // [groupSize][rank]
   IntsOut coefficients;   // [nBlocks][groupSize][rank]
@@ -111,8 +106,7 @@ public:
 };
 
 // Positions of one wave, from columns of the key index brought by this wave.
-class IndexScores : public poplar::MultiVertex {
-public:
+struct IndexScores : poplar::MultiVertex {
   poplar::Input<unsigned> wave;
   WordsIn columns;             // [rank][columnWords]
   IntsIn coefficients;         // [nBlocks][groupSize][rank]
@@ -133,8 +127,7 @@ public:
 };
 
 // Coefficients for the full blocks of a piece of the tail.
-class TailCoefficients : public poplar::MultiVertex {
-public:
+struct TailCoefficients : poplar::MultiVertex {
   poplar::Input<unsigned> filled;
   WordsIn tailIndex;      // [headDim][columnWords]
   WordsIn components;     // [rank]
@@ -155,8 +148,7 @@ public:
 };
 
 // Positions of a piece of the tail: full blocks from the index, the open one from its fp16 columns.
-class TailIndexScores : public poplar::MultiVertex {
-public:
+struct TailIndexScores : poplar::MultiVertex {
   poplar::Input<unsigned> filled;
   WordsIn tailIndex;           // [headDim][columnWords]
   HalvesIn tail;               // [headDim][64], of the open block

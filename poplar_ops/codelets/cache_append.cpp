@@ -8,8 +8,7 @@ namespace sparq {
 
 // Where a slot's new rows of K and V go; a slot without a new token writes to a row of its own that
 // nobody reads.
-class AppendOffsets : public poplar::Vertex {
-public:
+struct AppendOffsets : poplar::Vertex {
   poplar::Input<unsigned> filled;
   poplar::Input<unsigned> active; // 0 or 1
   poplar::Input<unsigned> layer;
@@ -26,10 +25,8 @@ public:
 
 // The token's key into the tail of the key columns, components shared out over the workers: a
 // component's positions fill whole words.
-class AppendTail : public poplar::MultiVertex {
-public:
-  poplar::Input<unsigned> filled;
-  poplar::Input<unsigned> active;
+struct AppendTail : poplar::MultiVertex {
+  poplar::Input<unsigned> filled, active;
   HalvesIn key;     // [nComponents]
   HalvesInOut tail; // [nComponents][width]
   // The tail has room for `width` positions, a power of two: a chunk, or the block that is being
@@ -46,8 +43,7 @@ public:
 };
 
 // v_sum += value: one fp32 addition a position (contract E3).
-class AppendSum : public poplar::MultiVertex {
-public:
+struct AppendSum : poplar::MultiVertex {
   poplar::Input<unsigned> active;
   HalvesIn value;       // [width]
   FloatsInOut valueSum; // [width]
@@ -61,8 +57,7 @@ public:
 };
 
 // The new length, and whether this token filled a chunk of key columns.
-class AdvanceLength : public poplar::Vertex {
-public:
+struct AdvanceLength : poplar::Vertex {
   poplar::InOut<unsigned> filled;
   poplar::Input<unsigned> active;
   poplar::Output<unsigned> full;
@@ -74,8 +69,7 @@ public:
   }
 };
 
-class AnyFull : public poplar::Vertex {
-public:
+struct AnyFull : poplar::Vertex {
   WordsIn full; // [nSlots]
   poplar::Output<bool> any;
   unsigned nSlots;
@@ -90,11 +84,8 @@ public:
 
 // Where the full chunk's columns go; a slot whose chunk is not full writes to rows of its own that
 // nobody reads.
-class FlushOffsets : public poplar::MultiVertex {
-public:
-  poplar::Input<unsigned> filled;
-  poplar::Input<unsigned> full;
-  poplar::Input<unsigned> layer;
+struct FlushOffsets : poplar::MultiVertex {
+  poplar::Input<unsigned> filled, full, layer;
   WordsOut rows; // [headDim]
   unsigned headDim, nChunks, chunk, rowBase, scratchRow, layerRows;
 

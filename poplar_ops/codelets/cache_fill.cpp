@@ -9,8 +9,7 @@ namespace sparq {
 
 // What a requested length means: below 0, the row stays as it is; else the row is replaced by so
 // many tokens, and by no more than there are.
-class FillLength : public poplar::Vertex {
-public:
+struct FillLength : poplar::Vertex {
   poplar::Input<int> length;
   poplar::Output<unsigned> held;
   poplar::Output<unsigned> replace; // 0 or 1
@@ -24,8 +23,7 @@ public:
 };
 
 // Rows of a remote copy: of layer 0 `first`, then one every `step`.
-class FillOffsets : public poplar::MultiVertex {
-public:
+struct FillOffsets : poplar::MultiVertex {
   poplar::Input<unsigned> layer;
   WordsOut rows; // [n]
   unsigned n, first, step, layerRows;
@@ -39,8 +37,7 @@ public:
 
 // Keys to key columns, of the first components. tailLength is a multiple of 64: no two workers
 // share a word.
-class FillColumns : public poplar::MultiVertex {
-public:
+struct FillColumns : poplar::MultiVertex {
   HalvesIn keys;     // [n][rowSize]: of each row the first numbers
   HalvesOut columns; // [nComponents][tailLength], the first n of each
   unsigned n, rowSize, nComponents, tailLength;
@@ -58,8 +55,7 @@ public:
 };
 
 // Key columns of chunk `index` into the tail, if that is where the row ends.
-class FillTail : public poplar::MultiVertex {
-public:
+struct FillTail : poplar::MultiVertex {
   poplar::Input<unsigned> held;
   HalvesIn columns; // [nComponents][chunk]
   HalvesInOut tail; // the same
@@ -75,8 +71,7 @@ public:
 };
 
 // v_sum over positions `first` on: one fp32 addition a position, ascending, from 0 (contract E3).
-class FillSum : public poplar::MultiVertex {
-public:
+struct FillSum : poplar::MultiVertex {
   poplar::Input<unsigned> held;
   HalvesIn values;      // [n][width]
   FloatsInOut valueSum; // [width]
@@ -95,8 +90,7 @@ public:
 
 // 1 where a token is asked for and there is room: a device can not refuse, and a row past its
 // capacity would be another's.
-class ActiveToken : public poplar::Vertex {
-public:
+struct ActiveToken : poplar::Vertex {
   poplar::Input<int> requested;
   poplar::Input<unsigned> filled;
   poplar::Output<unsigned> active;

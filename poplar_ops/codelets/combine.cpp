@@ -31,8 +31,7 @@ static inline Lanes foldPartials(const float *partial, unsigned nBlocks, unsigne
   return accumulator;
 }
 
-class Combine : public poplar::MultiVertex {
-public:
+struct Combine : poplar::MultiVertex {
   poplar::Input<unsigned> filled;
   FloatsIn partials;   // [nBlocks][groupSize][width], blocks of the list of selected positions
   FloatsIn sums;       // [groupSize], E
@@ -58,8 +57,7 @@ public:
 };
 
 // Attention over the listed positions alone (contract E11), or over all: y = y3.
-class CombineList : public poplar::MultiVertex {
-public:
+struct CombineList : poplar::MultiVertex {
   FloatsIn partials; // [nBlocks][groupSize][width], blocks of the list
   FloatsIn sums;     // [groupSize]
   HalvesOut output;  // [groupSize][width]

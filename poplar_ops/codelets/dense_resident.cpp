@@ -34,8 +34,7 @@ inline void keepTwo(half *to, const half *from) { storeWord(to, loadWord(from));
 inline void keepTwo(float *to, const half *from) { store(to, load<Pair>(from)); }
 
 // A new key into the part that has its position.
-template <class T> class KeepKey : public poplar::MultiVertex {
-public:
+template <class T> struct KeepKey : poplar::MultiVertex {
   poplar::Input<unsigned> filled; // its position
   poplar::Input<unsigned> active; // 0 or 1
   poplar::Input<unsigned> layer;
@@ -56,11 +55,8 @@ public:
 };
 
 // The same of a value: a part may have some of its units.
-template <class T> class KeepValue : public poplar::MultiVertex {
-public:
-  poplar::Input<unsigned> filled;
-  poplar::Input<unsigned> active;
-  poplar::Input<unsigned> layer;
+template <class T> struct KeepValue : poplar::MultiVertex {
+  poplar::Input<unsigned> filled, active, layer;
   HalvesIn row;                                        // [headDim]
   poplar::InOut<poplar::Vector<T, ONE_PTR, 8>> values; // [nLayers][nUnits][64][2]
   unsigned headDim, nUnits, firstUnit;
@@ -78,8 +74,7 @@ public:
 };
 
 // The query of two heads side by side, lane by lane; beside the last one of an odd number zeros.
-class SpreadQuery : public poplar::MultiVertex {
-public:
+struct SpreadQuery : poplar::MultiVertex {
   HalvesIn query;   // [groupSize][headDim]
   FloatsOut spread; // [(groupSize + 1) / 2][headDim][2]
   unsigned groupSize, headDim;
@@ -108,10 +103,8 @@ inline Pair next(OuterSums &sums, Pair) { return sums.next(); } // what is left 
 inline OfTwo next(OuterSums &sums, const OfTwo &) { return {sums.next(), sums.next()}; }
 
 // Scores of the positions of a part, two of them at a time.
-template <class T> class PairScores : public poplar::MultiVertex {
-public:
-  poplar::Input<unsigned> filled;
-  poplar::Input<unsigned> layer;
+template <class T> struct PairScores : poplar::MultiVertex {
+  poplar::Input<unsigned> filled, layer;
   poplar::Input<poplar::Vector<T, ONE_PTR, 8>> keys; // [nLayers][length / 2][headDim][2]
   FloatsIn spread;                                   // [(groupSize + 1) / 2][headDim][2]
   FloatsOut scores;                                  // [groupSize][length]
@@ -173,10 +166,8 @@ private:
 
 // Partial sums of the units of a part, each over the positions of its block, ascending from +0. A
 // value is loaded, and widened if it is fp16, once for two heads.
-template <class T> class UnitValues : public poplar::MultiVertex {
-public:
-  poplar::Input<unsigned> filled;
-  poplar::Input<unsigned> layer;
+template <class T> struct UnitValues : poplar::MultiVertex {
+  poplar::Input<unsigned> filled, layer;
   poplar::Input<poplar::Vector<T, ONE_PTR, 8>> values; // [nLayers][layerUnits][64][2]
   FloatsIn weights;                                    // [nBlocks][groupSize][64]
   FloatsOut partials;                                  // [nUnits][groupSize][2]
@@ -251,8 +242,7 @@ private:
 };
 
 // Folds the blocks of some units of the output, two components of a head each, and finishes them.
-class DenseOutput : public poplar::MultiVertex {
-public:
+struct DenseOutput : poplar::MultiVertex {
   FloatsIn partials;                         // [n][nBlocks][2]
   FloatsIn sums;                             // [groupSize] of weights
   HalvesOut output;                          // [n][2]

@@ -6,10 +6,8 @@
 
 namespace sparq {
 
-class DenseScores : public poplar::MultiVertex {
-public:
-  poplar::Input<unsigned> filled;
-  poplar::Input<unsigned> wave;
+struct DenseScores : poplar::MultiVertex {
+  poplar::Input<unsigned> filled, wave;
   HalvesIn keys;      // [length][headDim]
   HalvesIn query;     // [groupSize][headDim]
   FloatsInOut scores; // [groupSize][partPositions]; this wave's segment is written
@@ -28,10 +26,8 @@ public:
 
 // Rows of the cache for one part of a wave: consecutive positions. Past the capacity the last row
 // is read again; no vertex reads the scores that come of it.
-class RowOffsets : public poplar::MultiVertex {
-public:
-  poplar::Input<unsigned> wave;
-  poplar::Input<unsigned> layer;
+struct RowOffsets : poplar::MultiVertex {
+  poplar::Input<unsigned> wave, layer;
   WordsOut rows;               // [nRows]
   unsigned nRows, rowsPerWave; // of this part; of all of them
   unsigned firstRow, lastRow;  // of the part's first wave; the last of the cache

@@ -6,8 +6,7 @@
 namespace sparq {
 
 // Exact score of each row.
-class RowScores : public poplar::MultiVertex {
-public:
+struct RowScores : poplar::MultiVertex {
   poplar::Input<unsigned> filled;
   HalvesIn keys;    // [nRows][headDim]
   HalvesIn query;   // [groupSize][headDim]
@@ -36,8 +35,7 @@ public:
 };
 
 // Scores of rows to weights, in place; 0 for rows that stand for no position.
-class RowWeights : public poplar::MultiVertex {
-public:
+struct RowWeights : poplar::MultiVertex {
   poplar::Input<unsigned> filled;
   FloatsIn maximum;    // [6][groupSize]
   FloatsInOut weights; // [groupSize][nRows]: scores in, weights out
@@ -60,8 +58,7 @@ public:
 
 // Sum of weights over the list of selected positions: lane sum of each block of 64 entries, blocks
 // ascending. Heads shared out over the workers.
-class ListSums : public poplar::MultiVertex {
-public:
+struct ListSums : poplar::MultiVertex {
   FloatsIn weights; // [groupSize][topK]
   FloatsOut sums;   // [groupSize], E
   unsigned groupSize, topK;

@@ -9,10 +9,8 @@
 namespace sparq {
 
 // The sums of some pairs of lanes, of the selected keys that this part has.
-class LaneSums : public poplar::MultiVertex {
-public:
-  poplar::Input<unsigned> filled;
-  poplar::Input<unsigned> layer;
+struct LaneSums : poplar::MultiVertex {
+  poplar::Input<unsigned> filled, layer;
   WordsIn places; // [topK], place + 1
   HalvesIn query; // [groupSize][headDim]
   HalvesIn keys;  // [nLayers][nRows][headDim / 4]
@@ -63,8 +61,7 @@ private:
 };
 
 // Exact scores of some entries of the list, from the sums of all lanes.
-class LaneScores : public poplar::MultiVertex {
-public:
+struct LaneScores : poplar::MultiVertex {
   poplar::Input<unsigned> filled;
   WordsIn places;   // [nRows], place + 1
   FloatsIn sums;    // [nSets][4][nRows][groupSize][2]
@@ -99,10 +96,8 @@ public:
 
 // Weighted sums of the values of entries from firstEntry on, whole blocks, of `width` components:
 // the partial sums of blocks of 64 entries, each ascending from +0 (contract E3).
-class HotValues : public poplar::MultiVertex {
-public:
-  poplar::Input<unsigned> filled;
-  poplar::Input<unsigned> layer;
+struct HotValues : poplar::MultiVertex {
+  poplar::Input<unsigned> filled, layer;
   WordsIn places;     // [topK], place + 1
   FloatsIn weights;   // [groupSize][topK]
   HalvesIn values;    // [nLayers][nRows][width]

@@ -18,10 +18,8 @@ struct Share {
 };
 
 // Where the owner's ways have positions of the list: each worker some entries.
-class FindHot : public poplar::MultiVertex {
-public:
-  poplar::Input<unsigned> filled;
-  poplar::Input<unsigned> layer;
+struct FindHot : poplar::MultiVertex {
+  poplar::Input<unsigned> filled, layer;
   poplar::Input<unsigned> clock; // steps before this one
   WordsIn positions;             // [topK]
   WordsIn held;                  // [nLayers][nWays]
@@ -65,8 +63,7 @@ public:
 };
 
 // How many of its ways an owner may give away: all but its hits. Clears what it will deal, too.
-class FreeWays : public poplar::MultiVertex {
-public:
+struct FreeWays : poplar::MultiVertex {
   WordsIn nFound; // [6]
   poplar::Output<unsigned> nFree;
   WordsOut byEntry, byMiss; // [topK]: see DealPlaces
@@ -87,8 +84,7 @@ public:
 };
 
 // Hits of all owners, grouped by the worker that owns their entries.
-class SumFound : public poplar::MultiVertex {
-public:
+struct SumFound : poplar::MultiVertex {
   WordsIn nFound; // [nOwners][6]
   WordsOut nHits; // [6]
   unsigned nOwners;
@@ -103,8 +99,7 @@ public:
 
 // Merges the places that owners found, or dealt, for some entries of the list. One owner has a
 // place, the others 0.
-class MergePlaces : public poplar::MultiVertex {
-public:
+struct MergePlaces : poplar::MultiVertex {
   WordsIn found;   // [nOwners][nEntries]
   WordsIn before;  // [nEntries]: what was known already
   WordsOut places; // [nEntries]
@@ -131,10 +126,8 @@ public:
 
 // The entries that are not hot, ascending: the misses of a KV head, the rows to fetch for them, and
 // how many there are. Each worker has its entries.
-class ListMisses : public poplar::MultiVertex {
-public:
-  poplar::Input<unsigned> filled;
-  poplar::Input<unsigned> layer;
+struct ListMisses : poplar::MultiVertex {
+  poplar::Input<unsigned> filled, layer;
   WordsIn positions; // [topK]
   WordsIn hits;      // [topK]: places
   WordsIn nHits;     // [6]: of each worker's entries

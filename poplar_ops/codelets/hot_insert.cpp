@@ -7,8 +7,7 @@ namespace sparq {
 
 // Rows of keys and values as they arrive, to pieces: of the keys a pair of lanes each (components
 // 2p and 2p + 1 of every eight), of the values `width` components, which divides headDim.
-class CutRows : public poplar::MultiVertex {
-public:
+struct CutRows : poplar::MultiVertex {
   HalvesIn rows;    // [n][2][headDim]: of keys, of values
   HalvesOut pieces; // [4][n][headDim / 4], then [slices][n][width]
   unsigned n, headDim, width;
@@ -34,10 +33,8 @@ public:
 };
 
 // A wave's pieces of the head's own rows into their places. Rows are shared out.
-class InsertRows : public poplar::MultiVertex {
-public:
-  poplar::Input<unsigned> layer;
-  poplar::Input<unsigned> wave;
+struct InsertRows : poplar::MultiVertex {
+  poplar::Input<unsigned> layer, wave;
   WordsIn first; // [2], see FirstMiss
   poplar::Input<unsigned> nMisses;
   WordsIn places;    // [topK], by number of the miss
@@ -71,8 +68,7 @@ private:
 };
 
 // A part's piece of that row.
-class InsertNewest : public poplar::MultiVertex {
-public:
+struct InsertNewest : poplar::MultiVertex {
   poplar::Input<unsigned> layer;
   WordsIn places;   // [nOwners]: one of them has it
   HalvesIn piece;   // [width]

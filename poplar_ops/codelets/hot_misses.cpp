@@ -15,8 +15,7 @@ static constexpr int noSharedWaves = 0x7fffffff;
 // rows; the last one, of at most fewRows, costs fewCost. Waves of lists come first, while the rows
 // they read in vain cost less than more waves would. Where every head fetches its own rows the
 // total cost is wideCost.
-class PlanMisses : public poplar::Vertex {
-public:
+struct PlanMisses : poplar::Vertex {
   WordsIn nMisses;            // [nSlots]
   WordsOut left;              // [nLists]: rows of each list
   poplar::Output<int> nWaves; // of lists; noSharedWaves where every head fetches its own
@@ -71,8 +70,7 @@ private:
 
 // The wave after number `wave`: whether there is one, of lists or of all, and how many times `unit`
 // rows it reads. 0 units: at most fewRows are left, which come in a smaller wave.
-class MoreMisses : public poplar::Vertex {
-public:
+struct MoreMisses : poplar::Vertex {
   WordsIn left;              // [nLists]
   poplar::Input<int> nWaves; // of lists
   poplar::InOut<unsigned> wave;
@@ -107,8 +105,7 @@ public:
 
 // Where the misses of one KV head begin: in its list, and in what waves of all fetch, as if these
 // began with row 0. The second number is how many of its misses came earlier, in waves of lists.
-class FirstMiss : public poplar::Vertex {
-public:
+struct FirstMiss : poplar::Vertex {
   WordsIn nMisses; // [nBefore]
   poplar::Input<int> nWaves;
   WordsOut inList; // [2]
@@ -150,8 +147,7 @@ static inline void placeRows(const OfWave &own, const unsigned *rows, unsigned *
 
 // The first wave's rows. They are made beside other work, before it is known whether the wave is of
 // lists or of all.
-class PlaceFirst : public poplar::MultiVertex {
-public:
+struct PlaceFirst : poplar::MultiVertex {
   WordsIn before; // [nBefore]: misses of these heads
   poplar::Input<unsigned> nMisses;
   WordsIn rows;     // [topK]: of misses
@@ -168,8 +164,7 @@ public:
 };
 
 // The rows of the wave after this one.
-class PlaceMisses : public poplar::MultiVertex {
-public:
+struct PlaceMisses : poplar::MultiVertex {
   poplar::Input<unsigned> wave;
   WordsIn first; // [2], see FirstMiss
   poplar::Input<unsigned> nMisses;
@@ -185,8 +180,7 @@ public:
 
 // The rows that a wave fetches. At most one head of a group has a row here; without any it is row
 // 0.
-class WaveRows : public poplar::MultiVertex {
-public:
+struct WaveRows : poplar::MultiVertex {
   WordsIn ofSlots;  // [nSlots][n]
   WordsOut offsets; // [n]
   unsigned nSlots, n;
@@ -203,10 +197,8 @@ public:
 
 // The rows of one KV head in a wave of which every head has waveRows: n of these, from number `row`
 // on. Behind the last miss it is row 0.
-class HeadRows : public poplar::MultiVertex {
-public:
-  poplar::Input<unsigned> wave;
-  poplar::Input<unsigned> nMisses;
+struct HeadRows : poplar::MultiVertex {
+  poplar::Input<unsigned> wave, nMisses;
   WordsIn rows;     // [topK]
   WordsOut offsets; // [n]
   unsigned waveRows, row, n;

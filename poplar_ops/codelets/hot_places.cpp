@@ -24,8 +24,7 @@ static inline unsigned leastRecent(const unsigned *stamps, unsigned nWays) {
 
 // The ways of an owner in the order in which misses take them: by stamp, then by number. Ways that
 // are selected now come last, for their stamps are the highest. Each worker ranks some of the ways.
-class RankWays : public poplar::MultiVertex {
-public:
+struct RankWays : poplar::MultiVertex {
   poplar::Input<unsigned> layer;
   WordsIn stamps; // [nLayers][nWays]
   WordsOut order; // [nWays]
@@ -46,8 +45,7 @@ public:
 };
 
 // Places of an owner for the misses that are dealt to it.
-class DealPlaces : public poplar::Vertex {
-public:
+struct DealPlaces : poplar::Vertex {
   poplar::Input<unsigned> layer;
   poplar::InOut<unsigned> clock;
   poplar::Input<unsigned> nMisses;
@@ -105,12 +103,9 @@ private:
 };
 
 // The place of an appended position: owners take them in rotation.
-class DealNewest : public poplar::Vertex {
-public:
+struct DealNewest : poplar::Vertex {
   poplar::Input<unsigned> filled; // before the position
-  poplar::Input<unsigned> active;
-  poplar::Input<unsigned> layer;
-  poplar::Input<unsigned> clock;
+  poplar::Input<unsigned> active, layer, clock;
   WordsInOut held;   // [nLayers][nWays]
   WordsInOut stamps; // [nLayers][nWays]
   poplar::Output<unsigned> place;
@@ -129,8 +124,7 @@ public:
 };
 
 // Nothing is hot any more, of a layer.
-class ForgetHot : public poplar::MultiVertex {
-public:
+struct ForgetHot : poplar::MultiVertex {
   poplar::Input<unsigned> layer;
   WordsInOut held;   // [nLayers][nWays]
   WordsInOut stamps; // [nLayers][nWays]

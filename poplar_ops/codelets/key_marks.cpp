@@ -18,8 +18,7 @@ static inline float largestOfSixteen(const float *of) {
 // How many doubtful keys of the slot come before each of this part's: larger ones, and equal ones
 // at lower positions. Those of its own block are left to TakeKeys. Each worker looks at some of
 // all.
-class RankKeys : public poplar::MultiVertex {
-public:
+struct RankKeys : poplar::MultiVertex {
   WordsIn states;    // [6][4], a Selection for each worker
   FloatsIn doubtful; // [nBlocks][2], of the slot: see MarkKeys
   WordsIn doubts;    // [partPositions / 32]
@@ -85,8 +84,7 @@ private:
 
 // Selects a doubtful position if fewer doubtful ones come before it than are wanted.
 // And how many of each block are selected.
-class TakeKeys : public poplar::MultiVertex {
-public:
+struct TakeKeys : poplar::MultiVertex {
   WordsIn states;    // [6][4], a Selection for each worker
   FloatsIn doubtful; // [partPositions / 64][2], of this part: see MarkKeys
   WordsIn doubts;    // [partPositions / 32]
@@ -144,8 +142,7 @@ private:
 };
 
 // The largest doubtful key of a slot: of some of them, by each worker.
-class LargestDoubtful : public poplar::MultiVertex {
-public:
+struct LargestDoubtful : poplar::MultiVertex {
   FloatsIn doubtful; // [nBlocks][2]
   FloatsOut largest; // [6]
   unsigned nBlocks;
@@ -163,8 +160,7 @@ public:
 };
 
 // Whether any slot has to begin again.
-class AnyClash : public poplar::Vertex {
-public:
+struct AnyClash : poplar::Vertex {
   FloatsIn largest; // [n], an even number: of doubtful keys
   poplar::Output<bool> any;
   unsigned n;
@@ -179,10 +175,8 @@ public:
 
 // The marks of all parts of a slot to some entries of the ascending list of cache rows to fetch, of
 // the keys and of the values; where there are fewer than topK, the first row fills up.
-class ExpandMarks : public poplar::MultiVertex {
-public:
-  poplar::Input<unsigned> filled;
-  poplar::Input<unsigned> layer;
+struct ExpandMarks : poplar::MultiVertex {
+  poplar::Input<unsigned> filled, layer;
   WordsIn marks;      // [nBlocks][2], of the slot
   FloatsIn counts;    // [nBlocks]
   WordsOut keyRows;   // [nEntries]

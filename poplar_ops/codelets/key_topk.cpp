@@ -45,8 +45,7 @@ private:
 // key[p] = sum over the group of weight[h, p] / Z[h], ascending by head; scaled. And the first
 // pass: this part's candidates counted by the digits of the window. Keys below count as its first
 // digit, those above as its last.
-class GroupKeys : public poplar::MultiVertex {
-public:
+struct GroupKeys : poplar::MultiVertex {
   poplar::Input<unsigned> filled;
   FloatsIn weights;   // [groupSize][partPositions]
   FloatsIn sums;      // [groupSize], Z
@@ -88,8 +87,7 @@ public:
 
 // A later pass: settle the last pass's digit, count this part's candidates by the digits of its
 // bin. Or the first pass of all bits.
-class KeyHistogram : public poplar::MultiVertex {
-public:
+struct KeyHistogram : poplar::MultiVertex {
   poplar::Input<unsigned> filled;
   FloatsIn keys;      // [partPositions]
   FloatsIn totals;    // [64], of the last pass
@@ -133,8 +131,7 @@ public:
 };
 
 // Sums of what SumRows made, over all groups of parts: two digits an item.
-class SumCounts : public poplar::MultiVertex {
-public:
+struct SumCounts : poplar::MultiVertex {
   FloatsIn counts;  // [nItems][nRows][2][6]
   FloatsOut totals; // [nItems][2]
   unsigned nItems, nRows;
@@ -156,8 +153,7 @@ public:
 };
 
 // Sums of the counts of a group of parts, two digits an item: by each worker of `each` of the rows.
-class SumRows : public poplar::MultiVertex {
-public:
+struct SumRows : poplar::MultiVertex {
   FloatsIn counts; // [nItems][nRows][2][6]
   FloatsOut sums;  // [nItems][2][6]
   unsigned nItems, nRows, each;
@@ -186,8 +182,7 @@ public:
 // After the last pass: which of this part's positions are selected for sure, and which are
 // doubtful. The last nLocal are selected, and so are all positions where there are no more than
 // topK.
-class MarkKeys : public poplar::MultiVertex {
-public:
+struct MarkKeys : poplar::MultiVertex {
   poplar::Input<unsigned> filled;
   FloatsIn keys;     // [partPositions]
   FloatsIn totals;   // [64], of the last pass

@@ -19,8 +19,7 @@ static inline void copyRows(T *to, unsigned toStep, const T *from, unsigned from
       __builtin_memcpy(aligned<n>(to + i), aligned<n>(from + i), n);
 }
 
-template <class T> class LoadLayer : public poplar::MultiVertex {
-public:
+template <class T> struct LoadLayer : poplar::MultiVertex {
   poplar::Input<unsigned> layer;
   poplar::Input<poplar::Vector<T, ONE_PTR, 8>> stored; // [nRows][nLayers][width]
   poplar::Output<poplar::Vector<T, ONE_PTR, 8>> state; // [nRows][width]
@@ -32,8 +31,7 @@ public:
   }
 };
 
-template <class T> class StoreLayer : public poplar::MultiVertex {
-public:
+template <class T> struct StoreLayer : poplar::MultiVertex {
   poplar::Input<unsigned> layer;
   poplar::InOut<poplar::Vector<T, ONE_PTR, 8>> stored; // [nRows][nLayers][width]
   poplar::Input<poplar::Vector<T, ONE_PTR, 8>> state;  // [nRows][width]

@@ -6,8 +6,7 @@
 namespace sparq {
 
 // Of bool: whether it is true of any.
-template <class T> class GreatestOfIpus : public poplar::Vertex {
-public:
+template <class T> struct GreatestOfIpus : poplar::Vertex {
   poplar::Input<poplar::Vector<T, ONE_PTR>> ofIpus; // [nIpus]
   poplar::Output<T> greatest;
   unsigned nIpus;

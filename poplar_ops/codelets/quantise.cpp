@@ -8,8 +8,7 @@ namespace sparq {
 
 // The block that a token has just filled, of some components. A worker has whole components, and so
 // whole words.
-class QuantiseTail : public poplar::MultiVertex {
-public:
+struct QuantiseTail : poplar::MultiVertex {
   poplar::Input<unsigned> filled; // with the token
   poplar::Input<unsigned> full;   // whether it filled a block
   HalvesIn tail;                  // [nComponents][64], of the block
@@ -27,10 +26,8 @@ public:
 };
 
 // Whether the block that a token filled was the last of a chunk.
-class ChunkFull : public poplar::Vertex {
-public:
-  poplar::Input<unsigned> filled;
-  poplar::Input<unsigned> blockFull;
+struct ChunkFull : poplar::Vertex {
+  poplar::Input<unsigned> filled, blockFull;
   poplar::Output<unsigned> full;
   unsigned chunk;
 
@@ -39,8 +36,7 @@ public:
 
 // Many tokens at once: the full blocks of a piece of a chunk. The others keep what they hold;
 // nobody reads them.
-class FillIndex : public poplar::MultiVertex {
-public:
+struct FillIndex : poplar::MultiVertex {
   HalvesIn columns; // [headDim][tailLength], the first n positions of each
   WordsInOut index; // [headDim][columnWords]
   unsigned n, headDim, indexBits, columnWords, tailLength;
@@ -54,8 +50,7 @@ public:
 };
 
 // The index and the open block of chunk `index` into the tail, if that is where the row ends.
-class FillTailIndex : public poplar::MultiVertex {
-public:
+struct FillTailIndex : poplar::MultiVertex {
   poplar::Input<unsigned> held;
   HalvesIn columns;     // [nComponents][chunk]
   WordsIn columnIndex;  // [nComponents][columnWords]

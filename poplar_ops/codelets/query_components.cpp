@@ -15,8 +15,7 @@ static constexpr unsigned magnitudeMask = 0x7fffffffu;
 
 // a[c] of some components. NaN and infinity, which are nobody's inputs, count as the largest
 // number: numbers can be ranked, and `rank` of them are selected whatever comes in.
-class PieceMagnitude : public poplar::MultiVertex {
-public:
+struct PieceMagnitude : poplar::MultiVertex {
   HalvesIn query;       // [groupSize][headDim]
   FloatsOut magnitudes; // [n]: of the components from first on
   unsigned groupSize, headDim, first, n;
@@ -35,8 +34,7 @@ public:
 };
 
 // Lane sum of |q| of each head, heads shared out over the workers (contract E4, `all`).
-class MagnitudeSums : public poplar::MultiVertex {
-public:
+struct MagnitudeSums : poplar::MultiVertex {
   HalvesIn query; // [groupSize][headDim]
   FloatsOut sums; // [groupSize]
   unsigned groupSize, headDim;
@@ -53,8 +51,7 @@ public:
 
 // The mask of each of this tile's components: selected is one that is among the `rank` largest, so
 // that fewer than `rank` components come before it.
-class ComponentRanks : public poplar::MultiVertex {
-public:
+struct ComponentRanks : poplar::MultiVertex {
   FloatsIn magnitudes; // [headDim]
   WordsOut selected;   // [nComponents], 0 or magnitudeMask
   unsigned headDim, first, nComponents, rank;
@@ -85,8 +82,7 @@ public:
 // From the masks: the components ascending, where each has its columns, and each head's query along
 // them. A worker lists a range of components, behind those of the workers before: it counts these,
 // or, if there are fewer, its own and those after it. Beside it the length comes to this part.
-class ListComponents : public poplar::MultiVertex {
-public:
+struct ListComponents : poplar::MultiVertex {
   poplar::Input<unsigned> length; // of the task
   poplar::Output<unsigned> filled;
   poplar::Input<unsigned> layer;
@@ -134,8 +130,7 @@ private:
 };
 
 // The inverse temperature of each head, heads shared out over the workers.
-class HeadTemperatures : public poplar::MultiVertex {
-public:
+struct HeadTemperatures : poplar::MultiVertex {
   HalvesIn query;               // [groupSize][headDim]
   WordsIn selected;             // [nComponents], 0 or magnitudeMask
   FloatsIn magnitudeSums;       // [groupSize], of all components

@@ -15,8 +15,7 @@ static inline unsigned nFullBlocks(unsigned filled, unsigned firstBlock, unsigne
 }
 
 // Coefficients for the full blocks of a part.
-class ResidentCoefficients : public poplar::MultiVertex {
-public:
+struct ResidentCoefficients : poplar::MultiVertex {
   poplar::Input<unsigned> filled;
   WordsIn index;          // [nLayers][nComponents][columnWords]
   WordsIn columns;        // [rank]: where each component's records begin
@@ -37,8 +36,7 @@ public:
 };
 
 // Scores of the full blocks of a part.
-class ResidentScores : public poplar::MultiVertex {
-public:
+struct ResidentScores : poplar::MultiVertex {
   poplar::Input<unsigned> filled;
   WordsIn index;               // [nLayers][nComponents][columnWords]
   WordsIn columns;             // [rank]: where each component's records begin
@@ -62,8 +60,7 @@ public:
 
 // The same of codes of 4 or 2 bits for several heads: see code_products.hpp. Of an odd number the
 // last one is twice in its pair.
-class GroupCoefficients : public poplar::MultiVertex {
-public:
+struct GroupCoefficients : poplar::MultiVertex {
   poplar::Input<unsigned> filled;
   WordsIn index;          // [nLayers][nComponents][columnWords]
   WordsIn columns;        // [rank]: where each component's records begin
@@ -118,8 +115,7 @@ private:
   }
 };
 
-class GroupScores : public poplar::MultiVertex {
-public:
+struct GroupScores : poplar::MultiVertex {
   poplar::Input<unsigned> filled;
   WordsIn index;               // [nLayers][nComponents][columnWords]
   WordsIn columns;             // [rank]: where each component's records begin
@@ -164,8 +160,7 @@ private:
 
 // The same of words of codes of 4 bits that other parts have lent: a piece of each, their last ones
 // of their last block. Pieces follow one another.
-class LentScores : public poplar::MultiVertex {
-public:
+struct LentScores : poplar::MultiVertex {
   poplar::Input<unsigned> filled;
   WordsIn words;                 // [nPieces][rank][nWords]
   FloatsIn coefficients;         // [nPieces][(groupSize + 1) / 2][rank][2]
@@ -199,8 +194,7 @@ public:
 };
 
 // The records of a block that was filled by an append, to the part that has its positions.
-class StoreRecords : public poplar::MultiVertex {
-public:
+struct StoreRecords : poplar::MultiVertex {
   poplar::Input<unsigned> filled; // behind the block's last position
   poplar::Input<unsigned> full;   // whether there is such a block
   poplar::Input<unsigned> layer;
@@ -222,16 +216,14 @@ public:
 };
 
 // Where the next block of every part begins: counts from the block before 0.
-class NextBlock : public poplar::Vertex {
-public:
+struct NextBlock : poplar::Vertex {
   poplar::InOut<unsigned> position;
 
   void compute() { *position += blockSize; }
 };
 
 // Rows of the block that has a position; none behind the last row.
-class BlockOffsets : public poplar::MultiVertex {
-public:
+struct BlockOffsets : poplar::MultiVertex {
   poplar::Input<unsigned> layer;
   poplar::Input<unsigned> position; // the row of position 0 is firstRow
   WordsOut rows;                    // [64]
@@ -245,10 +237,8 @@ public:
 };
 
 // The records of a full block of a part, from its columns.
-class IndexBlock : public poplar::MultiVertex {
-public:
-  poplar::Input<unsigned> filled;
-  poplar::Input<unsigned> layer;
+struct IndexBlock : poplar::MultiVertex {
+  poplar::Input<unsigned> filled, layer;
   poplar::Input<unsigned> position; // of the part: where the block begins
   HalvesIn columns;                 // [nComponents][64]
   WordsInOut index;                 // [nLayers][nComponents][columnWords]

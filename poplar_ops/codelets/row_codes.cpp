@@ -39,8 +39,7 @@ struct Octet {
 
 // Rounds rows, and writes their codes and scales. A worker takes groups two at a time, because two
 // scales share a word.
-class RoundRows : public poplar::MultiVertex {
-public:
+struct RoundRows : poplar::MultiVertex {
   HalvesIn numbers;     // [n][width]
   HalvesOut rounded;    // [n][width]
   HalvesOut codes;      // [n][width / 2]
@@ -87,8 +86,7 @@ private:
 };
 
 // Rows of keys and values as they arrive, to pieces like those of CutRows.
-class CutCodes : public poplar::MultiVertex {
-public:
+struct CutCodes : poplar::MultiVertex {
   HalvesIn rows;              // [n][codedRow(headDim)]
   HalvesOut pieces;           // [4][n][headDim / 4] of keys, then [slices][n][width] of values
   unsigned n, headDim, width; // width is a multiple of 4
@@ -118,8 +116,7 @@ public:
 };
 
 // The keys of a block's rows to columns. A worker has whole components, and so whole words.
-class CodeColumns : public poplar::MultiVertex {
-public:
+struct CodeColumns : poplar::MultiVertex {
   HalvesIn rows;     // [64][codedRow(headDim)]
   HalvesOut columns; // [nComponents][64]: the first ones
   unsigned headDim, nComponents;

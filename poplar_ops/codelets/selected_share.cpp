@@ -7,8 +7,7 @@
 namespace sparq {
 
 // Lane sum of each block of this part's positions, with those that are not selected counted as 0.
-class SelectedSums : public poplar::MultiVertex {
-public:
+struct SelectedSums : poplar::MultiVertex {
   WordsIn marks;    // [partPositions / 32], one bit a position
   FloatsIn weights; // [groupSize][partPositions]
   FloatsOut sums;   // [groupSize][partPositions / 64]

@@ -9,8 +9,7 @@ namespace sparq {
 // Largest score of each head among this part's positions. The fours of a head are dealt to nPieces
 // partial results; these, of all heads, are shared out over the workers. More make the work even,
 // fewer leave less to whoever takes the largest of all.
-class PartialMax : public poplar::MultiVertex {
-public:
+struct PartialMax : poplar::MultiVertex {
   poplar::Input<unsigned> filled;
   FloatsIn scores;  // [groupSize][partPositions]
   FloatsOut maxima; // [nPieces][groupSize]
@@ -48,8 +47,7 @@ private:
 
 // Largest of many partial results, one for each worker: whoever uses them takes the largest of six.
 // Every worker has a run of `each` results, an even number: loops that go by ones cost nothing.
-class ReduceMax : public poplar::MultiVertex {
-public:
+struct ReduceMax : poplar::MultiVertex {
   FloatsIn maxima;   // [nPartials][groupSize]
   FloatsOut maximum; // [6][groupSize]
   unsigned nPartials, groupSize, each;
@@ -100,8 +98,7 @@ private:
 };
 
 // scores -> weights in place, 0 where there is no position.
-class SoftmaxWeights : public poplar::MultiVertex {
-public:
+struct SoftmaxWeights : poplar::MultiVertex {
   poplar::Input<unsigned> filled;
   FloatsIn maximum;    // [6][groupSize]
   FloatsInOut weights; // [groupSize][partPositions]: scores in, weights out
@@ -133,8 +130,7 @@ public:
 };
 
 // The lane sum of each block of 64 weights.
-class BlockSums : public poplar::MultiVertex {
-public:
+struct BlockSums : poplar::MultiVertex {
   FloatsIn weights;    // [nBlocks][64]
   FloatsOut blockSums; // [nBlocks]
   unsigned nBlocks;
@@ -150,8 +146,7 @@ public:
 };
 
 // Left fold of block sums, ascending by position, heads shared out over the workers.
-class FoldSums : public poplar::MultiVertex {
-public:
+struct FoldSums : poplar::MultiVertex {
   FloatsIn blockSums; // [groupSize][nBlocks], ascending by position
   FloatsOut sums;     // [groupSize]
   unsigned nBlocks, groupSize;

@@ -8,8 +8,7 @@ namespace sparq {
 static inline unsigned maximum(unsigned a, unsigned b) { return a > b ? a : b; }
 
 // The largest number of positions in full chunks, one partial result a worker: once a query.
-class LongestRow : public poplar::MultiVertex {
-public:
+struct LongestRow : poplar::MultiVertex {
   WordsIn filled;   // [nSlots]
   WordsOut longest; // [6]
   unsigned nSlots, chunk;
@@ -23,8 +22,7 @@ public:
 };
 
 // Moves to the next wave; `more` is whether it has any position. Starts from wave = 2^32 - 1.
-class NextWave : public poplar::Vertex {
-public:
+struct NextWave : poplar::Vertex {
   WordsIn longest; // [6]
   poplar::InOut<unsigned> wave;
   poplar::Output<bool> more;

@@ -8,10 +8,8 @@
 
 namespace sparq {
 
-class WeightedValues : public poplar::MultiVertex {
-public:
-  poplar::Input<unsigned> filled;
-  poplar::Input<unsigned> wave;
+struct WeightedValues : poplar::MultiVertex {
+  poplar::Input<unsigned> filled, wave;
   HalvesIn values;    // [nRows][width]
   FloatsIn weights;   // [groupSize][nRows], or of all waves: see weightStride
   FloatsOut partials; // [ceil(nRows / 64)][groupSize][width]
@@ -66,8 +64,7 @@ private:
 };
 
 // Adds the blocks of one wave to the accumulator, ascending; the first wave starts from +0.
-class FoldBlocks : public poplar::MultiVertex {
-public:
+struct FoldBlocks : poplar::MultiVertex {
   poplar::Input<unsigned> wave;
   FloatsIn partials;       // [nBlocks][groupSize][width]
   FloatsInOut accumulator; // [groupSize][width]

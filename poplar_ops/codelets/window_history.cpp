@@ -12,8 +12,7 @@
 namespace sparq {
 
 // The shares of some entries of the list, over the heads of a group.
-class ListShares : public poplar::MultiVertex {
-public:
+struct ListShares : poplar::MultiVertex {
   FloatsIn weights; // [groupSize][nRows]; 0 for rows that stand for no position
   FloatsIn sums;    // [groupSize], of all weights
   WordsOut shares;  // [nRows]
@@ -30,8 +29,7 @@ public:
 };
 
 // The shares of some entries over all KV heads.
-class SumShares : public poplar::MultiVertex {
-public:
+struct SumShares : poplar::MultiVertex {
   WordsIn ofHeads; // [nKvHeads][nRows]
   WordsOut shares; // [nRows]
   unsigned nKvHeads, nRows;
@@ -47,8 +45,7 @@ public:
 };
 
 // Which row of the ring the step that is being taken gets.
-class NextStep : public poplar::Vertex {
-public:
+struct NextStep : poplar::Vertex {
   poplar::Input<unsigned> layer;
   WordsInOut step; // [nLayers]
   unsigned nRecent;
@@ -60,8 +57,7 @@ public:
 };
 
 // A step into a piece of the history: each worker some positions.
-class AddStep : public poplar::MultiVertex {
-public:
+struct AddStep : poplar::MultiVertex {
   poplar::Input<unsigned> filled; // positions held
   poplar::Input<unsigned> layer;
   WordsIn step;    // [nLayers]: the row of the ring
@@ -120,8 +116,7 @@ struct StridedPositions {
   }
 };
 
-class StridedCount : public poplar::Vertex {
-public:
+struct StridedCount : poplar::Vertex {
   poplar::Input<unsigned> filled;
   poplar::Output<unsigned> count;
   unsigned topK, nLocal;
@@ -131,10 +126,8 @@ public:
 
 // Some entries of the ascending list of cache rows to fetch; where there are fewer, the first row
 // fills up.
-class StridedRows : public poplar::MultiVertex {
-public:
-  poplar::Input<unsigned> filled;
-  poplar::Input<unsigned> layer;
+struct StridedRows : poplar::MultiVertex {
+  poplar::Input<unsigned> filled, layer;
   WordsOut keyRows;   // [nEntries]
   WordsOut valueRows; // [nEntries]
   unsigned topK, nLocal, firstEntry, nEntries, rowBase, valueRow, layerRows;
