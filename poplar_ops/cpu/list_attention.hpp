@@ -33,29 +33,18 @@ struct ListAttention {
     const auto g = static_cast<unsigned>(call.groupSize);
     const auto d = static_cast<unsigned>(call.cache.headDim);
     const std::size_t padded = roundUp(count, blockSize);
-    RowScores rowScores{};
-    rowScores.key = {pair.keyRows, d, positions, 0, count, 0, factors};
-    rowScores.query = query;
-    rowScores.groupSize = g;
-    rowScores.scale = attentionScale(d);
-    rowScores.scores = weights;
-    rowScores.scoreStride = stride;
-    rowScores.maximum = maxima;
-    call.kernels.rowScores(rowScores);
+    const auto listed = [&](const unsigned char *rows) -> Rows {
+      return {rows, d, positions, 0, count, 0, factors};
+    };
+    call.kernels.rowScores(
+        {listed(pair.keyRows), query, g, attentionScale(d), weights, stride, maxima});
     for (unsigned h = 0; h < g; ++h) {
       SoftmaxWeights step{weights + h * stride, padded, maxima[h], blockSums, nullptr};
       call.kernels.softmaxWeights(step);
       sums[h] = foldBlocks(blockSums, padded / blockSize);
     }
     std::memset(values, 0, g * d * sizeof(float));
-    WeightedValues sum{};
-    sum.value = {pair.valueRows, d, positions, 0, count, 0, factors};
-    sum.weights = weights;
-    sum.weightStride = stride;
-    sum.groupSize = g;
-    sum.sum = values;
-    sum.fold = true;
-    call.kernels.weightedValues(sum);
+    call.kernels.weightedValues({listed(pair.valueRows), weights, stride, g, values, true});
   }
 };
 

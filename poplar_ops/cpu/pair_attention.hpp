@@ -44,29 +44,18 @@ public:
   void dense() {
     const std::size_t begin = first * blockSize, end = std::min(last * blockSize, length);
     float *const factors = s.factors ? s.factors + team.member * nFactors(d) : nullptr;
-    RowScores rowScores{};
-    rowScores.key = {pair.keyRows, d, nullptr, begin, end - begin, readAhead, factors};
-    rowScores.query = query.query;
-    rowScores.groupSize = g;
-    rowScores.scale = scale;
-    rowScores.scores = scores + begin;
-    rowScores.scoreStride = s.stride;
-    rowScores.maximum = s.maxima + team.member * g;
-    kernels.rowScores(rowScores);
+    const auto sequence = [&](const unsigned char *rows) -> Rows {
+      return {rows, d, nullptr, begin, end - begin, readAhead, factors};
+    };
+    kernels.rowScores({sequence(pair.keyRows), query.query, g, scale, scores + begin, s.stride,
+                       s.maxima + team.member * g});
     team.barrier();
     softmaxOfAll();
     const bool alone = team.size == 1;
     float *const partial = alone ? s.sum : s.partialSums + first * g * d;
     if (alone)
       std::memset(s.sum, 0, g * d * sizeof(float));
-    WeightedValues sum{};
-    sum.value = {pair.valueRows, d, nullptr, begin, end - begin, readAhead, factors};
-    sum.weights = scores + begin;
-    sum.weightStride = s.stride;
-    sum.groupSize = g;
-    sum.sum = partial;
-    sum.fold = alone;
-    kernels.weightedValues(sum);
+    kernels.weightedValues({sequence(pair.valueRows), scores + begin, s.stride, g, partial, alone});
     team.barrier();
     if (!alone) {
       const std::size_t from = team.begin(g * d), to = team.end(g * d);
@@ -228,17 +217,8 @@ private:
         g == 1 ? reinterpret_cast<const std::int32_t *>(scores) : s.keys;
     if (n == 0)
       return;
-    KeyTopK step{};
-    step.keys = keys;
-    step.maxima = s.keyMaxima;
-    step.begin = begin;
-    step.end = end;
-    step.nBest = n;
-    step.work = s.work + begin;
-    step.workIndex = s.workIndex + begin + 16 * team.member;
-    step.positions = to;
-    step.merit = &merit;
-    kernels.keyTopK(step);
+    kernels.keyTopK({keys, s.keyMaxima, begin, end, n, s.work + begin,
+                     s.workIndex + begin + 16 * team.member, to, &merit});
   }
 
   // The best of all members' candidates. They are in ascending order, so ties among them go to the
@@ -251,14 +231,8 @@ private:
       for (std::size_t i = 0; i < s.candidateCount[member]; ++i, ++n)
         s.candidates[n] = s.candidates[member * nBest + i]; // n is not past what it overwrites
     kernels.meritsAt(merit, s.candidates, n, s.candidateKeys);
-    KeyTopK step{};
-    step.keys = s.candidateKeys;
-    step.end = n;
-    step.nBest = nBest;
-    step.work = s.work;
-    step.workIndex = s.workIndex;
-    step.positions = s.positions;
-    kernels.keyTopK(step);
+    kernels.keyTopK(
+        {s.candidateKeys, nullptr, 0, n, nBest, s.work, s.workIndex, s.positions, nullptr});
     for (std::size_t i = 0; i < nBest; ++i)
       s.positions[i] = s.candidates[s.positions[i]];
   }

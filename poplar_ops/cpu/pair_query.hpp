@@ -80,14 +80,7 @@ private:
       magnitude[c] = total;
     }
     std::memcpy(bits, magnitude, d * sizeof(float)); // bits of numbers >= +0 order as they do
-    KeyTopK largest{};
-    largest.keys = bits;
-    largest.end = d;
-    largest.nBest = rank;
-    largest.work = work;
-    largest.workIndex = workIndex;
-    largest.positions = components;
-    call->kernels.keyTopK(largest);
+    call->kernels.keyTopK({bits, nullptr, 0, d, rank, work, workIndex, components, nullptr});
     const float scale = attentionScale(d);
     for (std::size_t h = 0; h < g; ++h) {
       const float *q = query + h * d;

@@ -28,14 +28,8 @@ void select(Selection &to, const Kernels &kernels, const WindowSettings &setting
   const std::size_t firstLocal = length - std::min(std::size_t(settings.nLocal), most);
   std::size_t nBest = most - (length - firstLocal);
   if (nBest != 0 && sums) {
-    KeyTopK step{};
-    step.keys = sums;
-    step.end = firstLocal;
-    step.nBest = nBest;
-    step.work = scratch.work;
-    step.workIndex = scratch.workIndex;
-    step.positions = to.positions;
-    kernels.keyTopK(step);
+    kernels.keyTopK({sums, nullptr, 0, firstLocal, nBest, scratch.work, scratch.workIndex,
+                     to.positions, nullptr});
   } else if (nBest != 0) {
     const std::size_t stride = (firstLocal + nBest - 1) / nBest;
     nBest = (firstLocal + stride - 1) / stride;
