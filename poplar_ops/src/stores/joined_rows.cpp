@@ -15,47 +15,27 @@ namespace sparq {
 
 namespace {
 
-// Calls `use(first, n, scale, codes)` for each group of a row of fp16 bits: its n components from
-// `first` on are codes[i] * scale, about. The codes are integers.
-template <class Use>
-void eachRowGroup(const std::uint16_t *row, std::size_t headDim, const Use &use) {
-  for (std::size_t first = 0; first < headDim; first += rowGroup) {
-    const std::size_t n = std::min<std::size_t>(rowGroup, headDim - first);
-    float codes[rowGroup], most = 0;
-    for (std::size_t i = 0; i != n; ++i) {
-      codes[i] = widen(row[first + i]);
-      most = std::max(most, std::fabs(codes[i]));
-    }
-    const float scale = rowScale(most), inverse = 1.0f / scale;
-    for (std::size_t i = 0; i != n; ++i)
-      codes[i] = rowCode(codes[i], inverse);
-    use(first, n, scale, codes);
-  }
-}
-
-// A key or a value as a cache with rows of 8 bits holds it; `to` may be `row`.
-void roundRow(const std::uint16_t *row, std::size_t headDim, std::uint16_t *to) {
-  eachRowGroup(row, headDim,
-               [&](std::size_t first, std::size_t n, float scale, const float *codes) {
-                 for (std::size_t i = 0; i != n; ++i)
-                   to[first + i] = narrow(codes[i] * scale);
-               });
-}
-
-// One key or value into its codes and scales, and back.
+// One key or value of fp16 bits into its codes and scales, and back.
 void encodeNumbers(const std::uint16_t *from, unsigned headDim, std::uint16_t *codes,
                    std::uint16_t *scales) {
   std::fill_n(scales, nRowScales(headDim), 0);
-  eachRowGroup(
-      from, headDim, [&](std::size_t first, std::size_t n, float scale, const float *code) {
-        scales[first / rowGroup] = static_cast<std::uint16_t>(bitcast<unsigned>(scale) >> 16);
-        for (std::size_t c = 0; c != n; c += 4) {
-          std::uint32_t word = 0;
-          for (unsigned i = 0; i != 4; ++i)
-            word |= static_cast<std::uint32_t>(code[c + i] + rowCodeOffset) << codeShift(i);
-          std::memcpy(codes + (first + c) / 2, &word, sizeof(word));
-        }
-      });
+  for (unsigned first = 0; first < headDim; first += rowGroup) {
+    const unsigned n = std::min(rowGroup, headDim - first);
+    float numbers[rowGroup], most = 0;
+    for (unsigned i = 0; i != n; ++i) {
+      numbers[i] = widen(from[first + i]);
+      most = std::max(most, std::fabs(numbers[i]));
+    }
+    const float scale = rowScale(most), inverse = 1.0f / scale;
+    scales[first / rowGroup] = static_cast<std::uint16_t>(bitcast<unsigned>(scale) >> 16);
+    for (unsigned c = 0; c != n; c += 4) {
+      std::uint32_t word = 0;
+      for (unsigned i = 0; i != 4; ++i)
+        word |= static_cast<std::uint32_t>(rowCode(numbers[c + i], inverse) + rowCodeOffset)
+                << codeShift(i);
+      std::memcpy(codes + (first + c) / 2, &word, sizeof(word));
+    }
+  }
 }
 void decodeNumbers(const std::uint16_t *codes, const std::uint16_t *scales, unsigned headDim,
                    std::uint16_t *to) {
@@ -75,17 +55,21 @@ public:
   void write(Engine &engine, HostTokens &tokens) override {
     RemoteRows::Writer writer(rows_, engine);
     std::vector<std::uint16_t> row(layout_.rowElements);
+    if (coded_) // values as rows hold them, for other stores
+      tokens.rounded.resize(tokens.at(tokens.shape.nTasks(), 0));
     for (unsigned task = 0; task != layout_.nTasks; ++task)
       for (unsigned i = 0; i != tokens.countOf(task); ++i) {
         const std::size_t at = tokens.at(task, i);
         code(tokens.keys + at, tokens.values + at, row.data());
+        if (coded_)
+          decodeValue(row.data(), &tokens.rounded[at]);
         writer.add(tokens.layer * layout_.layerRows() +
                        layout_.keyRow(task, tokens.heldBy(task) + i),
                    row.data());
       }
     writer.finish();
     if (coded_)
-      round(tokens);
+      tokens.values = tokens.rounded.data();
   }
   void read(Engine &engine, unsigned layer, const std::vector<HostRange> &ranges) const override {
     struct Place {
@@ -119,18 +103,15 @@ private:
     const unsigned d = layout_.headDim;
     if (coded_) {
       decodeNumbers(row, row + d, d, key);
-      decodeNumbers(row + d / 2, row + d + nRowScales(d), d, value);
+      decodeValue(row, value);
     } else {
       std::copy_n(row, d, key);
       std::copy_n(row + d, d, value);
     }
   }
-  // Values as rows hold them.
-  void round(HostTokens &tokens) const {
-    tokens.rounded.resize(tokens.at(tokens.shape.nTasks(), 0));
-    for (std::size_t i = 0; i != tokens.rounded.size(); i += layout_.headDim)
-      roundRow(tokens.values + i, layout_.headDim, &tokens.rounded[i]);
-    tokens.values = tokens.rounded.data();
+  void decodeValue(const std::uint16_t *row, std::uint16_t *value) const {
+    const unsigned d = layout_.headDim;
+    decodeNumbers(row + d / 2, row + d + nRowScales(d), d, value);
   }
 
   RemoteRows rows_;
