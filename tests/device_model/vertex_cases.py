@@ -101,7 +101,7 @@ def fields_of(source: str, vertex: str) -> Iterator[tuple[str, str, str]]:
     """Kind (Floats, Halves, Words, Ints, or a scalar's type), name and shape of each field that is an edge,
     as the comment of its declaration has it; and (as "setting") name and type of all others."""
     name, _, element = vertex.partition("<")
-    declared = re.search(rf"^(?:template <class T> )?class {name} : .*?compute\(", source, re.M | re.S)
+    declared = re.search(rf"^(?:template <class T> )?struct {name} : .*?compute\(", source, re.M | re.S)
     assert declared is not None, vertex
     whole = {"half>": "Halves", "float>": "Floats", "unsigned int>": "Words"}.get(
         element, element.rstrip(">")
