@@ -267,13 +267,13 @@ struct DenseOutput : poplar::MultiVertex {
   }
 };
 
-template class KeepKey<half>;
-template class KeepKey<float>;
-template class KeepValue<half>;
-template class KeepValue<float>;
-template class PairScores<half>;
-template class PairScores<float>;
-template class UnitValues<half>;
-template class UnitValues<float>;
+template struct KeepKey<half>;
+template struct KeepKey<float>;
+template struct KeepValue<half>;
+template struct KeepValue<float>;
+template struct PairScores<half>;
+template struct PairScores<float>;
+template struct UnitValues<half>;
+template struct UnitValues<float>;
 
 } // namespace sparq

@@ -43,9 +43,9 @@ template <class T> struct StoreLayer : poplar::MultiVertex {
   }
 };
 
-template class LoadLayer<half>;
-template class LoadLayer<unsigned>;
-template class StoreLayer<half>;
-template class StoreLayer<unsigned>;
+template struct LoadLayer<half>;
+template struct LoadLayer<unsigned>;
+template struct StoreLayer<half>;
+template struct StoreLayer<unsigned>;
 
 } // namespace sparq

@@ -19,7 +19,7 @@ template <class T> struct GreatestOfIpus : poplar::Vertex {
   }
 };
 
-template class GreatestOfIpus<bool>;
-template class GreatestOfIpus<int>;
+template struct GreatestOfIpus<bool>;
+template struct GreatestOfIpus<int>;
 
 } // namespace sparq
