@@ -18,7 +18,7 @@ from pictures_shown import digest_in
 
 from sparq_ipu.commands import pictures
 from sparq_ipu.planning import plan_model, plan_pod
-from sparq_ipu.planning.model_shape import MODELS
+from sparq_ipu.planning.model_shape import MODELS, ModelShape
 from sparq_reference import DoesNotFit
 
 ROWS: list[dict[str, Any]] = json.loads(crossover.RESULTS.read_text())
@@ -96,9 +96,10 @@ def test_a_split_of_both_is_groups_one_after_another() -> None:
     assert (cell["n_ipus"], cell["split"]) == (4, "both")
 
 
-def test_a_row_is_a_plan() -> None:
-    rows = crossover.rows_of("SmolLM2-135M", 1, 1024)
-    planned = plan_model("SmolLM2-135M", seq_len=1024, weights="none", attention="dense")
+def test_a_row_is_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MODELS, "small", ModelShape("small", 16, 4, 2, 32, 128, 256, 1000))
+    rows = crossover.rows_of("small", 1, 1024)
+    planned = plan_model("small", seq_len=1024, weights="none", attention="dense")
     assert rows[0]["dense"]["seconds"][1] == planned.seconds_per_step
     assert [row["n_ipus"] for row in rows] == list(crossover.IPUS)
     assert rows[0]["sparq_none_hot"]["seconds"][1] >= rows[0]["sparq"]["seconds"][1]

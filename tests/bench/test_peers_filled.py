@@ -13,7 +13,7 @@ from typing import Any, Callable, Sequence
 import numpy as np
 import peers
 import pytest
-from lib import filled
+from lib import filled, quiet
 
 ROW = 4  # bytes
 
@@ -260,6 +260,7 @@ def test_a_process_has_no_first_token(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setitem(peers._PROGRAMS, "openvino", program)
     monkeypatch.setattr(peers.importlib.metadata, "version", lambda name: "1")
+    monkeypatch.setattr(quiet, "pace", lambda n_threads: quiet.Pace(1e9, 0.0))
     a = peers.parser().parse_args("openvino x.gguf --filled --batch 8 --S 64 --tokens 4".split())
     prompt, turn = peers.said(a, iter(["4\n"]))
     assert prompt["first_token_seconds"] is None and turn == {"steps": [1.0] * 4}

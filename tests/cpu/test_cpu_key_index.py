@@ -32,11 +32,11 @@ def any_bits(request: pytest.FixtureRequest) -> int:
 
 @fewer(3, least=20)
 @given(data=st.data())
-def test_bits(isa: str, index_bits: int, data: st.DataObject) -> None:
+def test_bits(index_bits: int, data: st.DataObject) -> None:
     tensors = data.draw(attentions(seq_lens=SEQ_LENS))
     settings = data.draw(sparq_settings(tensors)).arguments()
     more = data.draw(st.sampled_from((0, 1, 63, 64, 1024, 20000)))
-    check_attention(tensors, index_bits, settings, (isa,), threads=(1, 3), more_capacity=more)
+    check_attention(tensors, index_bits, settings, threads=(1, 3), more_capacity=more)
 
 
 @pytest.mark.parametrize("seed", range(2))

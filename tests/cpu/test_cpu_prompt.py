@@ -17,10 +17,16 @@ import sparq_ipu
 from sparq_reference import NotFinite, prompt
 
 _cpu = pytest.importorskip("sparq_ipu._cpu", reason="the extension module sparq_ipu._cpu is not built")
-ISAS = ("portable", "avx2", "avx512vnni")
 
 
-@pytest.mark.parametrize("isa", ISAS)
+def assert_bits_of_each_isa(query, key, value, n_threads, settings: Any) -> None:
+    """Those of the reference, on each instruction set that this processor has."""
+    expected = bits_of(prompt.prompt_attention(query, key, value, **settings))
+    for isa in _cpu.available_isas():
+        got = sparq_ipu.prompt_attention(query, key, value, n_threads=n_threads, isa=isa, **settings)
+        assert np.array_equal(bits_of(got), expected), isa
+
+
 @given(
     seed=st.integers(0, 2**32 - 1),
     kind=st.sampled_from(strategies.KINDS),
@@ -35,10 +41,8 @@ ISAS = ("portable", "avx2", "avx512vnni")
     starts=st.none() | st.tuples(st.floats(0, 1), st.floats(0, 1)),
 )
 def test_bits_of_the_reference(
-    isa, seed, kind, heads, d, m, share, n_threads, dtype, integers, window, starts
+    seed, kind, heads, d, m, share, n_threads, dtype, integers, window, starts
 ) -> None:
-    if isa not in _cpu.available_isas():
-        pytest.skip(f"this processor lacks {isa}")
     n = max(1, round(m * share))
     rng = np.random.default_rng(seed)
     # by token, then by head: as projections of a model write them
@@ -49,15 +53,13 @@ def test_bits_of_the_reference(
     settings: Any = dict(integers=integers, window=window)
     if starts is not None:
         settings["starts"] = [round(m * share) for share in starts]
-    got = sparq_ipu.prompt_attention(query, key, value, n_threads=n_threads, isa=isa, **settings)
-    assert np.array_equal(bits_of(got), bits_of(prompt.prompt_attention(query, key, value, **settings)))
+    assert_bits_of_each_isa(query, key, value, n_threads, settings)
 
 
 #: of E16: from no block left out to most
 SHARES = (2.0**-30, 0.001, 0.01, 0.1, 0.5)
 
 
-@pytest.mark.parametrize("isa", ISAS)
 @given(
     seed=st.integers(0, 2**32 - 1),
     kind=st.sampled_from(strategies.KINDS),
@@ -81,11 +83,9 @@ SHARES = (2.0**-30, 0.001, 0.01, 0.1, 0.5)
 @example(0, "normal", (1, 1), 8, 64 * 70 + 1, 50, 2, np.float32, True, 0.1, 50, 0, False)
 @example(0, "normal", (1, 1), 8, 64 * 70 + 1, 50, 2, np.float32, False, 0.01, 50, 0, False)
 def test_blocks_have_the_bits_of_the_reference(
-    isa, seed, kind, heads, d, m, n, n_threads, dtype, integers, blocks, n_last, start, has_apart
+    seed, kind, heads, d, m, n, n_threads, dtype, integers, blocks, n_last, start, has_apart
 ) -> None:
     """Of the last rows alone; some blocks have a key that stands apart, or two that do so equally."""
-    if isa not in _cpu.available_isas():
-        pytest.skip(f"this processor lacks {isa}")
     rng = np.random.default_rng(seed)
     query, key, value = (
         strategies.tensors(kind, (1, length, count, d), rng).astype(dtype).swapaxes(1, 2)
@@ -99,8 +99,7 @@ def test_blocks_have_the_bits_of_the_reference(
         key[:, :, start + 40 :: 128] = one * np.resize([1, -1], d).astype(dtype)
     settings: Any = dict(integers=integers, blocks=blocks, starts=[start])
     settings["blocks_from"] = max(m - start - n_last, 0)
-    got = sparq_ipu.prompt_attention(query, key, value, n_threads=n_threads, isa=isa, **settings)
-    assert np.array_equal(bits_of(got), bits_of(prompt.prompt_attention(query, key, value, **settings)))
+    assert_bits_of_each_isa(query, key, value, n_threads, settings)
 
 
 def cut(rng: np.random.Generator, n: int) -> list[slice]:

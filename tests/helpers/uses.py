@@ -170,13 +170,14 @@ def is_copy_or_move(declaration: Declaration) -> bool:
     )
 
 
-def uses(cindex: Any, unit: Any, own: Sequence[Path]) -> Iterator[Use]:
-    """Calls and types of namespace poplar in the files below the directories `own`."""
+def uses(cindex: Any, unit: Any, own: Sequence[Path], known: Sequence[str] = ()) -> Iterator[Use]:
+    """Calls and types of namespace poplar in the files below the directories `own`, but for files that are
+    `known` from another unit."""
     roots = tuple(str(p.resolve()) + os.sep for p in own)
 
     @lru_cache(maxsize=None)  # asked for each declaration of each header
     def is_own(file: str) -> bool:
-        return os.path.realpath(file).startswith(roots)
+        return os.path.realpath(file).startswith(roots) and file not in known
 
     def mine(cursor: Any) -> bool:
         file = cursor.location.file
@@ -193,17 +194,21 @@ def uses(cindex: Any, unit: Any, own: Sequence[Path]) -> Iterator[Use]:
             yield from one(child)
             yield from visit(child)
 
+    def where(location: Any) -> str:
+        return f"{Path(location.file.name).name}:{location.line}"
+
     def one(cursor: Any) -> Iterator[Use]:
-        if cursor.location.file is None:
+        location = cursor.location
+        if location.file is None:
             return
-        kind, where = cursor.kind.name, f"{Path(cursor.location.file.name).name}:{cursor.location.line}"
+        kind = cursor.kind.name
         if kind == "OVERLOADED_DECL_REF":
             lib = cindex.conf.lib
             if lib.clang_getNumOverloadedDecls(cursor):
                 name = qualified_name(lib.clang_getOverloadedDecl(cursor, 0))
                 # Not an operator: in a template those of iterators list poplar's, which is in scope.
                 if name.startswith("poplar::") and not name.startswith("poplar::operator"):
-                    yield NameUse(name, where)
+                    yield NameUse(name, where(location))
             return
         target = cursor.referenced
         if target is None:
@@ -213,8 +218,8 @@ def uses(cindex: Any, unit: Any, own: Sequence[Path]) -> Iterator[Use]:
             return
         if kind == "CALL_EXPR":
             given = sum(_is_given(a) for a in cursor.get_arguments())
-            yield Call(declaration_of(cindex, target), given, where)
+            yield Call(declaration_of(cindex, target), given, where(location))
         elif target.kind.name in _NAMED:
-            yield TypeUse(name, where)
+            yield TypeUse(name, where(location))
 
     return visit(unit.cursor)

@@ -171,7 +171,7 @@ def test_a_server_that_was_restarted_finds_its_prompts(checkpoint: Path, tmp_pat
         text, n_held = cached_tokens(server.url, prompt)
         assert n_held == 0
         assert cached_tokens(other.url, prompt)[0] == text
-        server.process.send_signal(signal.SIGTERM)
+        server.send(signal.SIGTERM)
         assert server.end() == 0
         other.process.kill()
     with Process(checkpoint, *words) as server:

@@ -48,7 +48,7 @@ def test_sigterm_in_the_middle_finishes_what_has_begun(checkpoint: Path) -> None
             first = next(lines)
             late = asked(server.url, waiting)
             server.wait_for("^sparq_ipu_waiting 1")
-            server.process.send_signal(signal.SIGTERM)
+            server.send(signal.SIGTERM)
             text = [first, *lines]
         late.join()
         assert "data: [DONE]" in text[-2:]
@@ -67,7 +67,7 @@ def test_what_is_not_done_within_the_grace_is_told_so(checkpoint: Path) -> None:
             lines = answer.iter_lines()
             next(lines)
             server.wait_for("^sparq_ipu_running 2")
-            server.process.send_signal(signal.SIGINT)
+            server.send(signal.SIGINT)
             while httpx.get(f"{server.url}/health").status_code == 200:
                 pass
             assert httpx.get(f"{server.url}/health").json() == {"status": "closing"}
@@ -85,10 +85,10 @@ def test_a_second_signal_ends_at_once(checkpoint: Path) -> None:
         with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=60) as answer:
             lines = answer.iter_lines()
             next(lines)
-            server.process.send_signal(signal.SIGINT)
+            server.send(signal.SIGINT)
             while httpx.get(f"{server.url}/health").status_code == 200:
                 pass
-            server.process.send_signal(signal.SIGINT)
+            server.send(signal.SIGINT)
             start = time.monotonic()
             assert "error" in [line for line in lines if line][-1]
             assert server.end() == 0 and time.monotonic() - start < 20

@@ -78,7 +78,14 @@ OF_THE_LIBRARY = (
 
 @lru_cache(maxsize=None)
 def uses_of(source: Path) -> tuple[Use, ...]:
-    return tuple(uses(cindex(), parse(cindex(), source, [*FLAGS, *headers_once()]), OWN))
+    unit = parse(cindex(), source, [*FLAGS, *headers_once()])
+    found = tuple(uses(cindex(), unit, OWN, known_headers))
+    known_headers.update(str(inclusion.include) for inclusion in unit.get_includes())
+    return found
+
+
+#: uses in them are those of the first source that includes them
+known_headers: set[str] = set()
 
 
 @lru_cache(maxsize=None)

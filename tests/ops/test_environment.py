@@ -14,11 +14,11 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 EMULATED = """
 import numpy as np, sparq_ipu
-cache, row = sparq_ipu.KVCache(1, 1, 8, 64, device="emulator"), np.ones((1, 1, 1, 8), np.float16)
+cache, row = sparq_ipu.KVCache(1, 1, 8, 64, device="emulator", n_tiles=2), np.ones((1, 1, 1, 8), np.float16)
 cache.append(row, row)
 sparq_ipu.dense_attention(row[:, :, 0], cache)
 """
-ON_CPU = EMULATED.replace("emulator", "cpu")
+ON_CPU = EMULATED.replace('device="emulator", n_tiles=2', 'device="cpu"')
 OPENMP = "from sparq_ipu import _cpu; _cpu.use_openmp()"
 POPART = "from sparq_ipu.poptorch import library; library.load_library()"
 KEY = "from sparq_ipu.serve.command import _key, parsed; _key(parsed(['--model', '.']))"
