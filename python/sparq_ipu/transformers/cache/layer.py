@@ -211,7 +211,7 @@ class SparqLayer(StepLayer):
         """
         announced = self._handover.expected()
         states = key_states.detach(), value_states.detach()
-        # By float32: PyTorch has no vectors from bfloat16 to float16.
+        # Through float32: PyTorch converts bfloat16 to float16 one number at a time.
         key, value = (x.contiguous().float().half() for x in states)
         n_tokens = key.shape[2]
         if announced.is_step and n_tokens > 1:
