@@ -249,8 +249,8 @@ def test_a_block_at_the_limit_is_read() -> None:
 
 @pytest.mark.parametrize("place, expected", [(29, 1 / 40), (30, 0), (33, 0), (34, 1 / 40), (41, 1 / 40)])
 def test_a_row_leaves_out_at_most_an_eighth(place: int, expected: float) -> None:
-    """Equal scores in 44 blocks: behind 32 of them the next one has a 32nd of the sum, half of the share. Four
-    are left out, and no more."""
+    """Equal scores in 44 blocks: behind 32 of them the next one has a 32nd of the sum, half of the share.
+    Four are left out, and no more."""
     query, key, value = (np.zeros((1, 1, n, 8), F) for n in (1, 44 * 64, 44 * 64))
     value[0, 0, place * 64 : place * 64 + 64, 1] = 1
     got = prompt.prompt_attention(query, key, value, blocks=1 / 16)[0, 0, 0, 1]
