@@ -173,7 +173,7 @@ def test_a_model_that_plan_does_not_read(tmp_path: Path) -> None:
     pytest.importorskip("gguf")
     pytest.importorskip("transformers")
     for name, message in (
-        ("model.gguf", "^load_model: .*model.gguf must be readable"),
+        ("model.gguf", "^load_model: .*model.gguf must have a header of 24 bytes"),
         ("config.json", "^plan: model must be a config.json"),
     ):
         with pytest.raises(ValueError, match=message) as caught:

@@ -15,6 +15,7 @@ from sparq_ipu.commands.extras import needed
 from sparq_ipu.commands.tables import markdown_table
 from sparq_ipu.planning.model_shape import MODELS, ModelShape, fields_of, from_config
 from sparq_ipu.transformers.loading.checkpoints import SMOLLM2, Checkpoint, check_types
+from sparq_ipu.transformers.loading.gguf_file import KEPT_BITS
 from sparq_ipu.transformers.settings.layers import WEIGHTS, LayerSettings, complete, recommended_top_k
 from sparq_reference import checks, transfers
 
@@ -250,7 +251,6 @@ def plan_cpu(
 
 def _bits_of(file: Any, asked: str | None) -> tuple[float, ...]:
     """As BITS, of the mean weight of a GGUF file that `generate` loads with the weights asked for."""
-    from sparq_ipu.transformers.loading.gguf_file import KEPT_BITS
 
     def of(name: str, most: int) -> tuple[float, int]:
         tensor = file.tensors[name]

@@ -229,7 +229,7 @@ class Checkpoint:
                 model, info = packed.load(dtype)
             check_whole(self.path, info)
             return model, packed.stored
-        check_weights(self.path)
+        check_weights(self.path, int(getattr(config, "num_hidden_layers", 0) or 0))
         with refused(f"the weights of {self.path}"):
             models: Any = transformers.AutoModelForCausalLM
             model, info = models.from_pretrained(

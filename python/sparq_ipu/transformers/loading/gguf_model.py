@@ -271,7 +271,10 @@ def _numbers(file: GgufFile, tensor: Tensor, data: np.ndarray) -> np.ndarray:
     """Some rows of a tensor in float32, as the package gguf makes them."""
     import gguf
 
-    made: np.ndarray = gguf.quants.dequantize(data, tensor.kind)
+    kind = tensor.kind
+    if kind.name in ("F32", "F16"):
+        data = data.view(np.float32 if kind.name == "F32" else np.float16)
+    made: np.ndarray = gguf.quants.dequantize(data, kind)
     if not np.isfinite(made).all():
         file.fail(tensor.name, "have finite numbers", "infinity or NaN")
     return made.astype(np.float32, copy=False)

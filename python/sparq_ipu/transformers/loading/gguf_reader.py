@@ -10,35 +10,23 @@ import threading
 from types import SimpleNamespace
 from typing import Any, Iterator
 
-import gguf
+from sparq_ipu.transformers.loading.gguf_file import ARRAY, STRING, GgufFile
 
-from sparq_ipu.transformers.loading.gguf_file import GgufFile
-
+_TOKENIZER = "tokenizer.ggml."
 _lock = threading.Lock()
 
 
 @contextlib.contextmanager
 def parsed(file: GgufFile) -> Iterator[None]:
     """In this context transformers gets the fields of `file` from its readers, and maps of names once."""
+    import gguf
+
     # transformers reads a tokenizer by a reader of its own, and a config by gguf's
     of_transformers: Any = importlib.import_module("transformers.integrations.gguf")
-    # of the tokenizer's arrays a config takes the number of tokens alone
-    counted = {
-        name: SimpleNamespace(types=[gguf.GGUFValueType.UINT8], parts=[[0]], data=[0] * len(value))
-        for name, value in file.fields.items()
-        if name.startswith("tokenizer.ggml.") and isinstance(value, list)
-    }
-    of_config = SimpleNamespace(fields={**file.raw_fields, **counted}, tensors=list(file.tensors.values()))
+    of_config = SimpleNamespace(fields=_fields(file), tensors=[SimpleNamespace(name=n) for n in file.tensors])
 
     def metadata(path: str, strings: Any = ()) -> Any:
-        """Of an array of strings that is not asked for, how many there are."""
-        values = {
-            name: len(value)
-            if isinstance(value, list) and name not in strings and isinstance((value or [0])[0], str)
-            else value
-            for name, value in file.fields.items()
-        }
-        return values, tuple(file.tensors)
+        return _metadata(file, strings), tuple(file.tensors)
 
     replaced: list[tuple[Any, str, Any]] = [
         (gguf, "GGUFReader", lambda *_, **__: of_config),
@@ -55,3 +43,32 @@ def parsed(file: GgufFile) -> Iterator[None]:
         finally:
             for (module, name, _), value in zip(replaced, originals):
                 setattr(module, name, value)
+
+
+def _metadata(file: GgufFile, strings: Any) -> dict[str, Any]:
+    """As transformers' reader: of an array of strings that is not asked for, how many there are."""
+    values: dict[str, Any] = {}
+    for name, (types, value) in file.fields.items():
+        if types == (STRING,):
+            values[name] = str(value, "utf-8")
+        elif types == (ARRAY, STRING):
+            values[name] = [str(text, "utf-8") for text in value] if name in strings else len(value)
+        else:
+            values[name] = list(value) if types[0] == ARRAY else value
+    return values
+
+
+def _fields(file: GgufFile) -> dict[str, Any]:
+    """As those of gguf's reader; of the tokenizer's arrays how many tokens there are."""
+    fields = {}
+    for name, (types, value) in file.fields.items():
+        parts: Any = [value if types == (STRING,) else (value,)]
+        data: Any = [0]
+        if types[0] == ARRAY and name.startswith(_TOKENIZER):
+            parts = [b"" if types[-1] == STRING else (0,)]
+            data *= len(value) if name == f"{_TOKENIZER}tokens" else 0
+        elif types[0] == ARRAY:
+            parts = value if types[-1] == STRING else [(element,) for element in value]
+            data = range(len(value))
+        fields[name] = SimpleNamespace(name=name, types=list(types), parts=parts, data=data)
+    return fields
