@@ -16,7 +16,7 @@ namespace {
 
 #ifdef __linux__
 constexpr std::size_t hugePage = std::size_t(2) << 20;
-// Of the huge pages that smaller buffers share, and of the smallest buffer there.
+// Bytes of the huge pages that smaller buffers share, and of the smallest such buffer.
 constexpr std::size_t sharedBytes = 4 * hugePage, leastShared = std::size_t(1) << 17;
 
 // Whole huge pages, aligned to one: more is mapped and the ends are given back.

@@ -122,7 +122,7 @@ def _attend(
             scores = scores * key_steps[block]
         at = np.arange(block.start, block.stop)
         seen = _seen(position, at, window) & chosen[:, None]
-        if share and begin:
+        if share:
             parts = parts_of_share(estimates[:, begin // numerics.BLOCK], limit)
             left = chosen & is_far(position, begin) & (left_out + parts <= most_left_out(share))
             left_out += np.where(left, parts, 0)
