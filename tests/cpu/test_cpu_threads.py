@@ -52,7 +52,7 @@ def test_interpreter_is_free_during_a_call() -> None:
     def call() -> None:
         inside.set()
         for _ in range(20):
-            cache._backends[0]._cache.attend(tensors.query)
+            cache._backends[0].kernels.attend(tensors.query)
         finished.set()
 
     caller = threading.Thread(target=call)

@@ -15,7 +15,7 @@ import numpy as np
 
 from sparq_ipu.backends import History
 from sparq_ipu.backends.room import check_room, host_memory
-from sparq_reference import CacheSpec, SparqSettings, WindowSettings, checks, window
+from sparq_reference import CacheSpec, SparqSettings, checks, window
 
 if TYPE_CHECKING:
     from sparq_ipu import _cpu
@@ -106,78 +106,57 @@ class CPUBackend:
     """`sparq_ipu._cpu.KVCache` behind the backend protocol. Safe to use from several Python threads."""
 
     def __init__(self, cache: _cpu.KVCache):
-        self._cache = cache
-
-    @property
-    def kernels(self) -> _cpu.KVCache:
-        """The cache that kernels of prompt attention take."""
-        return self._cache
+        #: the cache as other kernels take it
+        self.kernels = cache
+        # its own methods have the arguments and results of the protocol
+        self.append, self.attend, self.observe = cache.append, cache.attend, cache.observe
+        self.truncate, self.read = cache.truncate, cache.read
+        self.reset, self.reorder = cache.reset, cache.reorder
 
     @property
     def lengths(self) -> np.ndarray:
-        return np.array(self._cache.lengths, np.int64)
+        return np.array(self.kernels.lengths, np.int64)
 
     @property
     def n_threads(self) -> int:
         """Threads of one call."""
-        return self._cache.n_threads
+        return self.kernels.n_threads
 
     @property
     def isa(self) -> str:
         """The instruction set in use: "avx512vnni", "avx2" or "portable"."""
-        return self._cache.isa
+        return self.kernels.isa
 
     @property
     def key_index_bytes(self) -> int:
         """Memory of the key index: the keys by component. Those by position are not counted."""
-        return self._cache.key_index_bytes
+        return self.kernels.key_index_bytes
 
     @property
     def n_bytes(self) -> int:
         """Memory of keys, values and the key index for the whole capacity."""
-        return self._cache.row_bytes + self._cache.key_index_bytes
+        return self.kernels.row_bytes + self.kernels.key_index_bytes
 
     def rows(self, index: list[int]) -> CPUBackend:
         """Of these batch elements, sharing them."""
-        return CPUBackend(self._cache.rows(index))
+        return CPUBackend(self.kernels.rows(index))
 
     def check_settings(self, op: str, settings: Settings) -> None:
-        window.check_recent(op, self._cache.n_recent, settings)
-
-    def append(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
-        self._cache.append(key, value, lengths)
-
-    def attend(self, query: np.ndarray, settings: Settings) -> np.ndarray:
-        return self._cache.attend(query, settings)
+        window.check_recent(op, self.kernels.n_recent, settings)
 
     def wave(self, settings: SparqSettings | None, window: int | None, n_tokens: int) -> Wave:
         """The arguments of the kernels for tokens of each batch element through a layer of a model: this
         cache, the settings (None for dense attention, which sees the window), the number."""
-        return self._cache, settings, window or 0, n_tokens
-
-    def observe(self, query: np.ndarray, settings: WindowSettings) -> None:
-        self._cache.observe(query, settings)
+        return self.kernels, settings, window or 0, n_tokens
 
     def history(self) -> History | None:
-        n_recent = self._cache.n_recent
+        n_recent = self.kernels.n_recent
         if n_recent == 0:
             return None
-        return History(n_recent, [self._cache.history(b) for b in range(len(self._cache.lengths))])
+        return History(n_recent, [self.kernels.history(b) for b in range(len(self.kernels.lengths))])
 
     def set_history(self, history: History) -> None:
-        self._cache.begin_history(history.n_recent)
+        self.kernels.begin_history(history.n_recent)
         for element, steps in enumerate(history.steps):
             for shares in steps:
-                self._cache.add_step(element, shares)
-
-    def truncate(self, lengths: np.ndarray) -> None:
-        self._cache.truncate(lengths)
-
-    def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        return self._cache.read(start, stop)
-
-    def reset(self) -> None:
-        self._cache.reset()
-
-    def reorder(self, index: np.ndarray) -> None:
-        self._cache.reorder(index)
+                self.kernels.add_step(element, shares)
