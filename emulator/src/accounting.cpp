@@ -17,60 +17,77 @@ using codelet_abi::Layout;
 using codelet_abi::Nesting;
 using codelet_abi::VertexKind;
 
-// Of the union of a tile's moves, what it sends or receives.
-struct Moved {
-  std::uint64_t bytes = 0, pieces = 0;
-};
+// A move of a tile, which come by variable and beginning. An element that is sent or received
+// before counts once.
+void Moved::add(const Move &m, unsigned otherTile, std::size_t size) {
+  constexpr sparq::emulator::CodeModel model;
+  const bool goesOn = m.var == var && m.begin <= end;
+  if (!goesOn) {
+    end = m.begin;
+    length = 0;
+    ++sends;
+  }
+  if (m.end > end) {
+    const std::uint64_t n = (m.end - end) * size;
+    bytes += n;
+    pieces += !goesOn || otherTile != other;
+    sends += (length + n) / model.bytesPerSend - length / model.bytesPerSend;
+    length += n;
+    end = m.end;
+  }
+  var = m.var;
+  other = otherTile;
+}
 
-// Adds the unions of moves' elements per tile. `tile` selects sender or receiver, `other` the tile
-// at the other end: where that changes, another piece begins.
-template <class Tile, class Other>
-static std::vector<Moved> unions(const GraphImpl &g, std::vector<Move> &moves, Tile tile,
-                                 Other other) {
-  std::vector<Moved> r(g.target.getNumTiles());
-  std::sort(moves.begin(), moves.end(), [&](const Move &a, const Move &b) {
-    return std::make_tuple(tile(a), a.var, a.begin, other(a)) <
-           std::make_tuple(tile(b), b.var, b.begin, other(b));
+std::vector<MovedOfTile> Compiler::byTile(std::vector<Move> &moves) {
+  std::sort(moves.begin(), moves.end(), [](const Move &a, const Move &b) {
+    return std::tie(a.var, a.begin, a.srcTile, a.dstTile) <
+           std::tie(b.var, b.begin, b.srcTile, b.dstTile);
   });
-  std::size_t end = 0;
-  for (std::size_t i = 0; i < moves.size(); ++i) {
-    const Move &m = moves[i];
-    const bool same = i && tile(moves[i - 1]) == tile(m) && moves[i - 1].var == m.var;
-    const std::size_t from = same ? std::max(end, m.begin) : m.begin;
-    if (m.end > from) {
-      Moved &of = r[tile(m)];
-      of.bytes += (m.end - from) * typeSize(g.variables[m.var].type);
-      of.pieces += !same || m.begin > end || other(moves[i - 1]) != other(m);
+  std::vector<MovedOfTile> r;
+  auto of = [&](unsigned tile) -> MovedOfTile & {
+    std::size_t &at = placeByTile_[tile]; // in this `r`, or an earlier one
+    if (at >= r.size() || r[at].tile != tile) {
+      at = r.size();
+      r.push_back({tile, {}, {}});
     }
-    end = same ? std::max(end, m.end) : m.end;
+    return r[at];
+  };
+  for (const Move &m : moves) {
+    const std::size_t size = typeSize(g_.variables[m.var].type);
+    of(m.dstTile).in.add(m, m.srcTile, size);
+    of(m.srcTile).out.add(m, m.dstTile, size);
   }
   return r;
 }
 
-sparq::emulator::ExchangeCount Compiler::exchangeCost(std::vector<Move> &moves,
-                                                      std::vector<std::uint64_t> *landing) const {
-  const auto from = [](const Move &m) { return m.srcTile; };
-  const auto to = [](const Move &m) { return m.dstTile; };
-  const std::vector<Moved> in = unions(g_, moves, to, from), out = unions(g_, moves, from, to);
+void Compiler::land(const std::vector<MovedOfTile> &moved) {
+  for (const MovedOfTile &t : moved)
+    temporaries_[t.tile] += t.in.bytes;
+}
+
+// The cost of an exchange. Its code is added.
+sparq::emulator::ExchangeCount Compiler::exchange(const std::vector<MovedOfTile> &moved) {
   const sparq::emulator::DeviceModel model;
   ExchangeCount c;
-  const auto busiest = [&](const Moved &m) {
-    if (model.transferCycles(m.bytes, m.pieces) > model.transferCycles(c.busyBytes, c.busyPieces)) {
-      c.busyBytes = m.bytes;
-      c.busyPieces = m.pieces;
+  unsigned busiest = 0;
+  for (const MovedOfTile &t : moved) {
+    c.bytesIn += t.in.bytes;
+    c.bytesOut += t.out.bytes;
+    c.maxBytesIn = std::max(c.maxBytesIn, t.in.bytes);
+    c.maxBytesOut = std::max(c.maxBytesOut, t.out.bytes);
+    for (const Moved *m : {&t.in, &t.out}) {
+      const auto cycles = model.transferCycles(m->bytes, m->pieces),
+                 most = model.transferCycles(c.busyBytes, c.busyPieces);
+      if (cycles > most || (cycles == most && t.tile < busiest)) { // of equal ones the first tile
+        c.busyBytes = m->bytes;
+        c.busyPieces = m->pieces;
+        busiest = t.tile;
+      }
     }
-  };
-  for (std::size_t t = 0; t < in.size(); ++t) {
-    c.bytesIn += in[t].bytes;
-    c.bytesOut += out[t].bytes;
-    c.maxBytesIn = std::max(c.maxBytesIn, in[t].bytes);
-    c.maxBytesOut = std::max(c.maxBytesOut, out[t].bytes);
-    c.maxBytes = std::max({c.maxBytes, in[t].bytes, out[t].bytes});
-    busiest(in[t]);
-    busiest(out[t]);
-    if (landing)
-      (*landing)[t] += in[t].bytes;
+    code_.addExchange(t);
   }
+  c.maxBytes = std::max(c.maxBytesIn, c.maxBytesOut);
   return c;
 }
 
@@ -270,17 +287,17 @@ void Compiler::addComputeCost(const ComputeSetRecord &cs, StepCount &cost) {
   cost.localCopy = takeLocal();
   if (!in.empty()) {
     ++cost.exchanges;
-    cost.before = exchangeCost(in, &temporaries_);
+    const std::vector<MovedOfTile> moved = byTile(in);
+    land(moved);
+    cost.before = exchange(moved);
     addLinks(in, cost);
-    code_.addExchange(g_, in);
   }
   if (!out.empty()) {
     ++cost.exchanges;
     ++cost.syncs;
-    exchangeCost(waiting, &temporaries_);
-    cost.after = exchangeCost(out, nullptr);
+    land(byTile(waiting));
+    cost.after = exchange(byTile(out));
     addLinks(out, cost);
-    code_.addExchange(g_, out);
   }
   for (unsigned t = 0; t < tiles; ++t)
     if (temporaries_[t])

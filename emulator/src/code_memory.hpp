@@ -22,6 +22,24 @@ struct Move {
   std::size_t end;
 };
 
+// What a tile receives or sends in an exchange.
+struct Moved {
+  std::uint64_t bytes = 0, pieces = 0;
+  std::uint64_t sends = 0; // instructions that send, if it sends
+  // The last move: its variable, the tile at the other end, the end of its piece and the piece's
+  // bytes, whoever receives them.
+  VarId var = ~0u;
+  unsigned other = 0;
+  std::size_t end = 0;
+  std::uint64_t length = 0;
+
+  void add(const Move &m, unsigned otherTile, std::size_t size);
+};
+struct MovedOfTile {
+  unsigned tile;
+  Moved in, out;
+};
+
 /// Adds up code while a graph is compiled.
 class CodeMemory {
 public:
@@ -40,8 +58,11 @@ public:
   void addBranch(std::size_t ways) {
     control_ += model_.perBranch + (ways > 2 ? ways : 0) * model_.perStep;
   }
-  /// One exchange between tiles. `moves` may come back in another order.
-  void addExchange(const GraphImpl &graph, std::vector<Move> &moves);
+  /// A tile's part in an exchange.
+  void addExchange(const MovedOfTile &t) {
+    tiles_[t.tile].exchange += model_.perExchange + t.in.pieces * model_.perPieceReceived +
+                               t.out.sends * model_.perPieceSent;
+  }
   /// Pieces that are copied within a tile.
   void addPieces(unsigned tile, std::uint64_t n) {
     tiles_[tile].exchange += n * model_.perPieceCopied;

@@ -64,6 +64,7 @@ Compiler::Compiler(const GraphImpl &graph, const OptionFlags &options)
   const unsigned tiles = graph.target.getNumTiles();
   temporaries_.assign(tiles, 0);
   maxTemporaries_.assign(tiles, 0);
+  placeByTile_.assign(tiles, 0);
   vertexStateBytes_.assign(tiles, 0);
 }
 

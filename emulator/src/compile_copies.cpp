@@ -134,9 +134,8 @@ Step Compiler::compileCopy(const ProgramImpl &p, const std::string &name) {
   if (!moves.empty()) {
     cost.exchanges = 1;
     cost.syncs = 1;
-    cost.before = exchangeCost(moves, nullptr);
+    cost.before = exchange(byTile(moves));
     addLinks(moves, cost);
-    code_.addExchange(g_, moves);
   }
   addIPUs(src, cost.ipus);
   addIPUs(dst, cost.ipus);

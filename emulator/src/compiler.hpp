@@ -91,7 +91,9 @@ private:
   std::string nameOfTile(unsigned tile) const;
   void addIPUs(const Tensor &t, std::vector<unsigned> &ipus) const;
   void addLinks(const std::vector<Move> &moves, StepCount &cost) const;
-  ExchangeCount exchangeCost(std::vector<Move> &moves, std::vector<std::uint64_t> *landing) const;
+  std::vector<MovedOfTile> byTile(std::vector<Move> &moves);
+  void land(const std::vector<MovedOfTile> &moved);
+  ExchangeCount exchange(const std::vector<MovedOfTile> &moved);
   void addLocal(unsigned tile, std::uint64_t elements, std::uint64_t bytes);
   LocalCopy takeLocal();
   void addComputeCost(const ComputeSetRecord &cs, StepCount &cost);
@@ -119,6 +121,7 @@ private:
   std::map<unsigned, LocalCopy> local_; // of the step being compiled, by tile
   std::vector<std::uint64_t> vertexStateBytes_;
   CodeMemory code_;
+  std::vector<std::size_t> placeByTile_; // used in `byTile` alone
 };
 
 void checkEngineOptions(const OptionFlags &options);
