@@ -41,8 +41,9 @@ void Moved::add(const Move &m, unsigned otherTile, std::size_t size) {
 
 std::vector<MovedOfTile> Compiler::byTile(std::vector<Move> &moves) {
   std::sort(moves.begin(), moves.end(), [](const Move &a, const Move &b) {
-    return std::tie(a.var, a.begin, a.srcTile, a.dstTile) <
-           std::tie(b.var, b.begin, b.srcTile, b.dstTile);
+    if (a.var != b.var || a.begin != b.begin)
+      return a.var != b.var ? a.var < b.var : a.begin < b.begin;
+    return a.srcTile != b.srcTile ? a.srcTile < b.srcTile : a.dstTile < b.dstTile;
   });
   std::vector<MovedOfTile> r;
   auto of = [&](unsigned tile) -> MovedOfTile & {
