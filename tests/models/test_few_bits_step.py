@@ -392,6 +392,9 @@ def test_shapes_that_do_not_fit_together() -> None:
             step.run(0, attention, [("bfloat16", 0, 0, 1, 16, n_heads, 1.0)], n_rows, 0, 0, 1, [])
     with pytest.raises(ValueError, match=r"^decoder_step: layers must be at least one, got 0"):
         step_of([])
+    for call in (lambda: step.begin(1, 0, 0, -1), lambda: step.next(0, 1, 0, 0, 0, -1)):
+        with pytest.raises(ValueError, match=r"^decoder_step: n_threads must be in"):
+            call()
     odd = step_of([[([(0, 5, 64)], 0, 64), linear, gates, linear]])
     for n_rows in (4, 400):  # for all threads together, and for each by itself
         hidden, products = (torch.zeros(n_rows, 64, dtype=torch.bfloat16) for _ in range(2))

@@ -123,9 +123,10 @@ public:
   void begin(std::size_t nRows, const std::uint16_t *hidden, std::uint16_t *products,
              std::int64_t nThreads) const {
     const std::size_t width = layers.front().inputs.outputs;
-    eachPart(nRows, nThreads, [&](std::size_t at, std::size_t n, std::int64_t threads) {
-      beginPart(n, hidden + at * hiddenSize, products + at * width, threads);
-    });
+    eachPart("decoder_step", nRows, nThreads,
+             [&](std::size_t at, std::size_t n, std::int64_t threads) {
+               beginPart(n, hidden + at * hiddenSize, products + at * width, threads);
+             });
   }
 
   // Maps a layer's attention output (nRows, inputs of its output layer) to the next layer's
@@ -136,10 +137,11 @@ public:
     const bool isLast = index + 1 == layers.size();
     const std::size_t width = isLast ? hiddenSize : layers[index + 1].inputs.outputs;
     const std::size_t ofAttended = layers[index].output.inputs;
-    eachPart(nRows, nThreads, [&](std::size_t at, std::size_t n, std::int64_t threads) {
-      nextPart(index, n, attended + at * ofAttended, hidden + at * hiddenSize,
-               products + at * width, threads);
-    });
+    eachPart("decoder_step", nRows, nThreads,
+             [&](std::size_t at, std::size_t n, std::int64_t threads) {
+               nextPart(index, n, attended + at * ofAttended, hidden + at * hiddenSize,
+                        products + at * width, threads);
+             });
   }
 
   // Turns the queries and keys of a layer's products (nRows, outputs of its inputs), as

@@ -68,11 +68,12 @@ void multiplyFewBits(const FewBitsProduct &p, std::int64_t nThreads, const std::
     throw std::invalid_argument("few_bits_product: bits must be 4, 6 or 8, got " +
                                 std::to_string(p.bits));
   const DecoderKernels &kernels = *kernelsNamed("few_bits_product", isa).decoder;
-  eachPart(p.nRows, nThreads, [&](std::size_t at, std::size_t nRows, std::int64_t threads) {
-    multiplyPart({p.rows + at * p.inputs, p.weights, p.bits, p.output + at * p.stride, nRows,
-                  p.inputs, p.outputs, p.stride},
-                 threads, kernels);
-  });
+  eachPart("few_bits_product", p.nRows, nThreads,
+           [&](std::size_t at, std::size_t nRows, std::int64_t threads) {
+             multiplyPart({p.rows + at * p.inputs, p.weights, p.bits, p.output + at * p.stride,
+                           nRows, p.inputs, p.outputs, p.stride},
+                          threads, kernels);
+           });
 }
 
 } // namespace sparq::cpu

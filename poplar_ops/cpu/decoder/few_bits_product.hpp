@@ -39,10 +39,10 @@ struct FewBitsProduct {
 // stay in the second cache while all weights pass. Of many rows each thread has parts of its own,
 // and waits for no other.
 template <class Work>
-inline void eachPart(std::size_t nRows, std::int64_t nThreads, const Work &work) {
+inline void eachPart(const char *op, std::size_t nRows, std::int64_t nThreads, const Work &work) {
   constexpr std::size_t mostRows = 66; // of a part: for each, all weights are read
   constexpr std::size_t tileRows = 6;  // or a divisor
-  const unsigned threads = checkedThreads("few_bits_product", nThreads);
+  const unsigned threads = checkedThreads(op, nThreads);
   const std::size_t team = nRows < threads * mostRows ? 1 : threads;
   const std::size_t parts = (nRows + mostRows * team - 1) / (mostRows * team) * team;
   const std::size_t tiles = (nRows + tileRows - 1) / tileRows;
