@@ -4,8 +4,9 @@
     python bench/random_gguf.py llama-3-8b /tmp/llama.gguf
     python bench/decode.py --model /tmp/llama.gguf --dtypes int4 --methods dense recommended --S 8192
 
-Layers are Q4_K, the embedding and the output layer Q6_K, as most of a Q4_K_M file. Every layer has the same
-weights. Tokens are the bytes, pairs of bytes, and words that no text gives.
+Layers are Q4_K, the embedding and the output layer Q6_K, as most of a Q4_K_M file; where inputs are no
+multiple of 256, Q4_0 and Q8_0. Every layer has the same weights. Tokens are the bytes, pairs of bytes, and
+words that no text gives.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ from sparq_ipu.commands.command_line import output_path, positive_integer
 from sparq_ipu.planning.model_shape import MODELS, ModelShape
 
 _QWEN = ModelShape("Qwen3-4B", 36, 32, 8, 128, 2560, 9728, 151936, True, True)
+_QWEN2_HALF = ModelShape("Qwen2.5-0.5B", 24, 14, 2, 64, 896, 4864, 151936, True, True)
 _QWEN2 = ModelShape("Qwen2.5-1.5B", 28, 12, 2, 128, 1536, 8960, 151936, True, True)
 _TINY = ModelShape("tiny", 2, 4, 2, 64, 256, 512, 512, True, False)
 #: architecture, shape, base of the rotary embedding
 SHAPES: dict[str, tuple[str, ModelShape, float]] = {
+    "qwen2.5-0.5b": ("qwen2", _QWEN2_HALF, 1e6),
     "qwen2.5-1.5b": ("qwen2", _QWEN2, 1e6),
     "llama-3.2-3b": ("llama", MODELS["Llama-3.2-3B"], 5e5),
     "qwen3-4b": ("qwen3", _QWEN, 1e6),
@@ -39,7 +42,11 @@ def blocks(kind: Any, shape: tuple[int, int], generator: np.random.Generator) ->
     """A matrix whose weights are about 1 / sqrt(inputs)."""
     size, n_bytes = gguf.GGML_QUANT_SIZES[kind]
     made = generator.integers(0, 256, (shape[0] * shape[1] // size, n_bytes), np.uint8)
-    halves, most = ((208,), 127 * 32) if kind.name == "Q6_K" else ((0, 2), 63 * 15)
+    # where the scales are, and the largest integer that they multiply
+    places: dict[str, tuple[tuple[int, ...], int]] = dict(
+        Q6_K=((208,), 127 * 32), Q4_K=((0, 2), 63 * 15), Q8_0=((0,), 127), Q4_0=((0,), 8)
+    )
+    halves, most = places[kind.name]
     for at, share in zip(halves, (1, 7.5)):  # a minimum in the middle of the codes
         half = np.float16(share * 2 * shape[1] ** -0.5 / most)
         made[:, at : at + 2] = np.frombuffer(half.tobytes(), np.uint8)
@@ -79,19 +86,21 @@ def write(name: str, path: Path, n_layers: int | None = None, seed: int = 0) -> 
     writer.add_bos_token_id(vocabulary - 2)
     writer.add_eos_token_id(vocabulary - 1)
 
-    def add(tensor: str, *sizes: int, kind: Any = kinds.Q4_K) -> Any:
+    def add(tensor: str, *sizes: int, either: tuple[Any, Any] = (kinds.Q4_K, kinds.Q4_0)) -> Any:
         if len(sizes) == 1:
             return lambda prefix: writer.add_tensor(f"{prefix}{tensor}.weight", np.ones(sizes, np.float32))
+        kind = either[sizes[1] % 256 != 0]
         data = blocks(kind, sizes, generator)  # type: ignore[arg-type]
         return lambda prefix: writer.add_tensor(f"{prefix}{tensor}.weight", data, raw_dtype=kind)
 
     def bias(part: str, size: int) -> Any:
         return lambda prefix: writer.add_tensor(f"{prefix}{part}.bias", np.zeros(size, np.float32))
 
-    add("token_embd", vocabulary, width, kind=kinds.Q6_K)("")
+    of_vocabulary = kinds.Q6_K, kinds.Q8_0
+    add("token_embd", vocabulary, width, either=of_vocabulary)("")
     add("output_norm", width)("")
     if not shape.tied:
-        add("output", vocabulary, width, kind=kinds.Q6_K)("")
+        add("output", vocabulary, width, either=of_vocabulary)("")
     of_layer = [add("attn_norm", width), add("ffn_norm", width), add("ffn_down", width, inner)]
     of_layer += [add("attn_q", shape.n_heads * dim, width), add("attn_output", width, shape.n_heads * dim)]
     of_layer += [add(part, shape.n_kv_heads * dim, width) for part in ("attn_k", "attn_v")]

@@ -14,7 +14,8 @@ pytest.importorskip("transformers")
 pytest.importorskip("gguf")
 
 import random_gguf
-from gguf import GGUFReader
+from gguf import GGMLQuantizationType, GGUFReader
+from gguf.quants import dequantize
 
 from sparq_ipu.planning.model_shape import ModelShape
 
@@ -41,6 +42,20 @@ def test_fewer_layers(tmp_path: Path) -> None:
     made = GGUFReader(file)
     assert made.fields["llama.block_count"].contents() == 1
     assert {name.split(".")[1] for name in (x.name for x in made.tensors) if "blk." in name} == {"0"}
+
+
+def test_inputs_that_blocks_of_256_do_not_divide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    odd = ("qwen2", ModelShape("odd", 1, 14, 2, 64, 896, 512, 512, True, True), 1e6)
+    monkeypatch.setitem(random_gguf.SHAPES, "odd", odd)
+    file = tmp_path / "odd.gguf"
+    random_gguf.write("odd", file)
+    kinds = {x.name: x.tensor_type.name for x in GGUFReader(file).tensors}
+    assert kinds["token_embd.weight"] == "Q8_0"
+    assert kinds["blk.0.attn_q.weight"] == "Q4_0"  # 896 inputs
+    assert kinds["blk.0.ffn_down.weight"] == "Q4_K"  # 512
+    data = next(x.data for x in GGUFReader(file).tensors if x.name == "blk.0.attn_q.weight")
+    spread = dequantize(data, GGMLQuantizationType.Q4_0).std()
+    assert 0.5 < spread * 896**0.5 < 2
 
 
 def test_less_than_twice_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
