@@ -129,13 +129,13 @@ def test_some_layers_attend_elsewhere(
 
 
 def test_rows_of_which_some_are_dense(spy: list[Spy], monkeypatch: Any) -> None:
-    """Each layer is tried, and then left to its own step."""
+    """They are waves of their own, in the same call."""
     model, mask = a_wide_model("int4"), torch.ones(2, 34, dtype=torch.int64)
     mask[1, :9] = 0
     monkeypatch.setitem(SETTINGS, "min_seq_len", 33)
     assert_same_bits(model, monkeypatch, mask=mask)
     # 35 to 40 columns: the padded row has up to 31 positions
-    assert [one.calls for one in spy] == [APART[3][1] * 6]
+    assert [one.calls for one in spy] == [[(0, 3)] * 6]
 
 
 def test_positions_of_another_type(spy: list[Spy], monkeypatch: Any) -> None:

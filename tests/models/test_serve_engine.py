@@ -254,6 +254,17 @@ def test_steps_are_lean(monkeypatch: Any) -> None:
         assert len(steps) == 8
 
 
+def test_short_texts_come_first_in_a_step(engine: Any, monkeypatch: Any) -> None:
+    def lengths(_: Any, contexts: Any, places: Any, tokens: Any, held: Any) -> list[int] | None:
+        return list(held) if len(set(places)) == len(places) else None  # None: with drafts
+
+    seen = noted(monkeypatch, Contexts, "step", lengths)
+    asked = [Asked(engine, tokens_of(n), 60) for n in (200, 5, 90)]
+    assert [len(one.tokens) for one in asked] == [60] * 3
+    assert max(map(len, seen)) == 3
+    assert all(held == sorted(held) for held in seen)
+
+
 def test_alone_and_among_31_others() -> None:
     model = served_model()
     prompts = [tokens_of(30 + 17 * index, seed=index)[0] for index in range(32)]

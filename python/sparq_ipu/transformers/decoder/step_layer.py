@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Sequence
 
@@ -110,8 +111,8 @@ def waves_of(
     n_tokens: int = 1,
     n_before: int = 0,
 ) -> list[Wave] | None:
-    """The arguments with which the CPU kernels append tokens to this cache and attend to them. None where
-    they can not: the cache is on another device, or some rows are dense and others are not.
+    """The arguments with which the CPU kernels append tokens to this cache and attend to them; None where the
+    cache is on another device. Rows that are dense and rows that are not are separate waves, in order.
 
     Args:
         window: most recent positions that the layer sees; None: all.
@@ -125,7 +126,8 @@ def waves_of(
     waves, lengths = [], backend.lengths.tolist()
     for token in range(n_before + 1, n_before + n_tokens + 1):
         is_dense = dense_rows(settings, [length + token for length in lengths], window)
-        if any(is_dense) and not all(is_dense):
-            return None
-        waves.append(backend.wave(None if is_dense[0] else settings.attention, window, 1))
+        for dense, rows in itertools.groupby(range(len(lengths)), is_dense.__getitem__):
+            index = list(rows)
+            some = backend if len(index) == len(lengths) else backend.rows(index)
+            waves.append(some.wave(None if dense else settings.attention, window, 1))
     return waves
