@@ -85,20 +85,18 @@ def test_what_is_turned_is_what_a_model_turns() -> None:
         assert torch.equal(mine, theirs.to(torch.float16))
 
 
-@pytest.mark.parametrize("min_seq_len, n_sparse", [(28, 3), (29, None), (41, None), (42, 0)])
-def test_short_rows_are_dense(min_seq_len: int, n_sparse: int | None) -> None:
-    """With the token; where only some are, nothing happens."""
+@pytest.mark.parametrize("min_seq_len, n_sparse", [(28, 3), (29, 2), (34, 2), (35, 1), (41, 1), (42, 0)])
+def test_short_rows_are_dense(min_seq_len: int, n_sparse: int) -> None:
+    """With the token; rows of both kinds are in one call."""
     settings = LayerSettings(rank=8, top_k=12, n_local=4, index_bits=4, min_seq_len=min_seq_len)
     products, rotary = a_step("float32")
     cache = a_cache()
     done = attend(rotary, products, cache, settings)
-    if n_sparse is None:
-        assert done is None
-        assert cache.lengths.tolist() == [40, 33, 27]
-        return
     assert done is not None
-    expected = in_parts(products, rotary, a_cache(), settings if n_sparse else None)
-    assert torch.equal(done[0], expected)
+    assert done[1] == cache.lengths.tolist() == [41, 34, 28]
+    sparse, dense = (in_parts(products, rotary, a_cache(), each) for each in (settings, None))
+    assert not any(map(torch.equal, sparse, dense))
+    assert torch.equal(done[0], torch.cat((sparse[:n_sparse], dense[n_sparse:])))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
