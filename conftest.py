@@ -15,7 +15,7 @@ import os
 import random
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Iterator
 
 import hypothesis
 import pytest
@@ -27,11 +27,6 @@ for folder, package in (("reference", "sparq_reference"), ("python", "sparq_ipu"
     if importlib.util.find_spec(package) is None:
         sys.path.append(str(ROOT / folder))
 
-# The six workers of a vertex run in both orders, and what one sees of another is an error
-# (emulator/reference.md); SPARQ_EMULATOR_CHECK_WORKERS=0 turns that off, as
-# one step of CI does, with random orders in its place.
-os.environ.setdefault("SPARQ_EMULATOR_CHECK_WORKERS", "1")
-
 _ALWAYS = dict(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True)
 hypothesis.settings.register_profile("dev", max_examples=25, derandomize=True, **_ALWAYS)
 hypothesis.settings.register_profile("ci", max_examples=75, derandomize=True, **_ALWAYS)
@@ -42,6 +37,23 @@ hypothesis.settings.register_profile("nightly", max_examples=3000, **_ALWAYS)
 _PHASES = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
 hypothesis.settings.register_profile("mutant", max_examples=25, derandomize=True, phases=_PHASES, **_ALWAYS)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+
+#: where the six workers of a vertex run in both orders too, and what one sees of another is an error
+#: (emulator/reference.md): the folders that have each vertex and each builder
+WORKERS_ARE_CHECKED = ("emulator/", "tests/codelets/", "tests/ops/", "tests/popart/")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def order_of_workers(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Elsewhere they run in random orders, which costs nothing. The environment may ask for another order or
+    check, as a step of CI does."""
+    checked = request.node.nodeid.startswith(WORKERS_ARE_CHECKED)
+    name, value = ("CHECK_WORKERS", "1") if checked else ("WORKER_ORDER", "1")
+    with pytest.MonkeyPatch.context() as patch:
+        if not {"SPARQ_EMULATOR_CHECK_WORKERS", "SPARQ_EMULATOR_WORKER_ORDER"} & set(os.environ):
+            patch.setenv(f"SPARQ_EMULATOR_{name}", value)
+        yield
+
 
 #: parameters each value of which has code of its own: with each of them each value of the others
 OF_EACH = ("isa", "device")
