@@ -268,6 +268,7 @@ def test_no_more_than_all_positions_are_read() -> None:
     assert row["top_k"] == 128  # as asked for
 
 
+@pytest.mark.slow
 def test_examples_of_plans_work(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         ipu_sparq.main(["--help"])

@@ -22,6 +22,7 @@ TEXT = (ROOT / "docs/ipu_plans.md").read_text(encoding="utf-8")
 EXAMPLE = re.compile(r"^    sparq-ipu plan (\S[^\n]*)\n\n```\n(.*?)```", re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.slow
 def test_the_printed_example(capsys: pytest.CaptureFixture) -> None:
     ((words, printed),) = EXAMPLE.findall(TEXT)
     assert plan_command.main([*shlex.split(words), "--quiet"]) == 0
