@@ -96,6 +96,7 @@ def test_a_split_of_both_is_groups_one_after_another() -> None:
     assert (cell["n_ipus"], cell["split"]) == (4, "both")
 
 
+@pytest.mark.slow
 def test_a_row_is_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(MODELS, "small", ModelShape("small", 16, 4, 2, 32, 128, 256, 1000))
     rows = crossover.rows_of("small", 1, 1024)

@@ -21,6 +21,8 @@ from emulated import _core as core
 from sparq_ipu import plan
 from sparq_ipu.planning.device_model import device_model
 
+pytestmark = pytest.mark.slow  # a day takes seconds on the emulator; test_hardware_day_faults.py is quick
+
 #: what a test's own IPU has that a Bow does not
 OTHER = {
     "sync_cycles": 140,
@@ -69,7 +71,6 @@ def test_a_day_has_a_record_for_everything_and_says_that_nothing_was_measured(ot
         assert f"| {name} |" in text
 
 
-@pytest.mark.slow
 def test_the_model_of_another_ipu_is_found_again(other_day: Path, tmp_path: Path) -> None:
     """Of each parameter that was changed, within a half percent; the others stay."""
     shipped = device_model().parameters()
@@ -101,7 +102,6 @@ def test_calibrate_writes_a_model_that_a_plan_takes(
             device_model(str(model))
 
 
-@pytest.mark.slow
 def test_a_rule_with_another_form_is_told(other_day: Path) -> None:
     """Reads that are slow where they are either many or long, but not both, are no matter of constants."""
     found = pack.records_of(other_day)
@@ -113,7 +113,6 @@ def test_a_rule_with_another_form_is_told(other_day: Path) -> None:
     assert told["remote_read"] == "its form is wrong" and told["exchange"] == "fits"
 
 
-@pytest.mark.slow
 def test_what_is_recorded_is_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "day.tar.gz"
     assert day(out, "--parts", "rules") == 0
@@ -311,7 +310,6 @@ def test_a_stack_that_did_not_run_has_no_time(monkeypatch: pytest.MonkeyPatch) -
         programs.measured(words, Context("emulator", quick=True))
 
 
-@pytest.mark.slow
 def test_what_a_device_does_at_random_is_told(other_day: Path) -> None:
     """Times a percent off, each another way: parameters are as good as their errors say. And where
     four IPUs are in one another's way it is told, and not fitted."""

@@ -158,6 +158,7 @@ def test_only_what_does_not_fit_counts_as_refused():
     assert f"| {BASELINE.name}, 8 KV heads | 5 | 1 | 1 | 2 | 1 | 1 | 0 | 0 |" in table
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kernel", "index_bits", "row_bits"),
     [
@@ -312,6 +313,7 @@ def cell(row, dense):
     return f"{likely} ({low}-{high}) ms, {best} ({streaming})"
 
 
+@pytest.mark.slow
 def test_the_table_of_speedups_is_of_one_setting(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(sweep_tables, "headline_table", lambda bits: "")  # it plans what is not in the file
     out = tmp_path / "sweep.jsonl"

@@ -40,6 +40,7 @@ def test_dense_attention_in_sram() -> None:
 SLOTS = {"fp32": {1: (5, 5.5), 2: (5, 11)}, "fp16": {1: (5.5, 7), 2: (5.5, 13)}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("held", SLOTS)
 @pytest.mark.parametrize(
     ("n_kv_heads", "seq_len", "measured"), [(32, 4096, "47.6"), (32, 16384, "133.7"), (8, 16384, "-")]
