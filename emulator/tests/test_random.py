@@ -93,6 +93,7 @@ def test_checks_change_no_number_and_are_saved(saved, lines, check):
     assert [line.split() for line in saved("run", f"{check}.exe").stdout.splitlines()] == lines
 
 
+@pytest.mark.slow
 def test_the_cycle_counter_counts_the_host_where_it_is_asked_to(shell, tmp_path):
     """The cycles of a vertex are not modelled. So without that it is an error, not a number."""
     shell(f"g++ -std=c++11 -Wall -Wextra -Werror {HERE}/cycle_counter.cpp -lpoplar -o timed", tmp_path)

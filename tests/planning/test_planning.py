@@ -445,6 +445,7 @@ def test_a_smaller_key_index_fits_on_fewer_ipus():
     assert published_plans.plan(**shape, index_bits=4).streaming_memory_bytes < 64e9 / 40
 
 
+@pytest.mark.slow
 def test_plans_beyond_the_measured_footprints_say_so():
     """The largest caches measured: 4.3 GB dense, 1.6 GB for SparQ, at batch 64. Plans have spare rows."""
     for kernel, batch, beyond in (
@@ -571,6 +572,7 @@ def test_what_is_done_wave_by_wave_counts_as_often():
     assert slow.streamed_bytes == sum(step["bytes"] * step["executions"] for step in reads)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "shape, kernel, host_bytes",
     [
