@@ -47,11 +47,10 @@ WORKERS_ARE_CHECKED = ("emulator/", "tests/codelets/", "tests/ops/", "tests/popa
 def order_of_workers(request: pytest.FixtureRequest) -> Iterator[None]:
     """Elsewhere they run in random orders, which costs nothing. The environment may ask for another order or
     check, as a step of CI does."""
-    checked = request.node.nodeid.startswith(WORKERS_ARE_CHECKED)
-    name, value = ("CHECK_WORKERS", "1") if checked else ("WORKER_ORDER", "1")
+    check, order = "SPARQ_EMULATOR_CHECK_WORKERS", "SPARQ_EMULATOR_WORKER_ORDER"
     with pytest.MonkeyPatch.context() as patch:
-        if not {"SPARQ_EMULATOR_CHECK_WORKERS", "SPARQ_EMULATOR_WORKER_ORDER"} & set(os.environ):
-            patch.setenv(f"SPARQ_EMULATOR_{name}", value)
+        if not {check, order} & set(os.environ):
+            patch.setenv(check if request.node.nodeid.startswith(WORKERS_ARE_CHECKED) else order, "1")
         yield
 
 

@@ -36,17 +36,23 @@ SHAPES: dict[str, tuple[str, ModelShape, float]] = {
     "llama-3-8b": ("llama", MODELS["Llama-3-8B"], 5e5),
     "tiny": ("llama", _TINY, 1e4),
 }
+_KINDS = gguf.GGMLQuantizationType
+#: where inputs are a multiple of 256, and where they are not
+_OF_LAYERS, _OF_VOCABULARY = (_KINDS.Q4_K, _KINDS.Q4_0), (_KINDS.Q6_K, _KINDS.Q8_0)
+#: where the scales of a block are, and the largest integer that they multiply
+_SCALES: dict[Any, tuple[tuple[int, ...], int]] = {
+    _KINDS.Q4_K: ((0, 2), 63 * 15),
+    _KINDS.Q4_0: ((0,), 8),
+    _KINDS.Q6_K: ((208,), 127 * 32),
+    _KINDS.Q8_0: ((0,), 127),
+}
 
 
 def blocks(kind: Any, shape: tuple[int, int], generator: np.random.Generator) -> np.ndarray:
     """A matrix whose weights are about 1 / sqrt(inputs)."""
     size, n_bytes = gguf.GGML_QUANT_SIZES[kind]
     made = generator.integers(0, 256, (shape[0] * shape[1] // size, n_bytes), np.uint8)
-    # where the scales are, and the largest integer that they multiply
-    places: dict[str, tuple[tuple[int, ...], int]] = dict(
-        Q6_K=((208,), 127 * 32), Q4_K=((0, 2), 63 * 15), Q8_0=((0,), 127), Q4_0=((0,), 8)
-    )
-    halves, most = places[kind.name]
+    halves, most = _SCALES[kind]
     for at, share in zip(halves, (1, 7.5)):  # a minimum in the middle of the codes
         half = np.float16(share * 2 * shape[1] ** -0.5 / most)
         made[:, at : at + 2] = np.frombuffer(half.tobytes(), np.uint8)
@@ -60,7 +66,7 @@ def write(name: str, path: Path, n_layers: int | None = None, seed: int = 0) -> 
     inner = shape.intermediate_size
     dim = shape.head_dim
     vocabulary = shape.vocab_size
-    generator, kinds = np.random.default_rng(seed), gguf.GGMLQuantizationType
+    generator = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(path, architecture, use_temp_file=False)
     writer.add_block_count(n_layers)
     writer.add_context_length(1 << 17)
@@ -86,21 +92,20 @@ def write(name: str, path: Path, n_layers: int | None = None, seed: int = 0) -> 
     writer.add_bos_token_id(vocabulary - 2)
     writer.add_eos_token_id(vocabulary - 1)
 
-    def add(tensor: str, *sizes: int, either: tuple[Any, Any] = (kinds.Q4_K, kinds.Q4_0)) -> Any:
+    def add(tensor: str, *sizes: int, kinds: tuple[Any, Any] = _OF_LAYERS) -> Any:
         if len(sizes) == 1:
             return lambda prefix: writer.add_tensor(f"{prefix}{tensor}.weight", np.ones(sizes, np.float32))
-        kind = either[sizes[1] % 256 != 0]
+        kind = kinds[sizes[1] % 256 != 0]
         data = blocks(kind, sizes, generator)  # type: ignore[arg-type]
         return lambda prefix: writer.add_tensor(f"{prefix}{tensor}.weight", data, raw_dtype=kind)
 
     def bias(part: str, size: int) -> Any:
         return lambda prefix: writer.add_tensor(f"{prefix}{part}.bias", np.zeros(size, np.float32))
 
-    of_vocabulary = kinds.Q6_K, kinds.Q8_0
-    add("token_embd", vocabulary, width, either=of_vocabulary)("")
+    add("token_embd", vocabulary, width, kinds=_OF_VOCABULARY)("")
     add("output_norm", width)("")
     if not shape.tied:
-        add("output", vocabulary, width, either=of_vocabulary)("")
+        add("output", vocabulary, width, kinds=_OF_VOCABULARY)("")
     of_layer = [add("attn_norm", width), add("ffn_norm", width), add("ffn_down", width, inner)]
     of_layer += [add("attn_q", shape.n_heads * dim, width), add("attn_output", width, shape.n_heads * dim)]
     of_layer += [add(part, shape.n_kv_heads * dim, width) for part in ("attn_k", "attn_v")]

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of docs/benchmarks.md from committed rows: servers, models of several sizes, predictions, kernels,
-prompts, linear layers.
+"""Tables of docs/benchmarks.md from committed rows: servers, a long prompt, models of several sizes,
+predictions, kernels, prompts, linear layers.
 
     python bench/tables.py --write
 
@@ -16,7 +16,7 @@ import statistics
 import sys
 
 from lib.common import ROOT, Parser, Row, guarded, number
-from lib.decode_tables import fastest_runs, how, read_rows
+from lib.decode_tables import fastest_runs, how, of_the_peers, read_rows
 from lib.origin import caption
 
 from sparq_ipu.commands.tables import markdown_table, replace_block
@@ -206,6 +206,7 @@ def sizes(rows: list[Row]) -> str:
 #: block -> the file of its rows, and its table
 ROWS = {
     "servers": ("serve.jsonl", servers),
+    "long_prompt": ("long_prompt.jsonl", of_the_peers),
     "sizes": ("sizes.jsonl", sizes),
     "predictions": ("predictions.jsonl", predictions),
     "short": ("short_decode.jsonl", short),

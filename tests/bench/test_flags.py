@@ -203,24 +203,22 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
     return called
 
 
-@pytest.fixture(scope="module")
-def plain() -> dict[str, Seen]:
-    """What the calls do with nothing added, made when first needed."""
-    return {}
+#: what the calls do with nothing added, made when first needed
+PLAIN: dict[str, Seen] = {}
 
 
 @pytest.mark.parametrize(("call", "added"), cases(EFFECTS))
-def test_a_flag_has_an_effect(call: str, added: str, run: Run, plain: dict[str, Seen]) -> None:
+def test_a_flag_has_an_effect(call: str, added: str, run: Run) -> None:
     bench, words = call.split()[0], CALLS[call]
     if "--check" in added.split():  # the default: it takes back what is before it
         words, added = f"{words} --no-check", "--check"
         assert run(bench, f"{words} {added}") != run(bench, words)
         return
-    if call not in plain:
-        plain[call] = run(bench, words)
-        assert plain[call].status in (0, 1) and plain[call] == run(bench, words)  # nothing else changes
+    if call not in PLAIN:
+        PLAIN[call] = run(bench, words)
+        assert PLAIN[call].status in (0, 1) and PLAIN[call] == run(bench, words)  # nothing else changes
     seen = run(bench, f"{words} {added}")
-    assert seen._replace(text="") != plain[call]._replace(text="") or seen.text != plain[call].text
+    assert seen._replace(text="") != PLAIN[call]._replace(text="") or seen.text != PLAIN[call].text
 
 
 @pytest.mark.parametrize(("call", "added"), cases(REFUSED))

@@ -19,7 +19,6 @@ KEY_SCALE = np.float32(2.0**-16)  # keys come scaled, so that the highest bits o
 
 
 DIGITS, BITS, PASSES = 64, 6, 5
-CLASH = np.float32(2.0**30)
 #: what a worker remembers of the passes so far
 NONE, WINDOW, OF_BIN, LOST = range(4)
 

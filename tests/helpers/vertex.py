@@ -84,7 +84,6 @@ class Layout:
         self.flushed = filled - filled % chunk
         self.part_positions = n_waves * length + tail_length
         self.n_wave_parts = -(-stride // length)
-        self.n_segments = n_waves + (tail_length > 0)
 
     def position(self, part: int, local: int) -> int | None:
         """The position at index `local` of a part's arrays; None if there is none."""

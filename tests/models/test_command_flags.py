@@ -94,19 +94,17 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     return called
 
 
-@pytest.fixture(scope="module")
-def plain() -> dict[str, Seen]:
-    """What the calls do with nothing added, made when first needed."""
-    return {}
+#: what the calls do with nothing added, made when first needed
+PLAIN: dict[str, Seen] = {}
 
 
 @pytest.mark.parametrize(("call", "added"), cases(EFFECTS))
-def test_a_flag_has_an_effect(call: str, added: str, run: Run, plain: dict[str, Seen]) -> None:
-    if call not in plain:
-        plain[call] = run(call, "")
-        assert plain[call].status == 0 and plain[call] == run(call, "")  # nothing else changes
+def test_a_flag_has_an_effect(call: str, added: str, run: Run) -> None:
+    if call not in PLAIN:
+        PLAIN[call] = run(call, "")
+        assert PLAIN[call].status == 0 and PLAIN[call] == run(call, "")  # nothing else changes
     seen = run(call, added)
-    assert seen.status == 0 and seen != plain[call]
+    assert seen.status == 0 and seen != PLAIN[call]
 
 
 @pytest.mark.parametrize(("call", "added"), cases(REFUSED))

@@ -8,7 +8,6 @@ queries to float16, and nothing else may.
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 
 import pytest
 from families import FAMILIES, WINDOW
@@ -16,7 +15,6 @@ from tiny_models import enable, greedy, left_padded, step_logits, tiny_model, to
 
 from sparq_ipu.transformers import disable, enable_dense
 
-DOCS = Path(__file__).parents[2] / "docs" / "models.md"
 #: relative to the largest logit. Measured: at most 0.0051, and 0.08 or more with two positions of all.
 TOLERANCE = 0.01
 

@@ -16,6 +16,7 @@ from tiny_models import tiny_model, tokens_of, torch
 from sparq_ipu.models import load_model
 from sparq_ipu.transformers.decoder.weights import weights_of
 from sparq_ipu.transformers.loading.checkpoints import Checkpoint
+from sparq_ipu.transformers.loading.gguf_file import GgufFile
 
 gguf = pytest.importorskip("gguf")
 
@@ -241,12 +242,8 @@ def test_offsets_are_within_the_file(tmp_path: Path, model: Any) -> None:
     at = data.index(name) + len(name) + 4 + 2 * 8 + 4
     (offset,) = struct.unpack_from("<Q", data, at)
     bad = tmp_path / "bad.gguf"
-    wrong = {
-        1 << 40: "end within",
-        (1 << 64) - 32: "end within",
-        offset + 1: "begin at a multiple",
-        0: "behind",
-    }
+    far = "end within"
+    wrong = {1 << 40: far, (1 << 64) - 32: far, offset + 1: "begin at a multiple", 0: "behind"}
     for other, rule in wrong.items():
         bad.write_bytes(data[:at] + struct.pack("<Q", other) + data[at + 8 :])
         text = refusal(bad)
@@ -315,8 +312,6 @@ def test_most_weights_decide(tmp_path: Path, model: Any) -> None:
 
 def test_the_file_is_parsed_once(tmp_path: Path, model: Any, monkeypatch: Any) -> None:
     from transformers.integrations.gguf import reader
-
-    from sparq_ipu.transformers.loading.gguf_file import GgufFile
 
     parses = []
     parse = GgufFile.__init__

@@ -12,7 +12,6 @@ from sparq_ipu.commands import tables
 
 ROOT = Path(__file__).resolve().parents[2]
 BEGIN = re.compile(r"^<!-- begin (\w+): ([^>]*?) -->$", re.MULTILINE)
-SCRIPT = re.compile(r"\b(?:bench/plans\.py \w+|(?:bench|study)/\w+\.py\b)")
 #: (document, script that writes the block): the tests that compare. Each is an equality of the whole block,
 #: so that no figure of it can be another.
 COMPARED = {

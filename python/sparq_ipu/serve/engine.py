@@ -408,7 +408,7 @@ class Engine:
 
     def _step(self, requests: list[Request]) -> None:
         """The next token of each, and further ones where a draft is right."""
-        # short texts are decoded densely: neighbours attend in one call of the kernels
+        # short texts are decoded densely, and neighbours of one kind attend together
         requests = sorted(requests, key=lambda request: request.n_stored)
         drafts = self._drafts(requests)
         texts = list(zip(requests, drafts))
