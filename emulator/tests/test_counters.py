@@ -66,6 +66,13 @@ def test_a_column_goes_in_pieces(lines):
     assert s["onChipCycles"] == pytest.approx(SYNC + EXCHANGE + 40 / 4 + 10 * PIECE)
 
 
+def test_of_equally_busy_tiles_the_first_one_counts(lines):
+    """Five floats in one piece to tile 2 take as long as two floats in two pieces to tile 0."""
+    assert 5 + PIECE == 2 + 2 * PIECE
+    expected = {**exchanged(28, 28, 20, 2), "busyBytes": 8}
+    assert step(lines, "onchip", "tie")["before"] == expected
+
+
 def test_a_copy_within_a_tile_takes_its_elements_and_bytes(lines):
     """Of a piece 16 elements count as such: here all, and half of them."""
     for name, floats in (("", 16), ("within", 32)):

@@ -123,13 +123,16 @@ int main(int argc, char **argv) {
     Tensor copies = graph.addVariable(FLOAT, {4, 16}, "copies");
     for (unsigned t = 0; t < 4; ++t)
       graph.setTileMapping(copies[t], t);
-    Sequence prog{Repeat(3, Execute(cs, "stage/affine")),
-                  Execute(multi),
-                  Copy(x[0].expand({0}).broadcast(4, 0), copies, false, "stage/broadcast"),
-                  Copy(x.slice({0, 0}, {10, 1}).flatten(), copies[3].slice(0, 10), false, "pieces"),
-                  Copy(x.slice(2, 4), x.slice(4, 6), false, "within"),
-                  Copy(x[1], x[2]),
-                  Sync(SyncType::INTERNAL, "sync")};
+    Sequence prog{
+        Repeat(3, Execute(cs, "stage/affine")),
+        Execute(multi),
+        Copy(x[0].expand({0}).broadcast(4, 0), copies, false, "stage/broadcast"),
+        Copy(x.slice({0, 0}, {10, 1}).flatten(), copies[3].slice(0, 10), false, "pieces"),
+        Copy(x.slice(2, 4), x.slice(4, 6), false, "within"),
+        Copy(concat({copies[1].slice(0, 5), copies[3].slice(0, 1), copies[3].slice(2, 3)}),
+             concat({y[9].slice(0, 5), x[0].slice(0, 1), x[0].slice(2, 3)}), false, "tie"),
+        Copy(x[1], x[2]),
+        Sync(SyncType::INTERNAL, "sync")};
     Engine engine(graph, prog);
     engine.load(device);
     engine.run();
