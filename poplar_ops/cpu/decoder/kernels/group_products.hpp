@@ -9,7 +9,7 @@
 // ---- rows of bfloat16 as integers of 8 or 16 bits, in tiles
 
 // As many rows as there are registers for their sums, with two vectors of outputs.
-constexpr unsigned rowsOfTile = width == 16 ? 6 : 2;
+constexpr unsigned rowsOfTile = width >= 8 ? 6 : 2;
 
 // Subtracted from codes, which are stored without a sign.
 constexpr int codeOffset(unsigned bits) { return bits == 4 ? 8 : 128; }
@@ -147,18 +147,26 @@ inline IntVec productsOfPairs(IntVec a, IntVec b) {
 #endif
 }
 
+#if defined(SPARQ_AVX2)
+// Sums of a group fit 16 bits if codes have 4: of two inputs in each, 8 * 2 * 15 * 128 at most. So
+// codes of 8 bits are multiplied by halves.
+constexpr bool sumsPairs = true;
+#else
+constexpr bool sumsPairs = false;
+#endif
+
 // sum + the products of four codes, which have no sign, and four integers, in each lane.
-template <unsigned bits> inline IntVec addProducts(IntVec sum, IntVec codes, IntVec integers) {
+inline IntVec addProducts(IntVec sum, IntVec codes, IntVec integers) {
 #if defined(SPARQ_AVX512)
   return bitcast<IntVec>(_mm512_dpbusd_epi32(bitcast<__m512i>(sum), bitcast<__m512i>(codes),
                                              bitcast<__m512i>(integers)));
+#elif defined(SPARQ_AVX2)
+  __m256i now =
+      _mm256_add_epi16(bitcast<__m256i>(sum),
+                       _mm256_maddubs_epi16(bitcast<__m256i>(codes), bitcast<__m256i>(integers)));
+  asm("" : "+x"(now)); // or GCC adds in another order, and keeps all products in memory
+  return bitcast<IntVec>(now);
 #else
-#if defined(SPARQ_AVX2)
-  if (bits == 4) { // pairs have room in 16 bits
-    const __m256i pairs = _mm256_maddubs_epi16(bitcast<__m256i>(codes), bitcast<__m256i>(integers));
-    return sum + productsOfPairs(bitcast<IntVec>(pairs), IntVec{} + 0x00010001);
-  }
-#endif
   using Shorts = short __attribute__((vector_size(4 * width)));
   const Shorts both = bitcast<Shorts>(integers);
   return sum + productsOfPairs(codes & 0x00ff00ff, bitcast<IntVec>(both << 8 >> 8)) +
@@ -182,28 +190,41 @@ template <unsigned rows, unsigned n> struct IntegerSums {
     before.addLow(tile, weights, half);
     if (tile.rows[rows - 1].isWide) {
       IntegerSums<1, n> sums;
-      const IntVec add = IntVec{} + tile.rows[rows - 1].low[half];
-      sums.first = (first << 8) + add;
-      sums.second = (second << 8) + add;
-      weights.addTo(sums, tile.low[rows - 1], half);
+      weights.products(sums, tile.low[rows - 1], half, [&] {
+        const IntVec add = IntVec{} + tile.rows[rows - 1].low[half];
+        sums.first = (first << 8) + add;
+        sums.second = (second << 8) + add;
+      });
       first = sums.first;
       second = sums.second;
     }
   }
-  template <unsigned bits> SPARQ_INLINE void add(const signed char *integers, const IntVec *codes) {
-    before.template add<bits>(integers, codes);
+  SPARQ_INLINE void clear() {
+    before.clear();
+    first = second = IntVec{};
+  }
+  SPARQ_INLINE void addPairs(const IntegerSums &pairs, IntVec factors) {
+    before.addPairs(pairs.before, factors);
+    first += productsOfPairs(pairs.first, factors);
+    if constexpr (n == 2)
+      second += productsOfPairs(pairs.second, factors);
+  }
+  SPARQ_INLINE void add(const signed char *integers, const IntVec *codes) {
+    before.add(integers, codes);
     int word;
     __builtin_memcpy(&word, integers + (rows - 1) * weightGroup, sizeof(word));
-    first = addProducts<bits>(first, codes[0], IntVec{} + word);
+    first = addProducts(first, codes[0], IntVec{} + word);
     if constexpr (n == 2)
-      second = addProducts<bits>(second, codes[1], IntVec{} + word);
+      second = addProducts(second, codes[1], IntVec{} + word);
   }
 };
 template <unsigned n> struct IntegerSums<0, n> {
   SPARQ_INLINE void start(const RowOfGroup *, unsigned) {}
   template <class Weights>
   SPARQ_INLINE void addLow(const GroupOfTile &, const Weights &, unsigned) {}
-  template <unsigned bits> SPARQ_INLINE void add(const signed char *, const IntVec *) {}
+  SPARQ_INLINE void clear() {}
+  SPARQ_INLINE void addPairs(const IntegerSums &, IntVec) {}
+  SPARQ_INLINE void add(const signed char *, const IntVec *) {}
 };
 
 // A group's weights of n vectors of outputs; vectors are `apart` bytes apart.
@@ -215,30 +236,55 @@ template <unsigned bits, unsigned n> struct Weights {
   Weights group(std::size_t number) const {
     return {at + number * groupBytes(bits), apart, scalesAt};
   }
-  SPARQ_INLINE BitsVec line(unsigned number, unsigned vector) const {
+  enum class Part { whole, lower, upper };
+  template <Part part> SPARQ_INLINE IntVec codes(unsigned line, unsigned vector) const {
     BitsVec bytes;
-    __builtin_memcpy(&bytes, at + number * 64 + vector * apart, sizeof(bytes));
-    return bytes;
+    __builtin_memcpy(&bytes, at + line * 64 + vector * apart, sizeof(bytes));
+    return bitcast<IntVec>(part == Part::whole   ? bytes
+                           : part == Part::lower ? bytes & 0x0f0f0f0fu
+                                                 : bytes >> 4 & 0x0f0f0f0fu);
   }
-  // Adds the products of codes with a tile's high or low parts: of 6 bits, those of a half.
-  template <unsigned rows>
-  SPARQ_INLINE void addTo(IntegerSums<rows, n> &sums, const signed char *integers,
-                          unsigned half) const {
+  // The products of codes with a tile's high or low parts, added to what `start` sets the sums to:
+  // of 6 bits, those of a half.
+  template <unsigned rows, class Start>
+  SPARQ_INLINE void products(IntegerSums<rows, n> &sums, const signed char *integers, unsigned half,
+                             const Start &start) const {
+    if constexpr (!sumsPairs) {
+      start();
+      addLines<bits == 4 ? Part::lower : Part::whole>(sums, integers, half);
+    } else {
+      IntegerSums<rows, n> pairs;
+      pairs.clear();
+      addLines<Part::lower>(pairs, integers, half);
+      start();
+      sums.addPairs(pairs, IntVec{} + 0x00010001);
+      if constexpr (bits != 4) {
+        pairs.clear();
+        addLines<Part::upper>(pairs, integers, half);
+        sums.addPairs(pairs, IntVec{} + 0x00100010);
+      }
+    }
+  }
+  template <Part part, unsigned rows>
+  SPARQ_INLINE void addLines(IntegerSums<rows, n> &sums, const signed char *integers,
+                             unsigned half) const {
     constexpr unsigned together = bits == 6 ? lines / 2 : lines;
 #pragma GCC unroll 8
     for (unsigned number = 0; number < together; ++number) {
       const unsigned i = half * together + number;
-      IntVec codes[n];
-      for (unsigned v = 0; v < n; ++v)
-        codes[v] = bitcast<IntVec>(bits == 4 ? line(i, v) & 0x0f0f0f0fu : line(i, v));
-      sums.template add<bits>(integers + 4 * i, codes);
-      if constexpr (bits == 4) {
-        for (unsigned v = 0; v < n; ++v)
-          codes[v] = bitcast<IntVec>(line(i, v) >> 4 & 0x0f0f0f0fu);
-        sums.template add<bits>(integers + 16 + 4 * i, codes);
-      }
+      addLine<part>(sums, integers + 4 * i, i);
+      if constexpr (bits == 4)
+        addLine<Part::upper>(sums, integers + 16 + 4 * i, i);
       asm volatile("" ::: "memory"); // or GCC loads all codes first, and spills sums
     }
+  }
+  template <Part part, unsigned rows>
+  SPARQ_INLINE void addLine(IntegerSums<rows, n> &sums, const signed char *integers,
+                            unsigned line) const {
+    IntVec of[n];
+    for (unsigned v = 0; v < n; ++v)
+      of[v] = codes<part>(line, v);
+    sums.add(integers, of);
   }
   // Scales are 0, zeros 1; of 6 bits the scales of the second half.
   SPARQ_INLINE Vec scales(unsigned which, unsigned vector) const {
@@ -318,8 +364,7 @@ __attribute__((noinline)) void tileProducts(const GroupProducts &a, const Column
     }
     for (unsigned half = 0; half < (bits == 6 ? 2 : 1); ++half) {
       IntegerSums<rows, n> sums;
-      sums.start(tile->rows, half);
-      weights.addTo(sums, tile->high[0], half);
+      weights.products(sums, tile->high[0], half, [&] { sums.start(tile->rows, half); });
       if (tile->isWide)
         sums.addLow(*tile, weights, half);
       Vec scale[n];
