@@ -50,11 +50,24 @@ inline float largestMagnitude(const std::uint16_t *numbers) {
   return number < leastMagnitude ? 0 : number; // a NaN stays one
 }
 
+inline void storeBytes(signed char *to, IntVec x) {
+#if defined(SPARQ_AVX2) // else GCC moves each number by itself
+  const __m256i lowest = _mm256_set1_epi32(0x0c080400);
+  const __m256i halves = _mm256_shuffle_epi8(bitcast<__m256i>(x), lowest);
+  const __m128i bytes =
+      _mm_unpacklo_epi32(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1));
+  _mm_storel_epi64(reinterpret_cast<__m128i *>(to), bytes);
+#else
+  using Bytes = signed char __attribute__((vector_size(width)));
+  const Bytes bytes = __builtin_convertvector(x, Bytes);
+  __builtin_memcpy(to, &bytes, sizeof(bytes));
+#endif
+}
+
 template <bool isWide>
 inline void roundGroup(const std::uint16_t *numbers, float largest, unsigned bits,
                        signed char *high, signed char *low, RowOfGroup &of) {
   constexpr float most = isWide ? 127 * 256 : 127, magic = 0x1.8p23f;
-  using Bytes = signed char __attribute__((vector_size(width)));
   of.isWide = isWide;
   if (!(largest < infiniteMagnitude)) { // the integers could overflow their sums
     __builtin_memset(high, 0, weightGroup);
@@ -71,13 +84,11 @@ inline void roundGroup(const std::uint16_t *numbers, float largest, unsigned bit
     // To nearest, ties to even.
     const IntVec integers = bitcast<IntVec>(scaled + broadcast(magic)) - bitcast<int>(magic);
     const IntVec ofHigh = isWide ? (integers + 128) >> 8 : integers;
-    const Bytes highBytes = __builtin_convertvector(ofHigh, Bytes);
-    __builtin_memcpy(high + i, &highBytes, sizeof(highBytes));
+    storeBytes(high + i, ofHigh);
     highSum[half] += ofHigh;
     if (isWide) {
       const IntVec ofLow = integers - (ofHigh << 8);
-      const Bytes lowBytes = __builtin_convertvector(ofLow, Bytes);
-      __builtin_memcpy(low + i, &lowBytes, sizeof(lowBytes));
+      storeBytes(low + i, ofLow);
       lowSum[half] += ofLow;
     }
   }
