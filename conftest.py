@@ -4,8 +4,8 @@ tests/helpers/, which pyproject.toml puts on the path.
 
 HYPOTHESIS_PROFILE chooses how much is tried: dev (default: small, fast), ci (derandomised, moderate), random
 (small, other examples each time), few (random, for a build by another compiler or with sanitizers: few
-examples, and each value of a parameter, not each combination) or nightly (random, large). A failure of the
-last three prints the blob that reproduces it, and --hypothesis-seed repeats a run.
+examples, and one case of each test) or nightly (random, large). A failure of the last three prints the blob
+that reproduces it, and --hypothesis-seed repeats a run.
 """
 
 from __future__ import annotations
@@ -54,35 +54,22 @@ def order_of_workers(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
-#: parameters each value of which has code of its own: with each of them each value of the others
+#: parameters each value of which has code of its own
 OF_EACH = ("isa", "device")
 
 
 @pytest.hookimpl(trylast=True)  # after -k and -m
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With the profile "few": of a test's cases such that have each value of its parameters."""
+    """With the profile "few": one of a test's cases, by chance."""
     if os.environ.get("HYPOTHESIS_PROFILE") != "few":
         return
-    tests: dict[tuple[Any, ...], list[tuple[set[Any], pytest.Item]]] = {}
+    tests: dict[tuple[Any, ...], list[pytest.Item]] = {}
     for item in items:
         params = item.callspec.params if hasattr(item, "callspec") else {}
         of = (item.nodeid.partition("[")[0], *(id(params.get(name)) for name in OF_EACH))
-        values = set()
-        for mark in item.iter_markers("parametrize"):
-            names = mark.args[0].split(",") if isinstance(mark.args[0], str) else mark.args[0]
-            values.add(tuple((name.strip(), id(params[name.strip()])) for name in names))
-        tests.setdefault(of, []).append((values, item))
+        tests.setdefault(of, []).append(item)
     chance = random.Random(config.getoption("--hypothesis-seed", None) or 0)
-    kept = set()
-    for cases in tests.values():
-        chance.shuffle(cases)
-        missing = set().union(*(values for values, _ in cases))
-        while True:
-            values, item = max(cases, key=lambda case: len(case[0] & missing))
-            kept.add(item)
-            missing -= values
-            if not missing:
-                break
+    kept = {chance.choice(cases) for cases in tests.values()}
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = [item for item in items if item in kept]
 
