@@ -11,22 +11,33 @@ import pytest
 pytest.importorskip("torch")
 
 import prompt as program
+import torch
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_rows(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("faster", ["bfloat16", "float32"])
+def test_rows(faster: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "PRODUCT", 64)
+    monkeypatch.setattr(program, "faster_type", lambda: getattr(torch, faster))
     program.main(["--S", "64", "130", "--head-dim", "16", "--repeats", "2"])
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(r["method"], r["seq_len"]) for r in rows if r["method"].startswith("p")] == [
         ("prompt_attention", 64),
         ("prompt_attention float32", 64),
-        ("product bfloat16", 64),
+        (f"product {faster}", 64),
         ("prompt_attention", 130),
         ("prompt_attention float32", 130),
-        ("product bfloat16", 130),
+        (f"product {faster}", 130),
     ]
     assert all(0 < r["least"] <= r["gflop_per_s"] <= r["most"] for r in rows)
+
+
+@pytest.mark.parametrize(("seconds", "faster"), [((2.0, 1.0), "float32"), ((1.0, 2.0), "bfloat16")])
+def test_the_faster_type(seconds: tuple[float, float], faster: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = iter(seconds)
+    monkeypatch.setattr(program.timeit, "repeat", lambda *_, **__: [9.0, next(taken)])
+    assert program.faster_type() == getattr(torch, faster)
 
 
 def test_other_bits_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
