@@ -237,26 +237,29 @@ def seconds(a: argparse.Namespace, reader: Reader) -> Iterator[dict[str, Any]]:
         yield dict(round=number, length=length, way=way, **spent, processor=processor(), threads=a.threads)
 
 
-def speeds(length: int = 8192) -> dict[str, float]:
-    """way -> how many times as fast it reads this number of tokens as dense attention of the same program."""
-    of_way: dict[str, list[float]] = {}
+def speeds(length: int = 8192) -> dict[tuple[str, str], float]:
+    """(model, way) -> how many times as fast it reads this number of tokens as dense attention of the same
+    program."""
+    found: dict[tuple[str, str], list[float]] = {}
     for line in map(json.loads, SECONDS.read_text(encoding="utf-8").splitlines()):
         if line["length"] == length:
-            of_way.setdefault(line["way"], []).append(line["seconds"])
-    mean = {way: sum(values) / len(values) for way, values in of_way.items()}
-    return {way: mean[OPENVINO if way.startswith(OPENVINO) else DENSE] / mean[way] for way in mean}
+            found.setdefault((line["model"], line["way"]), []).append(line["seconds"])
+    mean = {of: sum(values) / len(values) for of, values in found.items()}
+    base = {of: OPENVINO if of[1].startswith(OPENVINO) else DENSE for of in mean}
+    return {of: mean[of[0], base[of]] / mean[of] for of in mean}
 
 
 def table(lines: Sequence[dict[str, Any]], how: str) -> str:
     """KL of each way, and other metrics of dense attention and, in pairs of contexts, less those. how: the
     questions are read as part of the prompt, or decoded ("sparq")."""
     fast, rows = speeds(), []
-    found: dict[tuple[int, str], dict[int, Any]] = {}
+    found: dict[tuple[str, int, str], dict[int, Any]] = {}
     for line in lines:
         if how in line:
-            found.setdefault((line["length"], line["way"]), {})[line["index"]] = line[how]
-    for (length, way), items in sorted(found.items(), key=lambda x: (x[0][0], WAYS.index(x[0][1]))):
-        base = found[length, OPENVINO if way.startswith(OPENVINO) else DENSE]
+            found.setdefault((line["model"], line["length"], line["way"]), {})[line["index"]] = line[how]
+    order = {of: (of[0].lower(), of[1], WAYS.index(of[2])) for of in found}
+    for (model, length, way), items in sorted(found.items(), key=lambda x: order[x[0]]):
+        base = found[model, length, OPENVINO if way.startswith(OPENVINO) else DENSE]
         cells = []
         for _, task, over, under in METRICS:
             common = sorted(items.keys() & base.keys())
@@ -268,8 +271,9 @@ def table(lines: Sequence[dict[str, Any]], how: str) -> str:
             value = ratio(*sums[:2]) if is_base else paired_difference(*sums)
             text = interval(value, 4, "" if is_base else "+")
             cells.append(f"**{text}**" if not is_base and clear(value) else text)
-        rows.append((f"{length:,}", way, str(len(items)), f"{fast[way]:.2f}" if way in fast else "", *cells))
-    header = ("tokens", "way", "contexts", "times as fast at 8,192", *(name for name, *_ in METRICS))
+        times = f"{fast[model, way]:.2f}" if (model, way) in fast else ""
+        rows.append((model, f"{length:,}", way, str(len(items)), times, *cells))
+    header = ("model", "tokens", "way", "contexts", "times as fast at 8,192", *(name for name, *_ in METRICS))
     return markdown_table(header, rows)
 
 
@@ -298,7 +302,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             from sparq_ipu.models import smollm2_path
 
             reader = Reader(smollm2_path() if a.model is None else a.model, a.weights, a.threads)
-            done = set() if a.rounds else {(line["index"], line["length"], line["way"]) for line in lines}
+            mine = () if a.rounds else (line for line in lines if line["model"] == reader.path.stem)
+            done = {(line["index"], line["length"], line["way"]) for line in mine}
             with a.json.open("a", encoding="utf-8") as file:
                 for fields in seconds(a, reader) if a.rounds else measure(a, reader, done, progress):
                     lines.append({"model": reader.path.stem, "weights": a.weights, **fields})

@@ -89,21 +89,25 @@ def test_xattention_is_that_of_loops(n: int) -> None:
     torch.testing.assert_close(got, (weights @ value).float(), rtol=1e-4, atol=1e-5)
 
 
-def line(index: int, way: str, kl: float, bits: float) -> dict[str, Any]:
+def line(index: int, way: str, kl: float, bits: float, model: str = "small") -> dict[str, Any]:
     sums: dict[str, Any] = {"lm": {"kl": kl, "n": 10, "bits": bits, "chars": 10}}
     sums.update((task, {"hits": 5, "n": 10, "bits": 0}) for task in ("multikey", "retrieval", "repetition"))
-    return dict(index=index, length=100, way=way, prompt=sums)
+    return dict(model=model, index=index, length=100, way=way, prompt=sums)
 
 
 def test_a_table_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(study, "speeds", lambda: {"0.01": 1.5})
+    monkeypatch.setattr(study, "speeds", lambda: {("small", "0.01"): 1.5})
     lines = [
         line(i, way, (way != "0") * (9 + i), 20 + i + (way != "0") * (10 + i / 8))
         for i in range(5)
         for way in ("0", "0.01")
     ]
-    dense, share = study.table(lines, "prompt").splitlines()[2:]
-    assert dense.startswith("| 100 | 0 | 5 |  | 0.0000 | 2.2000 [") and dense.endswith("| 0.5000 |")
+    other = [line(i, way, 1, 30, "Other") for i in range(2) for way in ("0.01", "0")]
+    table = study.table(other + lines, "prompt").splitlines()[2:]
+    for way, row in zip(("0", "0.01"), table):
+        assert row.startswith(f"| Other | 100 | {way} | 2 |  |")
+    dense, share = table[2:]
+    assert dense.startswith("| small | 100 | 0 | 5 |  | 0.0000 | 2.2000 [") and dense.endswith("| 0.5000 |")
     # (9 + ... + 13) / 50, and 10.25 bits more in 10 characters
     assert "| 5 | 1.50 | 1.1000 [" in share and "| **+1.0250 [+" in share and share.endswith("| +0.0000 |")
 
