@@ -206,6 +206,7 @@ def sizes(rows: list[Row]) -> str:
 #: block -> the file of its rows, and its table
 ROWS = {
     "servers": ("serve.jsonl", servers),
+    "peers_avx2": ("peers_avx2.jsonl", of_the_peers),
     "long_prompt": ("long_prompt.jsonl", of_the_peers),
     "sizes": ("sizes.jsonl", sizes),
     "predictions": ("predictions.jsonl", predictions),

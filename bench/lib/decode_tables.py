@@ -164,7 +164,9 @@ def fastest_runs(rows: Iterable[Row]) -> dict[tuple[str, int, int], dict[str, Ro
 def of_the_peers(rows: list[Row]) -> str:
     """Tokens per second beside other programs, seconds to the first token, and for prompt and answer; tables
     for each processor."""
-    rows = [{**row, **_totals(row)} for row in rows if row["error"] is None]
+    # --predict reads all blocks of a prompt, whatever the method.
+    shown = [row for row in rows if row["error"] is None and "predicted_first_token_seconds" not in row]
+    rows = [{**row, **_totals(row)} for row in shown]
     return "\n\n".join(
         part
         for cpu in dict.fromkeys(row["cpu"] for row in reversed(rows))

@@ -22,3 +22,11 @@ def test_the_document_is_what_the_rows_say(name: str) -> None:
     factor = itertools.count(2)  # negative control
     changed = json.loads(json.dumps(rows), parse_float=lambda text: next(factor) * float(text))
     assert table(changed) + "\n" != shown
+
+
+def test_a_prompt_that_was_read_for_a_prediction_is_not_shown() -> None:
+    rows = read_rows(tables.RESULTS / "long_prompt.jsonl")
+    predicted = {**rows[-1], "first_token_seconds": 1.0, "predicted_first_token_seconds": 1.0}
+    assert tables.of_the_peers([predicted, *rows]) == tables.of_the_peers(rows)
+    del predicted["predicted_first_token_seconds"]
+    assert tables.of_the_peers([predicted, *rows]) != tables.of_the_peers(rows)
