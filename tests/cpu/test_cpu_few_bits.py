@@ -108,13 +108,13 @@ def test_the_largest_sums(isa: str, n_rows: int) -> None:
 @pytest.mark.parametrize("bits", [4, 6, 8])
 @pytest.mark.parametrize("n_rows", [1, 6])
 def test_the_largest_sums_of_low_parts(isa: str, n_rows: int, bits: int) -> None:
-    """Integers of 16 bits whose low parts are all -128 or all 127, with the largest codes."""
-    for integer, low in ((128, -128), (127, 127)):
+    """Integers of 16 bits whose low parts are -128 or 127, but for the largest, with the largest codes."""
+    for integer in (128, 127):
         rows = np.full((n_rows, 160), 2.0**-9, np.float32)
         rows[:, :32] = integer / 128
         rows[:, 31] = 254
         found = integers(rows[:1], bits)[0][0, 0]
-        assert found[31] == 32512 and (found[:31] == integer).all() and (integer - low) % 256 == 0
+        assert found[31] == 32512 and (found[:31] == integer).all()
         codes = np.full((16, 160), 15 if bits == 4 else 255, np.uint8)
         check(Weights(codes, np.full((16, 5, 2), 0.5), bits), rows, isa=isa)
 

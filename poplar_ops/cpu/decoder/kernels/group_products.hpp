@@ -24,8 +24,8 @@ struct RowOfGroup {
 };
 struct alignas(64) GroupOfTile {
   signed char high[rowsOfTile][weightGroup];
-  RowOfGroup rows[rowsOfTile];
   std::int32_t isWide; // some row has 16 bits
+  RowOfGroup rows[rowsOfTile];
   signed char low[rowsOfTile][weightGroup];
 };
 
@@ -51,12 +51,11 @@ inline float largestMagnitude(const std::uint16_t *numbers) {
 }
 
 inline void storeBytes(signed char *to, IntVec x) {
-#if defined(SPARQ_AVX2) // else GCC moves each number by itself
-  const __m256i lowest = _mm256_set1_epi32(0x0c080400);
-  const __m256i halves = _mm256_shuffle_epi8(bitcast<__m256i>(x), lowest);
-  const __m128i bytes =
-      _mm_unpacklo_epi32(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1));
-  _mm_storel_epi64(reinterpret_cast<__m128i *>(to), bytes);
+#if defined(SPARQ_AVX2) // GCC would move each number by itself
+  const __m256i all = bitcast<__m256i>(x);
+  const __m128i words =
+      _mm_packs_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1));
+  _mm_storel_epi64(reinterpret_cast<__m128i *>(to), _mm_packs_epi16(words, words));
 #else
   using Bytes = signed char __attribute__((vector_size(width)));
   const Bytes bytes = __builtin_convertvector(x, Bytes);
@@ -158,15 +157,12 @@ inline IntVec productsOfPairs(IntVec a, IntVec b) {
 #endif
 }
 
-#if defined(SPARQ_AVX2)
-// Sums of a group fit 16 bits if codes have 4: of two inputs in each, 8 * 2 * 15 * 128 at most. So
-// codes of 8 bits are multiplied by halves.
-constexpr bool sumsPairs = true;
-#else
-constexpr bool sumsPairs = false;
-#endif
+// AVX2 adds in lanes of 16 bits, which have room for the 8 products of two inputs that a group has
+// if codes have 4 bits: 8 * 2 * 15 * 128. So codes of 8 bits are split.
+constexpr bool sumsPairs = width == 8;
 
-// sum + the products of four codes, which have no sign, and four integers, in each lane.
+// sum + the products of four codes, which have no sign, and four integers, in each lane of 32 bits;
+// with AVX2 those of two, in each lane of 16.
 inline IntVec addProducts(IntVec sum, IntVec codes, IntVec integers) {
 #if defined(SPARQ_AVX512)
   return bitcast<IntVec>(_mm512_dpbusd_epi32(bitcast<__m512i>(sum), bitcast<__m512i>(codes),
@@ -217,8 +213,7 @@ template <unsigned rows, unsigned n> struct IntegerSums {
   SPARQ_INLINE void addPairs(const IntegerSums &pairs, IntVec factors) {
     before.addPairs(pairs.before, factors);
     first += productsOfPairs(pairs.first, factors);
-    if constexpr (n == 2)
-      second += productsOfPairs(pairs.second, factors);
+    second += productsOfPairs(pairs.second, factors);
   }
   SPARQ_INLINE void add(const signed char *integers, const IntVec *codes) {
     before.add(integers, codes);
@@ -256,7 +251,7 @@ template <unsigned bits, unsigned n> struct Weights {
                                                  : bytes >> 4 & 0x0f0f0f0fu);
   }
   // The products of codes with a tile's high or low parts, added to what `start` sets the sums to:
-  // of 6 bits, those of a half.
+  // of 6 bits, those of a half. AVX2 has no registers for these sums until the pairs are added.
   template <unsigned rows, class Start>
   SPARQ_INLINE void products(IntegerSums<rows, n> &sums, const signed char *integers, unsigned half,
                              const Start &start) const {
@@ -355,7 +350,7 @@ template <unsigned bits, unsigned n> struct Column {
   std::size_t share;
 };
 
-// Adds the products of all groups. Its sums stay in registers.
+// Adds the products of all groups. A group's sums stay in registers.
 template <unsigned bits, unsigned rows, unsigned n>
 __attribute__((noinline)) void tileProducts(const GroupProducts &a, const Column<bits, n> &column,
                                             const GroupOfTile *tile, std::uint16_t *output) {
