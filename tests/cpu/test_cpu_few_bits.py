@@ -109,12 +109,13 @@ def test_the_largest_sums(isa: str, n_rows: int) -> None:
 @pytest.mark.parametrize("n_rows", [1, 6])
 def test_the_largest_sums_of_low_parts(isa: str, n_rows: int, bits: int) -> None:
     """Integers of 16 bits whose low parts are -128 or 127, but for the largest, with the largest codes."""
-    for integer in (128, 127):
-        rows = np.full((n_rows, 160), 2.0**-9, np.float32)
-        rows[:, :32] = integer / 128
-        rows[:, 31] = 254
-        found = integers(rows[:1], bits)[0][0, 0]
-        assert found[31] == 32512 and (found[:31] == integer).all()
+    for integer, group, largest in ((128, 0, 31), (127, 4, 0), (128, 2, 13)):
+        rows = np.full((n_rows, 5, 32), 2.0**-9, np.float32)
+        rows[:, group] = integer / 128
+        rows[:, group, largest] = 254
+        rows = rows.reshape(n_rows, 160)
+        found = integers(rows[:1], bits)[0][0, group]
+        assert found[largest] == 32512 and (np.delete(found, largest) == integer).all()
         codes = np.full((16, 160), 15 if bits == 4 else 255, np.uint8)
         check(Weights(codes, np.full((16, 5, 2), 0.5), bits), rows, isa=isa)
 
