@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -110,6 +111,16 @@ def test_a_table_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     assert dense.startswith("| small | 100 | 0 | 5 |  | 0.0000 | 2.2000 [") and dense.endswith("| 0.5000 |")
     # (9 + ... + 13) / 50, and 10.25 bits more in 10 characters
     assert "| 5 | 1.50 | 1.1000 [" in share and "| **+1.0250 [+" in share and share.endswith("| +0.0000 |")
+
+
+def test_lines_of_another_model_are_not_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [line(3, "0", 0, 1, "small"), line(4, "0", 0, 1, "other")]
+    (tmp_path / "lines").write_text("".join(json.dumps(x) + "\n" for x in lines))
+    seen: list[Any] = []
+    monkeypatch.setattr(study, "Reader", lambda *_: SimpleNamespace(path=Path("small.gguf")))
+    monkeypatch.setattr(study, "measure", lambda a, reader, done, progress: seen.append(done) or iter(()))
+    assert study.main(["--model", "small.gguf", "--json", str(tmp_path / "lines")]) == 0
+    assert seen == [{(3, 100, "0")}]
 
 
 def test_the_document_has_the_tables_of_the_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
