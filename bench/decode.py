@@ -10,9 +10,10 @@ The methods are interleaved: in each round every method decodes a few tokens.
     recommended                 `enable` as it is, with the top_k that is recommended for the length
 A row has the median of all steps, their spread, the bytes that the cache takes and the load of the machine.
 The model has the shape of SmolLM2-135M and random weights, unless --model names a checkpoint or "smollm2";
-keys and values in the cache are random too: only speed is measured. stdout: one JSON line for each method,
-type and length; stderr: progress, and a table made from those lines. --write puts the table of the committed
-rows into docs/benchmarks.md.
+keys and values in the cache are random too: only speed is measured. With --peers and --predict prompts are
+read too: English text, another part of it in each trial. stdout: one JSON line for each method, type and
+length; stderr: progress, and a table made from those lines. --write puts the table of the committed rows into
+docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from lib.decode_tables import TYPES, best_plain, of_the_lengths, of_the_peers, r
 from lib.json_lines import SCHEMA, JsonLines
 from lib.origin import origin, repeat_command
 from lib.quiet import Pace, forget_peak, noise, peak_bytes, watched
-from peers import FILLED, KV_TYPES, Peer, first_tokens, least_more
+from peers import FILLED, KV_TYPES, Peer, first_tokens, least_more, text_tokens
 
 from sparq_ipu.commands.command_line import thread_count
 from sparq_ipu.commands.extras import needed
@@ -264,10 +265,12 @@ def _errors_are(row: Row) -> Iterator[None]:
 
 def _first_token(row: Row, method: Method, a: argparse.Namespace, seq_len: int) -> None:
     """The median time to it, if the machine is quiet meanwhile."""
-    with watched(a.threads) as watch, _errors_are(row):
-        _, seconds = first_tokens(method.first_token, seq_len, a.seed)
-    if row["error"] is None and noise(watch.others, watch.pace.paused) is None:
-        row.update(first_token_seconds=statistics.median(seconds), first_token_trials=len(seconds))
+    with _errors_are(row):
+        text = text_tokens(gguf_of(a.model))
+        with watched(a.threads) as watch:
+            _, seconds = first_tokens(method.first_token, text, seq_len, a.seed)
+        if noise(watch.others, watch.pace.paused) is None:
+            row.update(first_token_seconds=statistics.median(seconds), first_token_trials=len(seconds))
 
 
 def _peers(
@@ -281,6 +284,8 @@ def _peers(
             progress.step(f"{seq_len} positions: the first token of {program}, {kv_type}")
             row, peer = made_row(program), None
             row["kv_type"] = kv_type
+            if program == "mistral.rs":  # takes no tokens
+                row["prompt"] = "common words"
             with _errors_are(row):
                 where = (gguf_of(a.model), seq_len, a.steps, a.threads, a.seed, a.batch, a.filled)
                 peer = Peer(program, kv_type, *where)
@@ -327,6 +332,7 @@ def _row(a: argparse.Namespace, name: str, dtype: str, seq_len: int, model: Any,
         "model": a.model,
         "weights": "real" if a.model not in SHAPES else "random",
         "cache": "synthetic",
+        "prompt": None if a.peers is None and not a.predict else "text",
         "method": name,
         "dtype": dtype,
         "seq_len": seq_len,

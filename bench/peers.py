@@ -7,7 +7,8 @@ defaults), and mistral.rs.
 Each runs in a process of its own, on the same GGUF file, with the same threads and the same prompt. It reads
 the prompt, keeps what it has read, and then says some tokens whenever it is asked: in turns with all others.
 How long each token took after the first one is what is kept. Choosing the likeliest token is in their times;
-ours are of the model alone.
+ours are of the model alone. Prompts are the excerpts of novels, plays and speeches of the accuracy study.
+mistral.rs takes no tokens, so it reads as many common words.
 
     echo 4 | python bench/peers.py llama.cpp MODEL.gguf --kv q8_0 --S 512
 
@@ -20,21 +21,23 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import importlib.metadata
 import json
+import multiprocessing
 import os
-import random
 import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, Callable, Iterable, Iterator
 
 from lib import filled
-from lib.common import Parser, Row, guarded
+from lib.common import ROOT, Parser, Row, guarded
 from lib.decode_method import WARM_UP
 from lib.quiet import watched
 
@@ -55,8 +58,10 @@ PACKAGES = {
 }
 #: those whose cache can be filled without a prompt
 FILLED = ("llama.cpp", "llama.cpp-no-flash", "openvino")
-#: words of no meaning: of a vocabulary the first ones may be special
-_FIRST_TOKEN, _LAST_TOKEN = 1000, 40000
+#: excerpts that prompts are made of, in the public domain
+TEXTS = ROOT / "study/sparq_study/accuracy/data"
+#: tokens between the beginnings of the prompts of two seeds: no program finds a prompt in its cache
+_STRIDE = 9973
 #: other prompts of the same length are read, until there are so many or they took so many seconds
 TRIALS, TRIAL_SECONDS = 3, 10.0
 #: one token each in most vocabularies
@@ -75,19 +80,42 @@ def least_more(is_filled: bool, batch: int = 1) -> int:
     return 3 + (0 if is_timed(is_filled, batch) else filled.SPARE)
 
 
-def prompt_tokens(n: int, seed: int) -> list[int]:
-    """Random tokens."""
-    draw = random.Random(seed)
-    return [draw.randrange(_FIRST_TOKEN, _LAST_TOKEN) for _ in range(n)]
+@functools.lru_cache(maxsize=None)
+def text_tokens(model: Path) -> list[int]:
+    """All excerpts, one after another, in the vocabulary of a model.
+
+    Raises:
+        ValueError: the model contains no tokenizer, or a damaged one.
+    """
+    from sparq_ipu.transformers.loading.checkpoints import Checkpoint
+
+    tokenizer = Checkpoint(model).tokenizer
+    if tokenizer is None:
+        raise ValueError(f"the model must contain a tokenizer, got {model} without one")
+    text = "".join(path.read_text(encoding="ascii") for path in sorted(TEXTS.glob("*.txt")))
+    tokens: list[int] = tokenizer(text, add_special_tokens=False).input_ids
+    return tokens
+
+
+def _tokens_elsewhere(model: Path) -> list[int]:
+    """`text_tokens` in another process: PyTorch's memory and threads stay out of the measured one."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as other:
+        return other.submit(text_tokens, model).result()
+
+
+def prompt_tokens(text: list[int], n: int, seed: int) -> list[int]:
+    """n tokens of a text that repeats; each seed begins at another place."""
+    begin = seed * _STRIDE
+    return [text[i % len(text)] for i in range(begin, begin + n)]
 
 
 def first_tokens(
-    read: Callable[[list[int]], float], n: int, seed: int, trials: int = TRIALS
+    read: Callable[[list[int]], float], text: list[int], n: int, seed: int, trials: int = TRIALS
 ) -> tuple[list[int], list[float]]:
-    """The last of the prompts of n tokens that were read, and what `read` returned of each: its seconds."""
+    """Reads prompts of n tokens of the text. Returns the last one, and the seconds of each."""
     seconds: list[float] = []
     while True:
-        prompt = prompt_tokens(n, seed + 2 * len(seconds))
+        prompt = prompt_tokens(text, n, seed + 2 * len(seconds))
         seconds.append(read(prompt))
         if len(seconds) == trials or sum(seconds) > TRIAL_SECONDS:
             return prompt, seconds
@@ -221,8 +249,9 @@ def said(a: argparse.Namespace, asked: Iterable[str]) -> Iterator[Row]:
 
     With the most of them the text has S positions: llama.cpp takes no more than the model was trained for.
     """
+    text = _tokens_elsewhere(a.model)  # first: a program that waits is slow for a while
     run = _PROGRAMS[a.program](a)
-    run(prompt_tokens(WARM_UP[0], a.seed + 1), WARM_UP[1])
+    run(prompt_tokens(text, WARM_UP[0], a.seed + 1), WARM_UP[1])
 
     def read(tokens: list[int]) -> float:
         begin, end = run(tokens, 1)
@@ -231,7 +260,7 @@ def said(a: argparse.Namespace, asked: Iterable[str]) -> Iterator[Row]:
     n_tokens = a.S - a.tokens + 1 - least_more(a.filled, a.batch)
     is_first = is_timed(a.filled, a.batch)
     with watched(a.threads) as seen:
-        prompt, seconds = first_tokens(read, n_tokens, a.seed, TRIALS if is_first else 1)
+        prompt, seconds = first_tokens(read, text, n_tokens, a.seed, TRIALS if is_first else 1)
     yield {
         "first_token_seconds": statistics.median(seconds) if is_first else None,
         "first_token_trials": len(seconds) if is_first else None,

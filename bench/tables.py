@@ -16,7 +16,7 @@ import statistics
 import sys
 
 from lib.common import ROOT, Parser, Row, guarded, number
-from lib.decode_tables import fastest_runs, how, of_the_peers, read_rows
+from lib.decode_tables import fastest_runs, how, of_the_peers, prompts_of, read_rows
 from lib.origin import caption
 
 from sparq_ipu.commands.tables import markdown_table, replace_block
@@ -160,7 +160,7 @@ def predictions(rows: list[Row]) -> str:
         f"Medians of {min(map(len, cases.values()))} runs or more; one alone was off by up to {single:.0%}. "
         f"The predicted gain is off by at most {max(errors):.0%}"
     )
-    return f"{markdown_table(head, lines)}\n\n{caption(rows, said)}"
+    return f"{markdown_table(head, lines)}\n\n{caption(rows, said, *prompts_of(rows))}"
 
 
 def servers(rows: list[Row]) -> str:

@@ -84,6 +84,7 @@ def how(rows: list[Row]) -> str:
         said.append("CPU time of one thread")
     else:
         said.append(f"Other programs used at most {max(shares):.1%} of the processors")
+    said += prompts_of(rows)
     if rates:
         said.append(f"Measured memory bandwidth: {min(rates):.1f} to {max(rates):.1f} GB/s")
     if paused:
@@ -92,6 +93,12 @@ def how(rows: list[Row]) -> str:
     if versions:
         said.append(f"Packages: {', '.join(versions)}")
     return caption(rows, *said, environment=f"OMP_NUM_THREADS={rows[0]['n_threads']} ")
+
+
+def prompts_of(rows: list[Row]) -> list[str]:
+    """A sentence about the prompts, if any was timed. Rows without that column have random tokens."""
+    kinds = {row.get("prompt", "random tokens") for row in rows if row.get("first_token_seconds")}
+    return [f"Prompts: {' and '.join(sorted(kinds))}"] if kinds else []
 
 
 def of_the_lengths(rows: list[Row]) -> str:

@@ -21,7 +21,14 @@ import peers
 from lib import decode_tables, quiet
 from lib.quiet import Pace
 
+from sparq_ipu.transformers.loading.checkpoints import Checkpoint
 from sparq_ipu.transformers.settings.layers import pays_from
+
+TEXT = list(range(97))
+
+
+def begins_of(text: list[int]) -> list[list[int]]:
+    return [peers.prompt_tokens(text, 5, seed) for seed in range(7)]
 
 
 def test_a_process_times_every_token_after_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,6 +55,7 @@ def test_a_process_times_every_token_after_the_first(monkeypatch: pytest.MonkeyP
         yield SimpleNamespace(share_of_all=lambda: 0.25)
 
     monkeypatch.setitem(peers._PROGRAMS, "llama.cpp", program)
+    monkeypatch.setattr(peers, "_tokens_elsewhere", lambda model: TEXT)
     monkeypatch.setattr(peers.importlib.metadata, "version", lambda name: f"{name} 1")
     monkeypatch.setattr(quiet, "pace", pace)
     monkeypatch.setattr(quiet, "others", others)
@@ -74,7 +82,7 @@ def test_a_short_prompt_is_read_more_often(seconds: tuple[float, ...], n_read: i
         read.append(prompt)
         return left.pop(0)
 
-    last, taken = peers.first_tokens(one, 20, seed=5)
+    last, taken = peers.first_tokens(one, TEXT, 20, seed=5)
     assert taken == list(seconds[:n_read]) and last == read[-1] and len({*map(tuple, read)}) == n_read
 
 
@@ -131,8 +139,28 @@ def test_a_process_that_says_nothing(
         a_process(text, tmp_path, monkeypatch)
 
 
-def test_prompts_are_alike() -> None:
-    assert peers.prompt_tokens(50, 3) == peers.prompt_tokens(60, 3)[:50] != peers.prompt_tokens(50, 4)
+def test_prompts_of_a_seed_begin_alike_and_those_of_others_elsewhere() -> None:
+    begins = begins_of(TEXT)
+    assert len({*map(tuple, begins)}) == 7
+    long = peers.prompt_tokens(TEXT, 2 * len(TEXT) + 5, 3)
+    assert long[:5] == long[len(TEXT) :][:5] == long[-5:] == begins[3] and sorted(long[-len(TEXT) :]) == TEXT
+
+
+def test_prompts_are_text_of_the_models_own_tokens(tmp_path: Path) -> None:
+    random_gguf = pytest.importorskip("random_gguf", exc_type=ImportError)
+    model = tmp_path / "tiny.gguf"
+    random_gguf.write("tiny", model)
+    tokens = peers.text_tokens(model)
+    assert peers._tokens_elsewhere(model) == tokens and len({*map(tuple, begins_of(tokens))}) == 7
+    text = Checkpoint(model).tokenizer.decode(tokens)
+    names = sorted(peers.TEXTS.glob("*.txt"))
+    assert len(names) == 12 and text == "".join(name.read_text() for name in names)
+
+
+def test_a_model_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"^the model must contain a tokenizer, got .* without one$"):
+        peers.text_tokens(tmp_path)
 
 
 def row(method: str, dtype: str, kv: str, tokens: float, cpu: str = "A", **more: Any) -> dict[str, Any]:
@@ -158,7 +186,7 @@ def row(method: str, dtype: str, kv: str, tokens: float, cpu: str = "A", **more:
 
 def test_the_table_has_processors_apart_and_what_we_lose() -> None:
     made = [
-        row("dense", "int4", "f16", 20.0, cpu="B", memory_bytes_per_second=None),
+        row("dense", "int4", "f16", 20.0, cpu="B", memory_bytes_per_second=None, prompt="text"),
         row("recommended", "int4", "f16", 60.0, index_bits=2, memory_bytes_per_second=2.8e10, paused=0.012),
         row("dense", "int4", "f16", 55.0, paused=0.031),
         row("llama.cpp", "gguf", "q8_0", 80.0, paused=0.012, version="1.5"),
@@ -180,7 +208,7 @@ def test_the_table_has_processors_apart_and_what_we_lose() -> None:
     totals = lines.index("Seconds for prefill and 128 new tokens, A:")
     assert lines[totals + 4] == "| SmolLM2-135M | 512 | 1.8 | 2.8 | 2.8 | 2.8 |"
     assert "Seconds for prefill and 512 new tokens, A:" in lines
-    share = "commit abcdef01. Other programs used at most 2.0% of the processors."
+    share = "commit abcdef01. Other programs used at most 2.0% of the processors. Prompts: random tokens."
     rate = "Measured memory bandwidth: 28.0 to 30.0 GB/s."
     paused = "The host paused the processors for at most 3.1% of the time."
     days = "Measured on 9 March 2026"
@@ -188,7 +216,7 @@ def test_the_table_has_processors_apart_and_what_we_lose() -> None:
     # the last processor comes first
     other = lines.index("Decoded tokens per second, without the first token, B:")
     assert other > first and lines[other + 4] == "| SmolLM2-135M | 512 | 20.0 |"
-    assert f"B, 2 threads. {days}, {share} Commands:" in lines
+    assert f"B, 2 threads. {days}, {share.replace('random tokens', 'text')} Commands:" in lines
 
 
 @pytest.mark.parametrize(

@@ -259,6 +259,7 @@ def test_a_process_has_no_first_token(monkeypatch: pytest.MonkeyPatch) -> None:
         return run
 
     monkeypatch.setitem(peers._PROGRAMS, "openvino", program)
+    monkeypatch.setattr(peers, "_tokens_elsewhere", lambda model: [1, 2, 3])
     monkeypatch.setattr(peers.importlib.metadata, "version", lambda name: "1")
     monkeypatch.setattr(quiet, "pace", lambda n_threads: quiet.Pace(1e9, 0.0))
     a = peers.parser().parse_args("openvino x.gguf --filled --batch 8 --S 64 --tokens 4".split())

@@ -174,6 +174,7 @@ def rows_beside_others(
     monkeypatch.setattr(Peer, "prompt", {**said, **prompt})
     monkeypatch.setattr(Peer, "made", [])
     monkeypatch.setattr(decode, "load", lambda *_: model)
+    monkeypatch.setattr(decode, "text_tokens", lambda model: [1, 2, 3])
     monkeypatch.setattr(quiet, "pace", lambda n_threads: Pace(1e9, next(left_paused)))
     monkeypatch.setattr(decode, "Method", Method)
     monkeypatch.setattr(decode, "Peer", Peer)
@@ -209,6 +210,7 @@ def test_rows_of_other_programs(monkeypatch: pytest.MonkeyPatch) -> None:
         ("openvino-xattention", "u8", "gguf", None),
         ("mistral.rs", "f16", "gguf", None),
     ]
+    assert [row["prompt"] for row in rows] == ["text"] * 7 + ["common words"]
     for row in (rows[0], *rows[2:]):
         assert row["tokens_per_second"] == 4.0 and row["n_steps"] == 2 and row["version"] == "7"
         assert (row["first_token_seconds"], row["first_token_trials"]) == (3.0, 2)
