@@ -164,6 +164,7 @@ def test_mistral_rs(monkeypatch: pytest.MonkeyPatch, clock: SimpleNamespace) -> 
 def test_refusals(
     words: str, text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(peers, "_tokens_elsewhere", lambda model: [1, 2, 3])
     for name in ("xllamacpp", "openvino", "openvino_genai", "mistralrs"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(SystemExit):
@@ -176,6 +177,7 @@ def test_a_missing_kernel_is_not_a_missing_program(monkeypatch: pytest.MonkeyPat
     def no_kernels(a: Any) -> Any:
         raise ModuleNotFoundError("No module named 'sparq_ipu._cpu'", name="sparq_ipu._cpu")
 
+    monkeypatch.setattr(peers, "_tokens_elsewhere", lambda model: [1, 2, 3])
     monkeypatch.setitem(peers._PROGRAMS, "openvino", no_kernels)
     with pytest.raises(ModuleNotFoundError, match="No module named"):
         peers.main(["openvino", "x.gguf"])
