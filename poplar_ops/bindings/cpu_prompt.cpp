@@ -34,7 +34,7 @@ PromptRows rowsAt(const TensorAt &at, std::size_t element, std::size_t token) {
 
 void promptAttention(const std::string &dtype, const TensorAt &query, const TensorAt &key,
                      const TensorAt &value, const Sizes &sizes, bool integers, float scale,
-                     std::size_t window, float below, std::size_t blocksFrom,
+                     std::size_t window, float blocks, std::size_t blocksFrom,
                      const std::vector<std::size_t> &starts, std::uintptr_t output,
                      std::int64_t nThreads, const std::string &isa) {
   const auto &[batch, nHeads, nKvHeads, nQueries, nKeys, headDim] = sizes;
@@ -54,7 +54,7 @@ void promptAttention(const std::string &dtype, const TensorAt &query, const Tens
   const Kernels &kernels = kernelsNamed("prompt_attention", isa);
   const unsigned threads = checkedThreads("prompt_attention", nThreads);
   py::gil_scoped_release release;
-  attendPrompt({type, type, nHeads, nKvHeads, headDim, integers, scale, window, below, blocksFrom},
+  attendPrompt({type, type, nHeads, nKvHeads, headDim, integers, scale, window, blocks, blocksFrom},
                texts, kernels, threads);
 }
 
@@ -64,7 +64,7 @@ using TokenRange = std::pair<std::size_t, std::size_t>; // first, count
 void promptAttentionOfCache(const KVCache &cache, const std::string &dtype, const TensorAt &query,
                             std::size_t nHeads, std::size_t nQueries,
                             const std::vector<TokenRange> &tokens, bool integers, float scale,
-                            std::size_t window, float below, std::size_t blocksFrom,
+                            std::size_t window, float blocks, std::size_t blocksFrom,
                             std::uintptr_t output) {
   const Float type = floatNamed(dtype);
   std::vector<PromptText> texts;
@@ -74,7 +74,7 @@ void promptAttentionOfCache(const KVCache &cache, const std::string &dtype, cons
     texts.push_back({rowsAt(query, first / nQueries, first % nQueries), {}, {}, count, 0, to});
   }
   py::gil_scoped_release release;
-  cache.attendPrompt({type, type, nHeads, 0, 0, integers, scale, window, below, blocksFrom},
+  cache.attendPrompt({type, type, nHeads, 0, 0, integers, scale, window, blocks, blocksFrom},
                      std::move(texts));
 }
 
@@ -82,13 +82,13 @@ void promptAttentionOfCache(const KVCache &cache, const std::string &dtype, cons
 
 void bindPrompt(py::module_ &m) {
   m.def("prompt_attention", &promptAttention, "dtype"_a, "query"_a, "key"_a, "value"_a, "sizes"_a,
-        py::kw_only(), "integers"_a, "scale"_a, "window"_a, "below"_a, "blocks_from"_a, "starts"_a,
+        py::kw_only(), "integers"_a, "scale"_a, "window"_a, "blocks"_a, "blocks_from"_a, "starts"_a,
         "output"_a, "n_threads"_a = 0, "isa"_a = "auto",
         "Causal attention of a prompt. sizes: batch, n_heads, n_kv_heads, n_queries, n_keys, "
         "head_dim.");
   m.def("prompt_attention_of_cache", &promptAttentionOfCache, "cache"_a, "dtype"_a, "query"_a,
         "n_heads"_a, "n_queries"_a, "tokens"_a, py::kw_only(), "integers"_a, "scale"_a, "window"_a,
-        "below"_a, "blocks_from"_a, "output"_a,
+        "blocks"_a, "blocks_from"_a, "output"_a,
         "The same of the last positions of each batch element of a cache, whose queries are "
         "`tokens`: first, count.");
 }

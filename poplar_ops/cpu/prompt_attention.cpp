@@ -16,6 +16,7 @@ namespace {
 // Rows that go over the blocks together: their sums and one block stay in the second cache.
 constexpr unsigned rowsTogether = 48;
 static_assert(rowsTogether % promptRowGroup == 0, "no group of rows is cut");
+static_assert(rowsTogether <= 64, "a bit of PromptAttention::chosen for each");
 constexpr unsigned vectorRows = rowsTogether + 16; // the vectors of the last group end behind it
 // Packed keys and values that threads share between two barriers, in bytes; or those of one head.
 constexpr std::size_t packedTogether = std::size_t(8) << 20;
@@ -64,8 +65,8 @@ void check(const Prompt &p, const std::vector<PromptText> &texts) {
   check(p.headDim > 0 && p.headDim % 8 == 0 && p.headDim <= promptHeadDim, "head_dim",
         "be a multiple of 8 of at most 256", p.headDim);
   check(std::isfinite(p.scale) && p.scale > 0.0f, "scale", "be positive and finite", p.scale);
-  check(p.below >= 0.0f && std::isfinite(p.below), "below", "be finite and at least 0", p.below);
-  check(p.below == 0.0f || !p.window, "window", "be 0 with blocks", p.window);
+  check(p.blocks >= 0.0f && p.blocks <= 0.5f, "blocks", "be in [0, 0.5]", p.blocks);
+  check(p.blocks == 0.0f || !p.window, "window", "be 0 with blocks", p.window);
   for (const PromptText &text : texts)
     check(text.nQueries <= text.nKeys, "query", "have at most as many tokens as key",
           text.nQueries);
@@ -87,16 +88,15 @@ struct Packed {
 
 // One thread's.
 struct Own {
-  float *rows, *sums, *maxima, *limits, *weightSums, *estimates, *steps;
-  unsigned *leftOut;
+  float *rows, *sums, *maxima, *weightSums, *estimates, *steps;
+  std::uint64_t *chosen;
   std::int16_t *integers;
-  Own(Carver &carve, std::size_t width)
+  Own(Carver &carve, std::size_t width, std::size_t nSummarised)
       : rows(carve.take<float>(2 * blockSize * width)),
         sums(carve.take<float>(rowsTogether * width)), maxima(carve.take<float>(vectorRows)),
-        limits(carve.take<float>(vectorRows)),
         weightSums(carve.take<float>(rowsTogether * promptLanes)),
-        estimates(carve.take<float>(rowsTogether * blockSize)),
-        steps(carve.take<float>(2 * rowsTogether)), leftOut(carve.take<unsigned>(rowsTogether)),
+        estimates(carve.take<float>(2 * promptRowGroup * nSummarised)),
+        steps(carve.take<float>(2 * rowsTogether)), chosen(carve.take<std::uint64_t>(nSummarised)),
         integers(carve.take<std::int16_t>(2 * blockSize * width)) {}
 };
 
@@ -139,7 +139,7 @@ private:
     if (groups.empty() || (groups.back().blocks + blocks) * blockBytes > packedTogether)
       groups.emplace_back(units.size());
     Group &group = groups.back();
-    const std::size_t from = p.below > 0.0f ? std::max(p.blocksFrom, first) : text.nKeys;
+    const std::size_t from = p.blocks > 0.0f ? std::max(p.blocksFrom, first) : text.nKeys;
     const std::size_t wholeRows = std::min(from - first, text.nQueries);
     // No part has rows of both orders.
     const std::size_t parts =
@@ -168,7 +168,8 @@ void attendPrompt(const Prompt &p, const std::vector<PromptText> &texts, const K
   PoolLease pool(nThreads);
   Carver measureShared(nullptr), measureOwn(nullptr);
   Packed(measureShared, work.mostBlocks, lanes, work.mostSummaries);
-  Own(measureOwn, width);
+  const std::size_t nSummarised = work.mostSummaries * blockSize;
+  Own(measureOwn, width, nSummarised);
   char *const memory = pool->scratch(measureShared.used + pool->nThreads() * measureOwn.used);
   Carver shared(memory);
   const Packed packed(shared, work.mostBlocks, lanes, work.mostSummaries);
@@ -249,7 +250,7 @@ void attendPrompt(const Prompt &p, const std::vector<PromptText> &texts, const K
                              static_cast<unsigned>(width),
                              text.nKeys - text.nQueries + begin - unit.begin,
                              p.window,
-                             isWhole ? 0.0f : p.below,
+                             isWhole ? 0.0f : p.blocks / blockSize,
                              packed.keys + first * lanes,
                              packed.values + first * lanes,
                              packed.keySteps + first,
@@ -261,10 +262,10 @@ void attendPrompt(const Prompt &p, const std::vector<PromptText> &texts, const K
                              own.steps + rowsTogether,
                              own.sums,
                              own.maxima,
-                             own.limits,
                              own.weightSums,
                              own.estimates,
-                             own.leftOut});
+                             nSummarised,
+                             own.chosen});
     const std::size_t bytes = p.headDim * bytesOf(p.type);
     for (std::size_t row = 0; row < rows; ++row)
       writeRow(kernels, p.type, p.headDim, own.sums + row * width,
@@ -273,7 +274,7 @@ void attendPrompt(const Prompt &p, const std::vector<PromptText> &texts, const K
 
   pool->run([&](unsigned thread) {
     Carver carve(memory + measureShared.used + thread * measureOwn.used);
-    const Own own(carve, width);
+    const Own own(carve, width, nSummarised);
     for (Group &group : work.groups) {
       const Unit *unit = &work.units[group.firstUnit];
       for (std::size_t i; (i = group.nextBlock.fetch_add(1)) < group.blocks;) {

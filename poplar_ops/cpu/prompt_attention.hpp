@@ -34,7 +34,7 @@ struct Prompt {
   bool integers; // products of integers: as accurate as bfloat16; else of fp32
   float scale;
   std::size_t window; // most recent positions that a row sees; 0: all
-  float below;        // blocks whose estimate is this far below do not matter (E16); 0: all matter
+  float blocks;       // share of the sum of weights below which a block is left out (E16); 0: none
   std::size_t blocksFrom = 0; // rows at positions below it read all blocks
   bool keysCoded = false;     // keys and values are rows of 8 bits
 };

@@ -8,7 +8,7 @@ from typing import Sequence
 import numpy as np
 
 from sparq_reference import checks
-from sparq_reference.prompt import OP, below, check
+from sparq_reference.prompt import OP, check
 
 
 def prompt_attention(
@@ -55,7 +55,7 @@ def prompt_attention(
         integers=integers,
         scale=float(factor),
         window=window,
-        below=float(below(blocks)),
+        blocks=float(blocks),
         blocks_from=blocks_from,
         starts=[] if starts is None else [int(start) for start in starts],
         output=output.ctypes.data,

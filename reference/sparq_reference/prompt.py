@@ -25,6 +25,9 @@ CHUNK = 64
 LOG2_E, HALF_LN2, LEAST = np.float32(np.log2(np.e)), np.float32(np.log(2.0) / 2), np.float32(-100)
 #: lanes of a sum of weights
 LANES = 16
+#: half of the variance of a block's scores from which on their deviation counts, for estimates of its weight at
+#: most and at least; most of its weights that a row leaves out (E16)
+AT_MOST, AT_LEAST, MOST_LEFT_OUT = np.float32(8), np.float32(4), np.float32(0.125)
 #: coefficients of polynomials, from that of the highest power: 2**x with a relative error of at most 1e-7,
 #: and 8191 * 2**x with one of 1.1e-4
 POWER = np.array(
@@ -104,7 +107,7 @@ def _attend(
     position = np.arange(m - n, m)
     coefficients = INTEGER_POWER if integers else POWER
     query_steps = np.broadcast_to(scale, n)
-    estimates = _estimates(query, key, scale, integers) if share else np.zeros((n, 0), np.float32)
+    estimates = _estimates(query, key, scale, integers) if share else ()
     if integers:
         query, query_steps = round_to_integers(query, QUERY_LIMIT)
         query_steps = query_steps * scale
@@ -113,8 +116,7 @@ def _attend(
     maximum = np.full(n, -np.inf, np.float32)
     weight_sums = np.zeros((n, LANES), np.float32)
     total = np.zeros((n, value.shape[1]), np.float32)
-    limit = np.full(n, -np.inf, np.float32)
-    left_out = np.zeros(n, np.int64)
+    left_out: np.ndarray | None = None
     for begin, chosen in _order(position, share):
         block = slice(begin, min(begin + numerics.BLOCK, m))
         scores = _dots(query, key[block])
@@ -122,11 +124,11 @@ def _attend(
             scores = scores * key_steps[block]
         at = np.arange(block.start, block.stop)
         seen = _seen(position, at, window) & chosen[:, None]
-        if share:
-            parts = parts_of_share(estimates[:, begin // numerics.BLOCK], limit)
-            left = chosen & is_far(position, begin) & (left_out + parts <= most_left_out(share))
-            left_out += np.where(left, parts, 0)
-            seen &= ~left[:, None]
+        if share and (chosen & is_far(position, begin)).any():
+            if left_out is None:  # blocks that are near are done
+                near = numerics.fold_lanes(weight_sums) * np.float32(1 / 8191 if integers else 1)
+                left_out = _left_out(*estimates, position, maximum, near, share)
+            seen &= ~(chosen & left_out[:, begin // numerics.BLOCK])[:, None]
         rows = seen.any(axis=1)  # the others take no step
         scores = scores * query_steps[:, None]
         if integers:
@@ -141,9 +143,6 @@ def _attend(
         added = np.ldexp(weights, -value_logs[block]) if integers else weights
         sums = weight_sums[rows] * factor[:, None] + numerics.lane_sums(added, LANES) * gain[:, None]
         weight_sums[rows] = sums
-        if share:
-            exponent = np.frexp(numerics.fold_lanes(sums))[1] - (14 if integers else 1)
-            limit[rows] = raised + exponent.astype(np.float32) - below(share)
         if integers:
             weights = (weights + _SHIFT - _SHIFT).astype(np.float64)
         products = _products(weights, value[block])
@@ -152,10 +151,13 @@ def _attend(
     return output
 
 
-def _estimates(query: np.ndarray, key: np.ndarray, scale: np.float32, integers: bool) -> np.ndarray:
-    """(n, d) and (m, d) -> (n, blocks): the mean of a row's scores in a block and half of their variance,
-    as if components were independent; or the score of the key that stands apart, where it alone has more.
-    What a block that is not whole gets is never used."""
+def _estimates(
+    query: np.ndarray, key: np.ndarray, scale: np.float32, integers: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """(n, d) and (m, d) -> (n, blocks) twice: the logarithm of the mean weight of a block, at most and at least.
+    That is the mean of the scores and half of their variance, as if components were independent, where the
+    variance is small; or the score of the key that stands apart, where it alone has more. What a block that is
+    not whole gets is never used."""
     blocks = np.pad(key, ((0, -len(key) % numerics.BLOCK), (0, 0))).reshape(-1, numerics.BLOCK, key.shape[1])
     mean = _mean(blocks)
     difference = blocks - mean[:, None]
@@ -170,11 +172,15 @@ def _estimates(query: np.ndarray, key: np.ndarray, scale: np.float32, integers: 
         products: np.ndarray = _dots(of_row, of_block) * block_steps * (row_steps * factor)[:, None]
         return products
 
-    spread = scores(scaled * scaled * HALF_LN2, _mean(difference * difference), np.float32(1.0))
-    estimates: np.ndarray = np.maximum(
-        scores(query, mean, scale) + spread, scores(query, apart, scale) - np.float32(np.log2(numerics.BLOCK))
-    )
-    return estimates
+    half = scores(scaled * scaled * HALF_LN2, _mean(difference * difference), np.float32(1.0))
+    of_mean = scores(query, mean, scale)
+    alone = scores(query, apart, scale) - np.float32(np.log2(numerics.BLOCK))
+
+    def estimates(start: np.float32) -> np.ndarray:
+        spread = np.where(half < start, half, np.sqrt(half * (4 * start)) - start)
+        return np.maximum(of_mean + spread, alone)
+
+    return estimates(AT_MOST), estimates(AT_LEAST)
 
 
 def _mean(blocks: np.ndarray) -> np.ndarray:
@@ -185,22 +191,35 @@ def _mean(blocks: np.ndarray) -> np.ndarray:
     return total * np.float32(1 / numerics.BLOCK)
 
 
-def below(share: float) -> np.float32:
-    """How far below the logarithm (to base 2) of a sum of weights the mean of a block's scores gives it this
-    share."""
-    return np.float32(-np.log2(share / numerics.BLOCK) if share else 0.0)
+def _left_out(
+    most: np.ndarray,
+    least: np.ndarray,
+    position: np.ndarray,
+    maximum: np.ndarray,
+    near: np.ndarray,
+    share: float,
+) -> np.ndarray:
+    """(n, blocks) estimates at most and at least, and of each row (n,) its position, the largest score and the
+    sum of weights of its near blocks -> (n, blocks): whether a row leaves out a block."""
+    begins = numerics.BLOCK * np.arange(most.shape[1])
+    far = np.stack([is_far(position, begin) for begin in begins], axis=1)
+    top = np.maximum(maximum, np.where(far, most, -np.inf).max(axis=1))
 
+    def weighed(estimates: np.ndarray) -> np.ndarray:
+        return np.where(far, powers(np.where(far, estimates - top[:, None], LEAST), POWER), _ZERO)
 
-def parts_of_share(estimate: np.ndarray, limit: np.ndarray) -> np.ndarray:
-    """(n,) float32 each -> (n,) int64: how many 1024ths of the share a block is estimated to have, rounded up
-    to a power of two; 0 for very little. Where it has the share itself: more than a row ever leaves out."""
-    distance = np.minimum(np.where(estimate < limit, limit - estimate, _ZERO), np.float32(11))
-    return np.where(estimate < limit, 1024 >> distance.astype(np.int64), 1 << 31)
+    def summed(weights: np.ndarray) -> np.ndarray:
+        return numerics.fold_lanes(numerics.lane_sums(weights, LANES)) * np.float32(numerics.BLOCK)
 
-
-def most_left_out(share: float) -> int:
-    """How many 1024ths of the share a row leaves out at most: 1/16 to 1/8 of its weights, or one share."""
-    return 1 << max(10, min(int(below(share)) + 1, 30))
+    weights = weighed(most)
+    total = summed(weighed(least)) + near * powers(maximum - top, POWER)
+    limit = total * np.float32(share / numerics.BLOCK)
+    while True:
+        left_out: np.ndarray = far & (weights < limit[:, None])
+        too_much = summed(np.where(left_out, weights, _ZERO)) > total * MOST_LEFT_OUT
+        if not too_much.any():
+            return left_out
+        limit = np.where(too_much, limit * np.float32(0.5), limit)
 
 
 def is_far(position: np.ndarray, begin: int) -> np.ndarray:
@@ -248,7 +267,7 @@ def prompt_attention(
             compute in float32.
         window: most recent positions that a token sees, itself included; 0: all.
         blocks: a row leaves out a block of 64 positions that is estimated to have less than this share of
-            the sum of its weights (E16), e.g. 0.001. 0: no block is left out.
+            the sum of its weights (E16), e.g. 0.002. 0: no block is left out.
         blocks_from: rows at positions below this one leave out no block.
         starts: (batch,) tokens of padding before the text of each batch element; None: none.
 

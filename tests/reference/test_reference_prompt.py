@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from sparq_reference import numerics, prompt
 
-F = np.float32
+F, LN2 = np.float32, np.log(2)
 
 
 def rounded(row: np.ndarray, limit: float) -> tuple[list[int], np.float32]:
@@ -56,15 +56,34 @@ def row_by_the_rule(
             score = score + chunk
         return F(score * k_step * (q_step * scale))
 
-    def estimate(begin: int) -> np.float32:
+    def estimates(begin: int) -> list[np.float32]:
         columns = keys[begin : begin + 64].T
         mean = [sum(column, F(0)) / F(64) for column in columns]
         variance = [sum(((x - m) ** 2 for x in column), F(0)) / F(64) for column, m in zip(columns, mean)]
         spread = (query * scale) ** 2 * F(np.log(2) / 2)
         along = [numerics.dot(key, np.array(mean)) for key in keys[begin : begin + 64]]
         apart = scored(query, keys[begin + along.index(min(along))], scale)
-        of_all = scored(query, np.array(mean), scale) + scored(spread, np.array(variance), F(1))
-        return max(of_all, apart - F(6))
+        half = scored(spread, np.array(variance), F(1))
+        added = [half if half < start else np.sqrt(half * F(4 * start)) - F(start) for start in (8, 4)]
+        return [max(scored(query, np.array(mean), scale) + x, apart - F(6)) for x in added]
+
+    def left_out(far: range, maximum: np.float32, near: np.float32) -> list[int]:
+        most, least = zip(*(estimates(begin) for begin in far))
+        top = max(maximum, *most)
+        parts = [power(x - top) for x in most]
+
+        def of_blocks(parts: list[np.float32]) -> np.float32:
+            lanes = [F(0)] * 16
+            for begin, part in zip(far, parts):
+                lanes[begin // 64 % 16] += part
+            return tree(lanes) * F(64)
+
+        near = near * (F(1) / F(8191) if integers else F(1))
+        total = of_blocks([power(x - top) for x in least]) + near * power(maximum - top)
+        limit = total * F(share / 64)
+        while of_blocks([part if part < limit else F(0) for part in parts]) > total / F(8):
+            limit = limit / F(2)
+        return [begin for begin, part in zip(far, parts) if part < limit]
 
     def power(x: np.float32, coefficients: np.ndarray = prompt.POWER) -> np.float32:
         if x < -100:
@@ -81,17 +100,13 @@ def row_by_the_rule(
     scale = numerics.scale(d) * F(np.log2(np.e))
     maximum, lanes, total = F(-np.inf), [F(0)] * 16, np.zeros(d, F)
     begins = range(0, last + 1, 64)
-    far = begins[1:-2] if share else []
-    left_out = 0
+    far = begins[1:-2] if share else range(0)
+    unread: list[int] = []
     for begin in [*(begin for begin in begins if begin not in far), *far]:
-        if begin in far:
-            limit = maximum + F(np.floor(np.log2(np.float64(tree(lanes)))) - (13 if integers else 0))
-            below = F(-np.log2(share / 64))
-            distance = limit - below - estimate(begin)
-            parts = 1024 // 2 ** int(min(distance, 11)) if distance > 0 else np.inf
-            if left_out + parts <= max(1024, 2 ** (int(below) + 1)):
-                left_out += parts
-                continue
+        if far and begin == far[0]:
+            unread = left_out(far, maximum, tree(lanes))
+        if begin in unread:
+            continue
         block = range(begin, min(begin + 64, len(keys)))
         scores = [
             scored(query, keys[p], scale) if not window or last - p < window else F(-np.inf) for p in block
@@ -209,17 +224,23 @@ def test_blocks_are_chosen_by_the_rule(
     assert np.array_equal(got.view(np.uint32), expected.astype(F).view(np.uint32))
 
 
-def test_a_block_is_left_out_from_a_share_on() -> None:
-    """By hand: keys of a far block with scores of -8 and -6, whose mean is -7 and whose variance 1."""
+@pytest.mark.parametrize("mean, deviation", [(-7, 1.0), (-11, 2.8), (-16, 4.0)])
+def test_a_block_is_left_out_from_a_share_on(mean: float, deviation: float) -> None:
+    """By hand: the keys of a far block have scores on both sides of a mean. Half of the variance counts, as a
+    logarithm to base 2, up to 8 for the block itself and to 4 in the sum: half is 0.7, 5.7 and 11.5."""
+    half = deviation**2 / 2 / LN2
+    most, least = (half if half < x else 2 * (half * x) ** 0.5 - x for x in (8, 4))
     query, key, value = (np.zeros((1, 1, n, 8), F) for n in (1, 300, 300))
     query[..., 0] = 8**0.5
     key[..., 0] = -50
-    key[0, 0, 0, 0], key[0, 0, 64:96, 0], key[0, 0, 96:128, 0] = 0, -8, -6
+    scores = mean - deviation, mean + deviation
+    key[0, 0, 0, 0], key[0, 0, 64:96, 0], key[0, 0, 96:128, 0] = 0, *scores
     value[0, 0, 64:128, 1] = 1
-    weight = 32 * (np.exp(-8.0) + np.exp(-6.0))
-    estimated = 64 * np.exp(-7.0 + 1 / 2)
-    for share, expected in ((estimated * 0.99, weight / (1 + weight)), (estimated * 1.01, 0)):
-        got = prompt.prompt_attention(query, key, value, blocks=float(share))[0, 0, 0, 1]
+    weight = 32 * np.exp(scores).sum()
+    estimated, in_sum = (64 * np.exp(mean + x * LN2) for x in (most, least))
+    for factor, expected in ((0.99, weight / (1 + weight)), (1.01, 0)):
+        share = float(factor * estimated / (1 + in_sum))
+        got = prompt.prompt_attention(query, key, value, blocks=share)[0, 0, 0, 1]
         assert got == pytest.approx(expected, rel=1e-5)
 
 
@@ -239,22 +260,28 @@ def test_a_block_with_a_key_apart_is_read(place: int, is_apart: bool) -> None:
 
 
 def test_a_block_at_the_limit_is_read() -> None:
-    """Equal scores, 192 of them near the row, whose sum counts as 128: a block of 64 just has half of it."""
-    query, key, value = (np.zeros((1, 1, n, 8), F) for n in (1, 256, 256))
+    """Of eight blocks with equal scores each has an eighth; one of a little less is left out."""
+    query, key, value = (np.zeros((1, 1, n, 8), F) for n in (1, 512, 512))
     query[..., 0] = value[0, 0, 64:128, 1] = 1
-    for component, expected in ((0, 0.25), (-(2.0**-8), 0.0)):
+    for component, expected in ((0, 0.125), (-(2.0**-8), 0.0)):
         key[0, 0, 64:128, 0] = component
-        assert prompt.prompt_attention(query, key, value, blocks=0.5)[0, 0, 0, 1] == expected
+        assert prompt.prompt_attention(query, key, value, blocks=0.125)[0, 0, 0, 1] == expected
 
 
-@pytest.mark.parametrize("place, expected", [(29, 1 / 40), (30, 0), (33, 0), (34, 1 / 40), (41, 1 / 40)])
-def test_a_row_leaves_out_at_most_an_eighth(place: int, expected: float) -> None:
-    """Equal scores in 44 blocks: behind 32 of them the next one has a 32nd of the sum, half of the share.
-    Four are left out, and no more."""
+@pytest.mark.parametrize("n_small, is_read", [(5, False), (11, True)])
+@pytest.mark.parametrize("share", [1 / 64, 1 / 32, 0.5])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_row_leaves_out_at_most_an_eighth(n_small: int, is_read: bool, share: float, is_first: bool) -> None:
+    """Of 44 blocks some have half of the weight of the others: five have 6 % of the sum, eleven 14 %. The
+    share is halved until not too many are below it."""
     query, key, value = (np.zeros((1, 1, n, 8), F) for n in (1, 44 * 64, 44 * 64))
-    value[0, 0, place * 64 : place * 64 + 64, 1] = 1
-    got = prompt.prompt_attention(query, key, value, blocks=1 / 16)[0, 0, 0, 1]
-    assert got == pytest.approx(expected, rel=1e-6)
+    query[..., 0] = 8**0.5
+    place = 64 * (1 if is_first else 42 - n_small)
+    small = slice(place, place + 64 * n_small)
+    key[0, 0, small, 0] = -LN2
+    value[0, 0, small, 1] = 1
+    got = prompt.prompt_attention(query, key, value, blocks=share)[0, 0, 0, 1]
+    assert got == pytest.approx(n_small / 2 / (44 - n_small / 2) if is_read else 0, rel=1e-5)
 
 
 def test_blocks_near_a_row_are_read() -> None:

@@ -200,10 +200,10 @@ inline Seen seenBy(std::size_t position, std::size_t block, std::size_t window) 
           n < blockSize ? static_cast<unsigned>(n) : blockSize};
 }
 
-// How many 1024ths of a share a row leaves out at most (contract E16).
-inline unsigned mostPartsLeftOut(float below) {
-  const unsigned log = below < 29.0f ? static_cast<unsigned>(below) + 1 : 30;
-  return 1u << (log < 10 ? 10 : log);
+// Half of the variance of a block's scores to what it adds to their mean: from `from` on it grows
+// with the deviation, not with its square, as the largest of 64 numbers does (contract E16).
+inline Vec spreadOf(Vec half, float from) {
+  return half < from ? half : squareRoot(half * (4.0f * from)) - from;
 }
 
 template <typename Number> class PromptRowsOf {
@@ -214,29 +214,27 @@ template <typename Number> class PromptRowsOf {
   // As vectors, and folds of four, take them.
   static constexpr unsigned roundedRows = (promptRowGroup + width - 1) / width * width;
   static_assert(roundedRows % 4 == 0, "folds of four");
+  static constexpr unsigned atOnce = 16 / width; // vectors of estimates
+  static_assert(promptLanes == 16, "a lane of sums for each of them");
 
 public:
-  explicit PromptRowsOf(const PromptAttention &of)
-      : p(of), d(of.headDim), mostLeftOut(mostPartsLeftOut(of.below)) {
+  explicit PromptRowsOf(const PromptAttention &of) : p(of), d(of.headDim) {
     for (unsigned row = 0; row < p.rows + width; ++row)
       p.maxima[row] = -__FLT_MAX__; // finite: the difference of two is a number
     __builtin_memset(p.weightSums, 0, p.rows * promptLanes * sizeof(float));
     __builtin_memset(p.sums, 0, p.rows * d * sizeof(float));
-    __builtin_memset(p.leftOut, 0, p.rows * sizeof(unsigned));
   }
 
   void attend() {
     const std::size_t end = p.position + p.rows; // behind the last position that a row sees
     const std::size_t hidden = p.window && p.position >= p.window ? p.position + 1 - p.window : 0;
     std::size_t begin = hidden / blockSize * blockSize;
-    if (p.below > 0.0f) { // first the blocks that no row leaves out
+    if (p.share > 0.0f) { // first the blocks that no row leaves out
       attend(0, 0, p.rows);
       const std::size_t own = p.position / blockSize * blockSize;
       for (begin = own > blockSize ? own - blockSize : blockSize; begin < end; begin += blockSize)
         attend(begin, 0, nearEnd(begin));
-      for (begin = 0; (begin ? begin : blockSize) + 2 * blockSize < end;
-           begin += blockSize * blockSize)
-        attendFar(begin, end);
+      attendFar(farEnd(p.rows - 1));
     } else {
       for (; begin < end; begin += blockSize)
         attend(begin, 0, p.rows);
@@ -257,7 +255,7 @@ public:
 
 private:
   const PromptAttention &p;
-  const unsigned d, mostLeftOut;
+  const unsigned d;
   // No vector of theirs lies in two lines of the cache: a call takes some 3 % less time.
   alignas(64) Lane weights[promptRowGroup * blockLanes] = {};
   alignas(64) float partial[promptRowGroup * blockSize]; // scores of a block
@@ -325,66 +323,131 @@ private:
       addValues(block);
   }
 
-  // Far blocks, blockSize of them: rows whose estimate reaches their limit.
-  void attendFar(std::size_t begin, std::size_t end) {
-    const std::size_t last = begin + blockSize * blockSize;
-    for (unsigned row = nearEnd(begin) / promptRowGroup * promptRowGroup; row < p.rows;
-         row += promptRowGroup)
-      estimate(begin, row);
-    for (std::size_t block = begin ? begin : blockSize; block < last && block + 2 * blockSize < end;
-         block += blockSize) {
-      const float *const estimates = p.estimates + (block - begin) / blockSize;
+  // The number behind the last block that is far from a row; of those before it the first is near.
+  std::size_t farEnd(unsigned row) const {
+    const std::size_t own = (p.position + row) / blockSize;
+    return own ? own - 1 : 0;
+  }
+
+  // Each far block with the rows that do not leave it out.
+  void attendFar(std::size_t end) {
+    if (end <= 1)
+      return;
+    __builtin_memset(p.chosen, 0, end * sizeof(*p.chosen));
+    for (unsigned row = 0; row < p.rows; row += promptRowGroup) {
+      for (std::size_t first = 0; first < end; first += blockSize)
+        estimate(first, row);
+      for (unsigned i = 0; i < promptRowGroup && row + i < p.rows; ++i)
+        choose(row + i, p.estimates + 2 * i * p.estimateStride);
+    }
+    for (std::size_t block = 1; block < end; ++block) {
       unsigned rows[promptRowGroup], nRows = 0;
-      for (unsigned r = nearEnd(block); r < p.rows; ++r) {
-        if (leaveOut(r, estimates[r * blockSize]))
-          continue;
-        rows[nRows++] = r;
+      for (std::uint64_t left = p.chosen[block]; left; left &= left - 1) {
+        rows[nRows++] = static_cast<unsigned>(__builtin_ctzll(left));
         if (nRows == promptRowGroup) {
-          attendSome(block, rows, nRows);
+          attendSome(block * blockSize, rows, nRows);
           nRows = 0;
         }
       }
       if (nRows)
-        attendSome(block, rows, nRows);
+        attendSome(block * blockSize, rows, nRows);
       if (nWeighted)
-        addValues(block);
+        addValues(block * blockSize);
     }
   }
 
-  // Whether a row leaves out a block: it is estimated to have less than the share, and with those
-  // before it not too much (contract E16). Counted in 1024ths of the share.
-  bool leaveOut(unsigned row, float estimate) {
-    if (!(estimate < p.limits[row]))
-      return false;
-    const float distance = p.limits[row] - estimate;
-    const unsigned parts = distance < 11.0f ? 1024u >> static_cast<unsigned>(distance) : 0;
-    if (p.leftOut[row] + parts > mostLeftOut)
-      return false;
-    p.leftOut[row] += parts;
-    return true;
-  }
-
-  // What a group of rows may expect of blockSize blocks: the mean of the scores of each and half of
-  // their variance, or what the score of the key that stands apart gives alone.
-  void estimate(std::size_t begin, unsigned row) {
-    const std::size_t of = begin / blockSize * promptSummaries; // of their means
-    const unsigned end = row + promptRowGroup < p.rows ? row + promptRowGroup : p.rows;
+  // What a group of rows may expect of blockSize blocks, at most and at least: the mean of the scores
+  // of each and what their variance adds, or what the score of the key that stands apart gives alone.
+  void estimate(std::size_t first, unsigned row) {
+    const std::size_t of = first * promptSummaries; // of their means
     for (unsigned i = 0; i < promptSummaries; ++i) {
       const bool isVariance = i == 1;
       multiplyKeys(at(isVariance ? p.spreads : p.query, row), promptRowGroup,
                    (isVariance ? p.spreadSteps : p.querySteps) + row, p.summaries, p.summarySteps,
                    zeros, of + i * blockSize);
-      for (unsigned r = row; r < end; ++r) {
-        float *const to = p.estimates + r * blockSize;
-        const float *const from = partial + (r - row) * blockSize;
+      for (unsigned r = 0; r < promptRowGroup; ++r) {
+        float *const most = p.estimates + 2 * r * p.estimateStride + first;
+        float *const least = most + p.estimateStride;
+        const float *const from = partial + r * blockSize;
         for (unsigned j = 0; j < blockSize; j += width) {
-          const Vec x = load(from + j);
-          store(to + j, i == 0       ? x
-                        : isVariance ? load(to + j) + x
-                                     : maximum(load(to + j), x - promptLogBlock));
+          const Vec x = load(from + j), before = load(most + j);
+          store(most + j, i == 0       ? x
+                          : isVariance ? before + spreadOf(x, 8.0f)
+                                       : maximum(before, x - promptLogBlock));
+          store(least + j, i == 0       ? x
+                           : isVariance ? before + spreadOf(x, 4.0f)
+                                        : maximum(load(least + j), x - promptLogBlock));
         }
       }
     }
+  }
+
+  // Marks the far blocks that a row does not leave out (contract E16), by the estimates of their
+  // weights: `most`, and behind them those of at least so much.
+  void choose(unsigned row, float *most) {
+    const std::size_t end = farEnd(row);
+    if (end <= 1)
+      return;
+    float *const least = most + p.estimateStride;
+    most[0] = least[0] = -__FLT_MAX__;
+    for (std::size_t j = end; j % promptLanes; ++j)
+      most[j] = least[j] = -__FLT_MAX__;
+    Vec largest = broadcast(p.maxima[row]);
+    for (std::size_t j = 0; j < end; j += width)
+      largest = maximum(largest, load(most + j));
+    const float top = largestOf(largest);
+    toWeights(most, end, top);
+    toWeights(least, end, top);
+    Vec gain[1] = {broadcast(p.maxima[row] - top)};
+    powersOf<Power, 1>(gain);
+    alignas(64) float near[width];
+    store(near, gain[0]);
+    float weights[4];
+    sumsOfWeights(&row, 1, weights);
+    const float all = sumBelow(least, end, __builtin_inff()) * blockSize +
+                      weights[0] * (isInteger ? 1.0f / 8191.0f : 1.0f) * near[0];
+    float limit = all * p.share;
+    while (sumBelow(most, end, limit) * blockSize > all * 0.125f)
+      limit *= 0.5f;
+    for (std::size_t j = 0; j < end; j += promptLanes) {
+      alignas(64) std::int32_t kept[promptLanes];
+      for (unsigned v = 0; v < promptLanes; v += width)
+        storeInts(kept + v, 1 + (load(most + j + v) < limit));
+      unsigned mask = atLeast(kept, 1) & (j ? ~0u : ~1u);
+      if (end - j < promptLanes)
+        mask &= (1u << (end - j)) - 1;
+      for (; mask; mask &= mask - 1)
+        p.chosen[j + static_cast<unsigned>(__builtin_ctz(mask))] |= std::uint64_t(1) << row;
+    }
+  }
+
+  // Logarithms to weights relative to the largest one.
+  static void toWeights(float *x, std::size_t end, float top) {
+    for (std::size_t j = 0; j < end; j += promptLanes) {
+      Vec weights[atOnce];
+      for (unsigned v = 0; v < atOnce; ++v)
+        weights[v] = load(x + j + v * width) - top;
+      powersOf<Power, atOnce>(weights);
+      for (unsigned v = 0; v < atOnce; ++v)
+        store(x + j + v * width, weights[v]);
+    }
+  }
+
+  // The sum of the weights below a limit.
+  static float sumBelow(const float *weights, std::size_t end, float limit) {
+    Vec sums[atOnce]{};
+    for (std::size_t j = 0; j < end; j += promptLanes)
+      for (unsigned v = 0; v < atOnce; ++v) {
+        const Vec x = load(weights + j + v * width);
+        sums[v] = sums[v] + (x < limit ? x : Vec{});
+      }
+    alignas(64) float lanes[promptLanes];
+    for (unsigned v = 0; v < atOnce; ++v)
+      store(lanes + v * width, sums[v]);
+    const Lanes four[4] = {loadLanes(lanes) + loadLanes(lanes + promptLanes / 2)};
+    float sum[4];
+    treeSums(four, sum);
+    return sum[0];
   }
 
   // Up to a group of rows, all of whom see the whole block.
@@ -427,8 +490,6 @@ private:
       if (nWeighted == promptRowGroup)
         addValues(block);
     }
-    if (p.below > 0.0f)
-      limit(rows, begin, end, maxima);
   }
 
   // Lanes with the largest score of a row of the group.
@@ -491,20 +552,6 @@ private:
       lanes[i] = loadLanes(from) + loadLanes(from + promptLanes / 2);
     }
     treeSums(lanes, to);
-  }
-
-  // Limits of estimates (contract E16): `below` the logarithm of the sum of weights, whose power of
-  // two is rounded down.
-  void limit(const unsigned *rows, unsigned begin, unsigned end, const float *maxima) {
-    float sums[4];
-    for (unsigned i = begin; i < end; ++i) {
-      const unsigned inFour = (i - begin) % 4;
-      if (inFour == 0)
-        sumsOfWeights(rows + i, i + 4 < end ? 4 : end - i, sums);
-      const int exponent =
-          static_cast<int>(bitcast<unsigned>(sums[inFour]) >> 23) - (isInteger ? 140 : 127);
-      p.limits[rows[i]] = maxima[i] + static_cast<float>(exponent) - p.below;
-    }
   }
 
   // Scores of nRows rows of the group.

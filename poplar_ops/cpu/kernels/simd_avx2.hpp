@@ -26,6 +26,7 @@ inline void storeHalf(Half *to, Vec x) {
 }
 inline Vec broadcast(float x) { return _mm256_set1_ps(x); }
 inline Vec maximum(Vec a, Vec b) { return _mm256_max_ps(a, b); }
+inline Vec squareRoot(Vec x) { return _mm256_sqrt_ps(x); }
 inline float largestOf(Vec x) {
   const __m128 four = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
   const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));

@@ -29,6 +29,7 @@ inline void storeHalf(Half *to, Vec x) {
 }
 inline Vec broadcast(float x) { return _mm512_set1_ps(x); }
 inline Vec maximum(Vec a, Vec b) { return _mm512_max_ps(a, b); }
+inline Vec squareRoot(Vec x) { return _mm512_sqrt_ps(x); }
 inline float largestOf(Vec x) { return _mm512_reduce_max_ps(x); }
 inline int sumOf(IntVec x) { return _mm512_reduce_add_epi32(bitcast<__m512i>(x)); }
 // a * b + c where a and b are fp16 values: the product is exact, so fused and separate are one

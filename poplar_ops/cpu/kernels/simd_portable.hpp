@@ -21,6 +21,10 @@ inline Vec load(const float *from) {
 inline void store(float *to, Vec x) { __builtin_memcpy(to, &x, sizeof(x)); }
 inline Vec broadcast(float x) { return Vec{x, x, x, x}; }
 inline Vec maximum(Vec a, Vec b) { return a > b ? a : b; }
+inline Vec squareRoot(Vec x) {
+  return Vec{__builtin_sqrtf(x[0]), __builtin_sqrtf(x[1]), __builtin_sqrtf(x[2]),
+             __builtin_sqrtf(x[3])};
+}
 inline float largestOf(Vec x) {
   const float a = x[0] > x[1] ? x[0] : x[1], b = x[2] > x[3] ? x[2] : x[3];
   return a > b ? a : b;

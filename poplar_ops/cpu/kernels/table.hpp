@@ -198,16 +198,18 @@ struct PromptAttention {
   const float *querySteps; // (rows,); of floats the scale
   unsigned rows, headDim;
   std::size_t position, window; // positions that a row sees, itself included; 0: all before it
-  float below; // a block matters if its estimate is not so far below (contract E16); 0: all matter
+  float share; // of the sum of weights, by position, below which a block is left out (contract E16)
   const void *keys, *values; // of each block, as PromptBlock writes them
   const float *keySteps, *valueLogs, *inverses;
   // With `below`: of each 64 blocks as PromptBlock writes them; halves of squared, scaled queries.
   const void *summaries, *spreads;
   const float *summarySteps, *spreadSteps;
   float *sums; // (rows, headDim) out
-  // Working memory: (rows,) and up to 16 more; (rows, promptLanes); (rows, 64).
-  float *maxima, *limits, *weightSums, *estimates;
-  unsigned *leftOut; // (rows,)
+  // Working memory: (rows,) and up to 16 more; (rows, promptLanes); with a share, by blocks,
+  // estimateStride of them, a multiple of 64: (promptRowGroup, 2, blocks); (blocks,) a bit for each row.
+  float *maxima, *weightSums, *estimates;
+  std::size_t estimateStride;
+  std::uint64_t *chosen;
 };
 
 struct Kernels {

@@ -11,7 +11,7 @@ import torch
 from sparq_ipu.cache import KVCache
 from sparq_ipu.torch.graphs import outside_graphs
 from sparq_reference import numerics
-from sparq_reference.prompt import below, check_blocks
+from sparq_reference.prompt import check_blocks
 
 if TYPE_CHECKING:
     from sparq_ipu.backends.cpu import CPUBackend
@@ -124,7 +124,7 @@ def _settings(
         integers=integers,
         scale=factor,
         window=window,
-        below=float(below(check_blocks("prompt_attention", "blocks", blocks))),
+        blocks=check_blocks("prompt_attention", "blocks", blocks),
         blocks_from=blocks_from,
     )
 

@@ -229,7 +229,7 @@ auto prompts(unsigned seed) {
                       random.below(2) == 0,
                       0.125f,
                       window,
-                      window ? 0.0f : 1.0f,
+                      window ? 0.0f : 0.03f,
                       random.below(400)};
   std::vector<std::size_t> starts; // of each text, whose queries are its last tokens
   for (std::size_t element = 0; element < batch; ++element)

@@ -20,7 +20,7 @@ from sparq_ipu.transformers.integration import decoding
 from sparq_ipu.transformers.settings.layers import PROMPT_BLOCKS_FROM
 
 #: raised when prompts are read with other bits, or the files of `sparq_ipu.kept_prefixes` change
-FORMAT = 6
+FORMAT = 7
 
 
 def version_of(model: Any, how: str) -> str:
