@@ -5,10 +5,10 @@
     python study/prompt_blocks.py --json study/results/prompt_blocks.jsonl
 
 Tasks of the study share a context: text to predict, numbers to retrieve, passages to continue. Context and
-questions are read as a prompt: with each share of `prompt_blocks` from position 0 on, with the default of
-`enable`, and with XAttention (an emulation). But for XAttention, the questions are also decoded with SparQ
-attention. `openvino` and `openvino-xattention` are OpenVINO GenAI itself, which gives the probabilities of
-the answers. A line is one context and way: sums over answers.
+questions are read as a prompt: with `prompt_blocks` 0, with the default of `enable`, and with XAttention (an
+emulation). But for XAttention, the questions are also decoded with SparQ attention. `openvino` and
+`openvino-xattention` are OpenVINO GenAI itself, which gives the probabilities of the answers. A line is one
+context and way: sums over answers.
 A file that exists is continued. --write puts the tables into docs/settings.md.
 --rounds N times the reading of a prompt instead, with each way, one after another.
 """
@@ -33,7 +33,7 @@ from sparq_study.accuracy.measure import paired_difference, ratio
 from sparq_study.accuracy.report import clear, interval
 
 DENSE, DEFAULT, XATTENTION, OPENVINO = "0", "default", "xattention", "openvino"
-WAYS = (DENSE, DEFAULT, "0.003", "0.01", XATTENTION, OPENVINO, f"{OPENVINO}-{XATTENTION}")
+WAYS = (DENSE, DEFAULT, XATTENTION, OPENVINO, f"{OPENVINO}-{XATTENTION}")
 #: name, task, sums that it divides
 METRICS = (
     ("KL, nats", "lm", "kl", "n"),
@@ -110,8 +110,6 @@ class Reader:
     def enable(self, way: str) -> None:
         """The next forward passes read prompts so, and decode with SparQ."""
         from sparq_ipu.transformers import disable, enable
-        from sparq_ipu.transformers.decoder.step_layer import StepLayer
-        from sparq_ipu.transformers.settings.layers import PROMPT_BLOCKS_FROM
         from sparq_study.xattention import register
 
         if way == XATTENTION:
@@ -119,10 +117,7 @@ class Reader:
             self.model.set_attn_implementation(register())
         else:
             self.model.set_attn_implementation("sdpa")
-            is_default = way == DEFAULT
-            StepLayer.prompt_blocks_from = PROMPT_BLOCKS_FROM if is_default else 0
-            share = None if is_default else float(way)
-            enable(self.model, prompt_blocks=share, tokens_per_step=STEPS)
+            enable(self.model, prompt_blocks=0.0 if way == DENSE else None, tokens_per_step=STEPS)
 
     def answers(self, way: str, context: list[int], tokens: list[int], places: list[int]) -> list[Any]:
         """Log-probabilities after these places of `tokens`, which follow the context: read as its end, and,

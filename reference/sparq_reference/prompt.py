@@ -27,7 +27,7 @@ LOG2_E, HALF_LN2, LEAST = np.float32(np.log2(np.e)), np.float32(np.log(2.0) / 2)
 LANES = 16
 #: half of the variance of a block's scores from which on their deviation counts, for estimates of its weight at
 #: most and at least; most of its weights that a row leaves out (E16)
-AT_MOST, AT_LEAST, MOST_LEFT_OUT = np.float32(8), np.float32(4), np.float32(0.125)
+AT_MOST, AT_LEAST, MOST_LEFT_OUT = np.float32(16), np.float32(2), np.float32(0.125)
 #: coefficients of polynomials, from that of the highest power: 2**x with a relative error of at most 1e-7,
 #: and 8191 * 2**x with one of 1.1e-4
 POWER = np.array(

@@ -97,20 +97,20 @@ def line(index: int, way: str, kl: float, bits: float, model: str = "small") -> 
 
 
 def test_a_table_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(study, "speeds", lambda: {("small", "0.01"): 1.5})
+    monkeypatch.setattr(study, "speeds", lambda: {("small", "default"): 1.5})
     lines = [
         line(i, way, (way != "0") * (9 + i), 20 + i + (way != "0") * (10 + i / 8))
         for i in range(5)
-        for way in ("0", "0.01")
+        for way in ("0", "default")
     ]
-    other = [line(i, way, 1, 30, "Other") for i in range(2) for way in ("0.01", "0")]
+    other = [line(i, way, 1, 30, "Other") for i in range(2) for way in ("default", "0")]
     table = study.table(other + lines, "prompt").splitlines()[2:]
-    for way, row in zip(("0", "0.01"), table):
+    for way, row in zip(("0", "default"), table):
         assert row.startswith(f"| Other | 100 | {way} | 2 |  |")
-    dense, share = table[2:]
+    dense, default = table[2:]
     assert dense.startswith("| small | 100 | 0 | 5 |  | 0.0000 | 2.2000 [") and dense.endswith("| 0.5000 |")
     # (9 + ... + 13) / 50, and 10.25 bits more in 10 characters
-    assert "| 5 | 1.50 | 1.1000 [" in share and "| **+1.0250 [+" in share and share.endswith("| +0.0000 |")
+    assert "| 5 | 1.50 | 1.1000 [" in default and "| **+1.0250 [+" in default and default.endswith("| +0.0000 |")
 
 
 def test_lines_of_another_model_are_not_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

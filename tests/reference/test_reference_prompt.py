@@ -64,7 +64,7 @@ def row_by_the_rule(
         along = [numerics.dot(key, np.array(mean)) for key in keys[begin : begin + 64]]
         apart = scored(query, keys[begin + along.index(min(along))], scale)
         half = scored(spread, np.array(variance), F(1))
-        added = [half if half < start else np.sqrt(half * F(4 * start)) - F(start) for start in (8, 4)]
+        added = [half if half < start else np.sqrt(half * F(4 * start)) - F(start) for start in (16, 2)]
         return [max(scored(query, np.array(mean), scale) + x, apart - F(6)) for x in added]
 
     def left_out(far: range, maximum: np.float32, near: np.float32) -> list[int]:
@@ -224,12 +224,12 @@ def test_blocks_are_chosen_by_the_rule(
     assert np.array_equal(got.view(np.uint32), expected.astype(F).view(np.uint32))
 
 
-@pytest.mark.parametrize("mean, deviation", [(-7, 1.0), (-11, 2.8), (-16, 4.0)])
+@pytest.mark.parametrize("mean, deviation", [(-7, 1.0), (-11, 2.8), (-20, 5.2)])
 def test_a_block_is_left_out_from_a_share_on(mean: float, deviation: float) -> None:
     """By hand: the keys of a far block have scores on both sides of a mean. Half of the variance counts, as a
-    logarithm to base 2, up to 8 for the block itself and to 4 in the sum: half is 0.7, 5.7 and 11.5."""
+    logarithm to base 2, up to 16 for the block itself and to 2 in the sum: half is 0.7, 5.7 and 19.5."""
     half = deviation**2 / 2 / LN2
-    most, least = (half if half < x else 2 * (half * x) ** 0.5 - x for x in (8, 4))
+    most, least = (half if half < x else 2 * (half * x) ** 0.5 - x for x in (16, 2))
     query, key, value = (np.zeros((1, 1, n, 8), F) for n in (1, 300, 300))
     query[..., 0] = 8**0.5
     key[..., 0] = -50

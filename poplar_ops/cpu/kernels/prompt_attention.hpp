@@ -372,10 +372,10 @@ private:
         for (unsigned j = 0; j < blockSize; j += width) {
           const Vec x = load(from + j), before = load(most + j);
           store(most + j, i == 0       ? x
-                          : isVariance ? before + spreadOf(x, 8.0f)
+                          : isVariance ? before + spreadOf(x, 16.0f)
                                        : maximum(before, x - promptLogBlock));
           store(least + j, i == 0       ? x
-                           : isVariance ? before + spreadOf(x, 4.0f)
+                           : isVariance ? before + spreadOf(x, 2.0f)
                                         : maximum(load(least + j), x - promptLogBlock));
         }
       }

@@ -32,7 +32,7 @@ TOP_K_BY_LENGTH: tuple[tuple[int, int], ...] = (
 PUBLISHED_TOP_K = 128
 #: How `enable(model)` reads a prompt in bfloat16: the share of attention below which a block is left out, and
 #: the first position whose row leaves out any, whatever the share (docs/settings.md, contract E16).
-PROMPT_BLOCKS, PROMPT_BLOCKS_FROM = 0.002, 2048
+PROMPT_BLOCKS, PROMPT_BLOCKS_FROM = 0.0015, 2048
 
 #: Kinds of rounded weights of linear layers: see `sparq_ipu.transformers.decoder.few_bits`.
 WEIGHTS = ("int8", "int4")
