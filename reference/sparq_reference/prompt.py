@@ -267,7 +267,7 @@ def prompt_attention(
             compute in float32.
         window: most recent positions that a token sees, itself included; 0: all.
         blocks: a row leaves out a block of 64 positions that is estimated to have less than this share of
-            the sum of its weights (E16), e.g. 0.002. 0: no block is left out.
+            the sum of its weights (E16), e.g. 0.0015. 0: no block is left out.
         blocks_from: rows at positions below this one leave out no block.
         starts: (batch,) tokens of padding before the text of each batch element; None: none.
 

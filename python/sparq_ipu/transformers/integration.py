@@ -99,7 +99,7 @@ def enable(
             that `decoder.families` describes. False: the model's own forward pass, always.
         prompt_blocks: a token of a prompt with at least 2,048 before it skips blocks of 64 positions that are
             estimated to get less than this share of its attention. Long prompts are read faster, with other
-            bits. 0: no block is skipped, as in layers that see a window. None: 0.003 for a model in
+            bits. 0: no block is skipped, as in layers that see a window. None: 0.0015 for a model in
             bfloat16, also with weights of few bits; 0 for other types and with `published`.
         weights: "int8" or "int4": round the weights of linear layers to so few bits, of a model in bfloat16;
             see `quantise_weights`. A model with weights of 4 bits keeps them with either. `disable` does not
