@@ -14,9 +14,9 @@ namespace cpu {
 namespace {
 
 // Rows that go over the blocks together: their sums and one block stay in the second cache.
-constexpr unsigned rowsTogether = 48;
+constexpr unsigned rowsTogether = 96;
 static_assert(rowsTogether % promptRowGroup == 0, "no group of rows is cut");
-static_assert(rowsTogether <= 64, "a bit of PromptAttention::chosen for each");
+static_assert(rowsTogether >= blockSize, "memory of queries takes a block of keys too");
 constexpr unsigned vectorRows = rowsTogether + 16; // the vectors of the last group end behind it
 // Packed keys and values that threads share between two barriers, in bytes; or those of one head.
 constexpr std::size_t packedTogether = std::size_t(8) << 20;
@@ -89,15 +89,16 @@ struct Packed {
 // One thread's.
 struct Own {
   float *rows, *sums, *maxima, *weightSums, *estimates, *steps;
-  std::uint64_t *chosen;
+  bool *isRead;
   std::int16_t *integers;
   Own(Carver &carve, std::size_t width, std::size_t nSummarised)
-      : rows(carve.take<float>(2 * blockSize * width)),
+      : rows(carve.take<float>(2 * rowsTogether * width)),
         sums(carve.take<float>(rowsTogether * width)), maxima(carve.take<float>(vectorRows)),
         weightSums(carve.take<float>(rowsTogether * promptLanes)),
         estimates(carve.take<float>(2 * promptRowGroup * nSummarised)),
-        steps(carve.take<float>(2 * rowsTogether)), chosen(carve.take<std::uint64_t>(nSummarised)),
-        integers(carve.take<std::int16_t>(2 * blockSize * width)) {}
+        steps(carve.take<float>(2 * rowsTogether)),
+        isRead(carve.take<bool>(rowsTogether * nSummarised)),
+        integers(carve.take<std::int16_t>(2 * rowsTogether * width)) {}
 };
 
 // One text and KV head. Positions of a unit begin at the first block that its rows see.
@@ -218,7 +219,7 @@ void attendPrompt(const Prompt &p, const std::vector<PromptText> &texts, const K
     // Queries; behind them, for E16, their scaled squares times ln(2) / 2. Scores are logarithms to
     // base 2.
     const float toScores = p.scale * 0x1.715476p+0f;
-    const std::size_t apart = blockSize * width;
+    const std::size_t apart = rowsTogether * width;
     for (unsigned kind = 0; kind < (isWhole ? 1 : 2); ++kind) {
       float *const numbers = own.rows + kind * apart, *const steps =
                                                           own.steps + kind * rowsTogether;
@@ -264,8 +265,8 @@ void attendPrompt(const Prompt &p, const std::vector<PromptText> &texts, const K
                              own.maxima,
                              own.weightSums,
                              own.estimates,
-                             nSummarised,
-                             own.chosen});
+                             own.isRead,
+                             nSummarised});
     const std::size_t bytes = p.headDim * bytesOf(p.type);
     for (std::size_t row = 0; row < rows; ++row)
       writeRow(kernels, p.type, p.headDim, own.sums + row * width,

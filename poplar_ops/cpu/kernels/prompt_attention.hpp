@@ -333,17 +333,19 @@ private:
   void attendFar(std::size_t end) {
     if (end <= 1)
       return;
-    __builtin_memset(p.chosen, 0, end * sizeof(*p.chosen));
+    __builtin_memset(p.isRead, 0, p.rows * p.blockStride);
     for (unsigned row = 0; row < p.rows; row += promptRowGroup) {
       for (std::size_t first = 0; first < end; first += blockSize)
         estimate(first, row);
       for (unsigned i = 0; i < promptRowGroup && row + i < p.rows; ++i)
-        choose(row + i, p.estimates + 2 * i * p.estimateStride);
+        choose(row + i, p.estimates + 2 * i * p.blockStride);
     }
     for (std::size_t block = 1; block < end; ++block) {
       unsigned rows[promptRowGroup], nRows = 0;
-      for (std::uint64_t left = p.chosen[block]; left; left &= left - 1) {
-        rows[nRows++] = static_cast<unsigned>(__builtin_ctzll(left));
+      for (unsigned row = 0; row < p.rows; ++row) {
+        if (!p.isRead[row * p.blockStride + block])
+          continue;
+        rows[nRows++] = row;
         if (nRows == promptRowGroup) {
           attendSome(block * blockSize, rows, nRows);
           nRows = 0;
@@ -366,8 +368,8 @@ private:
                    (isVariance ? p.spreadSteps : p.querySteps) + row, p.summaries, p.summarySteps,
                    zeros, of + i * blockSize);
       for (unsigned r = 0; r < promptRowGroup; ++r) {
-        float *const most = p.estimates + 2 * r * p.estimateStride + first;
-        float *const least = most + p.estimateStride;
+        float *const most = p.estimates + 2 * r * p.blockStride + first;
+        float *const least = most + p.blockStride;
         const float *const from = partial + r * blockSize;
         for (unsigned j = 0; j < blockSize; j += width) {
           const Vec x = load(from + j), before = load(most + j);
@@ -388,7 +390,7 @@ private:
     const std::size_t end = farEnd(row);
     if (end <= 1)
       return;
-    float *const least = most + p.estimateStride;
+    float *const least = most + p.blockStride;
     most[0] = least[0] = -__FLT_MAX__;
     for (std::size_t j = end; j % promptLanes; ++j)
       most[j] = least[j] = -__FLT_MAX__;
@@ -409,16 +411,8 @@ private:
     float limit = all * p.share;
     while (sumBelow(most, end, limit) * blockSize > all * 0.125f)
       limit *= 0.5f;
-    for (std::size_t j = 0; j < end; j += promptLanes) {
-      alignas(64) std::int32_t kept[promptLanes];
-      for (unsigned v = 0; v < promptLanes; v += width)
-        storeInts(kept + v, 1 + (load(most + j + v) < limit));
-      unsigned mask = atLeast(kept, 1) & (j ? ~0u : ~1u);
-      if (end - j < promptLanes)
-        mask &= (1u << (end - j)) - 1;
-      for (; mask; mask &= mask - 1)
-        p.chosen[j + static_cast<unsigned>(__builtin_ctz(mask))] |= std::uint64_t(1) << row;
-    }
+    for (std::size_t j = 1; j < end; ++j)
+      p.isRead[row * p.blockStride + j] = !(most[j] < limit);
   }
 
   // Logarithms to weights relative to the largest one.

@@ -201,15 +201,15 @@ struct PromptAttention {
   float share; // of the sum of weights, by position, below which a block is left out (contract E16)
   const void *keys, *values; // of each block, as PromptBlock writes them
   const float *keySteps, *valueLogs, *inverses;
-  // With `below`: of each 64 blocks as PromptBlock writes them; halves of squared, scaled queries.
+  // With a share: of each 64 blocks as PromptBlock writes them; halves of squared, scaled queries.
   const void *summaries, *spreads;
   const float *summarySteps, *spreadSteps;
   float *sums; // (rows, headDim) out
-  // Working memory: (rows,) and up to 16 more; (rows, promptLanes); with a share, by blocks,
-  // estimateStride of them, a multiple of 64: (promptRowGroup, 2, blocks); (blocks,) a bit for each row.
+  // Working memory: (rows,) and up to 16 more; (rows, promptLanes); with a share
+  // (promptRowGroup, 2, blockStride) and (rows, blockStride), a multiple of 64.
   float *maxima, *weightSums, *estimates;
-  std::size_t estimateStride;
-  std::uint64_t *chosen;
+  bool *isRead;
+  std::size_t blockStride;
 };
 
 struct Kernels {
