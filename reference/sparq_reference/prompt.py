@@ -25,9 +25,9 @@ CHUNK = 64
 LOG2_E, HALF_LN2, LEAST = np.float32(np.log2(np.e)), np.float32(np.log(2.0) / 2), np.float32(-100)
 #: lanes of a sum of weights
 LANES = 16
-#: half of the variance of a block's scores from which on their deviation counts, for estimates of its weight at
-#: most and at least; most of its weights that a row leaves out (E16)
-AT_MOST, AT_LEAST, MOST_LEFT_OUT = np.float32(16), np.float32(2), np.float32(0.125)
+#: half of the variance of the scores of a block from which on their deviation counts, for a high and a low
+#: estimate of its weight; most of its weights that a row leaves out (E16)
+HIGH, LOW, MOST_LEFT_OUT = np.float32(16), np.float32(2), np.float32(0.125)
 #: coefficients of polynomials, from that of the highest power: 2**x with a relative error of at most 1e-7,
 #: and 8191 * 2**x with one of 1.1e-4
 POWER = np.array(
@@ -107,7 +107,7 @@ def _attend(
     position = np.arange(m - n, m)
     coefficients = INTEGER_POWER if integers else POWER
     query_steps = np.broadcast_to(scale, n)
-    estimates = _estimates(query, key, scale, integers) if share else ()
+    estimates: tuple[np.ndarray, ...] = _estimates(query, key, scale, integers) if share else ()
     if integers:
         query, query_steps = round_to_integers(query, QUERY_LIMIT)
         query_steps = query_steps * scale
@@ -154,10 +154,10 @@ def _attend(
 def _estimates(
     query: np.ndarray, key: np.ndarray, scale: np.float32, integers: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(n, d) and (m, d) -> (n, blocks) twice: the logarithm of the mean weight of a block, at most and at least.
-    That is the mean of the scores and half of their variance, as if components were independent, where the
-    variance is small; or the score of the key that stands apart, where it alone has more. What a block that is
-    not whole gets is never used."""
+    """(n, d) and (m, d) -> (n, blocks) twice: the logarithm of the mean weight of a block, estimated high and
+    low. That is the mean of the scores and half of their variance, as if components were independent, where
+    the variance is small; or the score of the key that stands apart, where it alone has more. What a block
+    that is not whole gets is never used."""
     blocks = np.pad(key, ((0, -len(key) % numerics.BLOCK), (0, 0))).reshape(-1, numerics.BLOCK, key.shape[1])
     mean = _mean(blocks)
     difference = blocks - mean[:, None]
@@ -176,11 +176,12 @@ def _estimates(
     of_mean = scores(query, mean, scale)
     alone = scores(query, apart, scale) - np.float32(np.log2(numerics.BLOCK))
 
-    def estimates(start: np.float32) -> np.ndarray:
+    def estimate(start: np.float32) -> np.ndarray:
         spread = np.where(half < start, half, np.sqrt(half * (4 * start)) - start)
-        return np.maximum(of_mean + spread, alone)
+        of_block: np.ndarray = np.maximum(of_mean + spread, alone)
+        return of_block
 
-    return estimates(AT_MOST), estimates(AT_LEAST)
+    return estimate(HIGH), estimate(LOW)
 
 
 def _mean(blocks: np.ndarray) -> np.ndarray:
@@ -192,27 +193,30 @@ def _mean(blocks: np.ndarray) -> np.ndarray:
 
 
 def _left_out(
-    most: np.ndarray,
-    least: np.ndarray,
+    high: np.ndarray,
+    low: np.ndarray,
     position: np.ndarray,
     maximum: np.ndarray,
     near: np.ndarray,
     share: float,
 ) -> np.ndarray:
-    """(n, blocks) estimates at most and at least, and of each row (n,) its position, the largest score and the
-    sum of weights of its near blocks -> (n, blocks): whether a row leaves out a block."""
-    begins = numerics.BLOCK * np.arange(most.shape[1])
+    """(n, blocks) high and low estimates, and of each row (n,) its position, the largest score and the sum of
+    weights of its near blocks -> (n, blocks): whether a row leaves out a block."""
+    begins = numerics.BLOCK * np.arange(high.shape[1])
     far = np.stack([is_far(position, begin) for begin in begins], axis=1)
-    top = np.maximum(maximum, np.where(far, most, -np.inf).max(axis=1))
+    top = np.maximum(maximum, np.where(far, high, -np.inf).max(axis=1))
 
     def weighed(estimates: np.ndarray) -> np.ndarray:
-        return np.where(far, powers(np.where(far, estimates - top[:, None], LEAST), POWER), _ZERO)
+        of_far: np.ndarray = np.where(
+            far, powers(np.where(far, estimates - top[:, None], LEAST), POWER), _ZERO
+        )
+        return of_far
 
     def summed(weights: np.ndarray) -> np.ndarray:
         return numerics.fold_lanes(numerics.lane_sums(weights, LANES)) * np.float32(numerics.BLOCK)
 
-    weights = weighed(most)
-    total = summed(weighed(least)) + near * powers(maximum - top, POWER)
+    weights = weighed(high)
+    total = summed(weighed(low)) + near * powers(maximum - top, POWER)
     limit = total * np.float32(share / numerics.BLOCK)
     while True:
         left_out: np.ndarray = far & (weights < limit[:, None])

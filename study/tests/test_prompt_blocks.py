@@ -110,7 +110,9 @@ def test_a_table_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     dense, default = table[2:]
     assert dense.startswith("| small | 100 | 0 | 5 |  | 0.0000 | 2.2000 [") and dense.endswith("| 0.5000 |")
     # (9 + ... + 13) / 50, and 10.25 bits more in 10 characters
-    assert "| 5 | 1.50 | 1.1000 [" in default and "| **+1.0250 [+" in default and default.endswith("| +0.0000 |")
+    assert (
+        "| 5 | 1.50 | 1.1000 [" in default and "| **+1.0250 [+" in default and default.endswith("| +0.0000 |")
+    )
 
 
 def test_lines_of_another_model_are_not_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,9 +68,9 @@ def row_by_the_rule(
         return [max(scored(query, np.array(mean), scale) + x, apart - F(6)) for x in added]
 
     def left_out(far: range, maximum: np.float32, near: np.float32) -> list[int]:
-        most, least = zip(*(estimates(begin) for begin in far))
-        top = max(maximum, *most)
-        parts = [power(x - top) for x in most]
+        high, low = zip(*(estimates(begin) for begin in far))
+        top = max(maximum, *high)
+        parts = [power(x - top) for x in high]
 
         def of_blocks(parts: list[np.float32]) -> np.float32:
             lanes = [F(0)] * 16
@@ -79,7 +79,7 @@ def row_by_the_rule(
             return tree(lanes) * F(64)
 
         near = near * (F(1) / F(8191) if integers else F(1))
-        total = of_blocks([power(x - top) for x in least]) + near * power(maximum - top)
+        total = of_blocks([power(x - top) for x in low]) + near * power(maximum - top)
         limit = total * F(share / 64)
         while of_blocks([part if part < limit else F(0) for part in parts]) > total / F(8):
             limit = limit / F(2)
@@ -229,7 +229,7 @@ def test_a_block_is_left_out_from_a_share_on(mean: float, deviation: float) -> N
     """By hand: the keys of a far block have scores on both sides of a mean. Half of the variance counts, as a
     logarithm to base 2, up to 16 for the block itself and to 2 in the sum: half is 0.7, 5.7 and 19.5."""
     half = deviation**2 / 2 / LN2
-    most, least = (half if half < x else 2 * (half * x) ** 0.5 - x for x in (16, 2))
+    high, low = (half if half < x else 2 * (half * x) ** 0.5 - x for x in (16, 2))
     query, key, value = (np.zeros((1, 1, n, 8), F) for n in (1, 300, 300))
     query[..., 0] = 8**0.5
     key[..., 0] = -50
@@ -237,7 +237,7 @@ def test_a_block_is_left_out_from_a_share_on(mean: float, deviation: float) -> N
     key[0, 0, 0, 0], key[0, 0, 64:96, 0], key[0, 0, 96:128, 0] = 0, *scores
     value[0, 0, 64:128, 1] = 1
     weight = 32 * np.exp(scores).sum()
-    estimated, in_sum = (64 * np.exp(mean + x * LN2) for x in (most, least))
+    estimated, in_sum = (64 * np.exp(mean + x * LN2) for x in (high, low))
     for factor, expected in ((0.99, weight / (1 + weight)), (1.01, 0)):
         share = float(factor * estimated / (1 + in_sum))
         got = prompt.prompt_attention(query, key, value, blocks=share)[0, 0, 0, 1]
@@ -271,7 +271,9 @@ def test_a_block_at_the_limit_is_read() -> None:
 @pytest.mark.parametrize("n_small, is_read", [(5, False), (11, True)])
 @pytest.mark.parametrize("share", [1 / 64, 1 / 32, 0.5])
 @pytest.mark.parametrize("is_first", [True, False])
-def test_a_row_leaves_out_at_most_an_eighth(n_small: int, is_read: bool, share: float, is_first: bool) -> None:
+def test_a_row_leaves_out_at_most_an_eighth(
+    n_small: int, is_read: bool, share: float, is_first: bool
+) -> None:
     """Of 44 blocks some have half of the weight of the others: five have 6 % of the sum, eleven 14 %. The
     share is halved until not too many are below it."""
     query, key, value = (np.zeros((1, 1, n, 8), F) for n in (1, 44 * 64, 44 * 64))

@@ -358,8 +358,8 @@ private:
     }
   }
 
-  // What a group of rows may expect of blockSize blocks, at most and at least: the mean of the scores
-  // of each and what their variance adds, or what the score of the key that stands apart gives alone.
+  // What a group of rows may expect of blockSize blocks, a high and a low estimate: the mean of the
+  // scores of each and what their variance adds, or what the key that stands apart has alone.
   void estimate(std::size_t first, unsigned row) {
     const std::size_t of = first * promptSummaries; // of their means
     for (unsigned i = 0; i < promptSummaries; ++i) {
@@ -368,51 +368,51 @@ private:
                    (isVariance ? p.spreadSteps : p.querySteps) + row, p.summaries, p.summarySteps,
                    zeros, of + i * blockSize);
       for (unsigned r = 0; r < promptRowGroup; ++r) {
-        float *const most = p.estimates + 2 * r * p.blockStride + first;
-        float *const least = most + p.blockStride;
+        float *const high = p.estimates + 2 * r * p.blockStride + first;
+        float *const low = high + p.blockStride;
         const float *const from = partial + r * blockSize;
         for (unsigned j = 0; j < blockSize; j += width) {
-          const Vec x = load(from + j), before = load(most + j);
-          store(most + j, i == 0       ? x
+          const Vec x = load(from + j), before = load(high + j);
+          store(high + j, i == 0       ? x
                           : isVariance ? before + spreadOf(x, 16.0f)
                                        : maximum(before, x - promptLogBlock));
-          store(least + j, i == 0       ? x
-                           : isVariance ? before + spreadOf(x, 2.0f)
-                                        : maximum(load(least + j), x - promptLogBlock));
+          store(low + j, i == 0       ? x
+                         : isVariance ? before + spreadOf(x, 2.0f)
+                                      : maximum(load(low + j), x - promptLogBlock));
         }
       }
     }
   }
 
-  // Marks the far blocks that a row does not leave out (contract E16), by the estimates of their
-  // weights: `most`, and behind them those of at least so much.
-  void choose(unsigned row, float *most) {
+  // Marks the far blocks that a row does not leave out (contract E16), by high estimates and, behind
+  // them, low ones.
+  void choose(unsigned row, float *high) {
     const std::size_t end = farEnd(row);
     if (end <= 1)
       return;
-    float *const least = most + p.blockStride;
-    most[0] = least[0] = -__FLT_MAX__;
+    float *const low = high + p.blockStride;
+    high[0] = low[0] = -__FLT_MAX__;
     for (std::size_t j = end; j % promptLanes; ++j)
-      most[j] = least[j] = -__FLT_MAX__;
+      high[j] = low[j] = -__FLT_MAX__;
     Vec largest = broadcast(p.maxima[row]);
     for (std::size_t j = 0; j < end; j += width)
-      largest = maximum(largest, load(most + j));
+      largest = maximum(largest, load(high + j));
     const float top = largestOf(largest);
-    toWeights(most, end, top);
-    toWeights(least, end, top);
+    toWeights(high, end, top);
+    toWeights(low, end, top);
     Vec gain[1] = {broadcast(p.maxima[row] - top)};
     powersOf<Power, 1>(gain);
     alignas(64) float near[width];
     store(near, gain[0]);
     float weights[4];
     sumsOfWeights(&row, 1, weights);
-    const float all = sumBelow(least, end, __builtin_inff()) * blockSize +
+    const float all = sumBelow(low, end, __builtin_inff()) * blockSize +
                       weights[0] * (isInteger ? 1.0f / 8191.0f : 1.0f) * near[0];
     float limit = all * p.share;
-    while (sumBelow(most, end, limit) * blockSize > all * 0.125f)
+    while (sumBelow(high, end, limit) * blockSize > all * 0.125f)
       limit *= 0.5f;
     for (std::size_t j = 1; j < end; ++j)
-      p.isRead[row * p.blockStride + j] = !(most[j] < limit);
+      p.isRead[row * p.blockStride + j] = !(high[j] < limit);
   }
 
   // Logarithms to weights relative to the largest one.
