@@ -232,16 +232,16 @@ def seconds(a: argparse.Namespace, reader: Reader) -> Iterator[dict[str, Any]]:
         yield dict(round=number, length=length, way=way, **spent, processor=processor(), threads=a.threads)
 
 
-def speeds(length: int = 8192) -> dict[tuple[str, str], float]:
-    """(model, way) -> how many times as fast it reads this number of tokens as dense attention of the same
-    program."""
+def speeds(length: int = 8192) -> dict[tuple[str, str], tuple[float, float]]:
+    """(model, way) -> seconds to read this number of tokens, and how many times as fast that is as dense
+    attention of the same program."""
     found: dict[tuple[str, str], list[float]] = {}
     for line in map(json.loads, SECONDS.read_text(encoding="utf-8").splitlines()):
         if line["length"] == length:
             found.setdefault((line["model"], line["way"]), []).append(line["seconds"])
     mean = {of: sum(values) / len(values) for of, values in found.items()}
     base = {of: OPENVINO if of[1].startswith(OPENVINO) else DENSE for of in mean}
-    return {of: mean[of[0], base[of]] / mean[of] for of in mean}
+    return {of: (mean[of], mean[of[0], base[of]] / mean[of]) for of in mean}
 
 
 def table(lines: Sequence[dict[str, Any]], how: str) -> str:
@@ -266,9 +266,9 @@ def table(lines: Sequence[dict[str, Any]], how: str) -> str:
             value = ratio(*sums[:2]) if is_base else paired_difference(*sums)
             text = interval(value, 4, "" if is_base else "+")
             cells.append(f"**{text}**" if not is_base and clear(value) else text)
-        times = f"{fast[model, way]:.2f}" if (model, way) in fast else ""
+        times = "{:.1f} ({:.2f}x)".format(*fast[model, way]) if (model, way) in fast else ""
         rows.append((model, f"{length:,}", way, str(len(items)), times, *cells))
-    header = ("model", "tokens", "way", "contexts", "times as fast at 8,192", *(name for name, *_ in METRICS))
+    header = ("model", "tokens", "way", "contexts", "seconds for 8,192", *(name for name, *_ in METRICS))
     return markdown_table(header, rows)
 
 

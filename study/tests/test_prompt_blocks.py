@@ -97,7 +97,7 @@ def line(index: int, way: str, kl: float, bits: float, model: str = "small") -> 
 
 
 def test_a_table_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(study, "speeds", lambda: {("small", "default"): 1.5})
+    monkeypatch.setattr(study, "speeds", lambda: {("small", "default"): (14.0, 1.5)})
     lines = [
         line(i, way, (way != "0") * (9 + i), 20 + i + (way != "0") * (10 + i / 8))
         for i in range(5)
@@ -111,7 +111,7 @@ def test_a_table_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     assert dense.startswith("| small | 100 | 0 | 5 |  | 0.0000 | 2.2000 [") and dense.endswith("| 0.5000 |")
     # (9 + ... + 13) / 50, and 10.25 bits more in 10 characters
     assert (
-        "| 5 | 1.50 | 1.1000 [" in default and "| **+1.0250 [+" in default and default.endswith("| +0.0000 |")
+        "| 5 | 14.0 (1.50x) | 1.1000 [" in default and "| **+1.0250 [+" in default and default.endswith("| +0.0000 |")
     )
 
 
