@@ -107,7 +107,7 @@ def _attend(
     position = np.arange(m - n, m)
     coefficients = INTEGER_POWER if integers else POWER
     query_steps = np.broadcast_to(scale, n)
-    estimates: tuple[np.ndarray, ...] = _estimates(query, key, scale, integers) if share else ()
+    high, low = _estimates(query, key, scale, integers) if share else (np.zeros((n, 0), np.float32),) * 2
     if integers:
         query, query_steps = round_to_integers(query, QUERY_LIMIT)
         query_steps = query_steps * scale
@@ -127,7 +127,7 @@ def _attend(
         if share and (chosen & is_far(position, begin)).any():
             if left_out is None:  # blocks that are near are done
                 near = numerics.fold_lanes(weight_sums) * np.float32(1 / 8191 if integers else 1)
-                left_out = _left_out(*estimates, position, maximum, near, share)
+                left_out = _left_out(high, low, position, maximum, near, share)
             seen &= ~(chosen & left_out[:, begin // numerics.BLOCK])[:, None]
         rows = seen.any(axis=1)  # the others take no step
         scores = scores * query_steps[:, None]
@@ -202,8 +202,7 @@ def _left_out(
 ) -> np.ndarray:
     """(n, blocks) high and low estimates, and of each row (n,) its position, the largest score and the sum of
     weights of its near blocks -> (n, blocks): whether a row leaves out a block."""
-    begins = numerics.BLOCK * np.arange(high.shape[1])
-    far = np.stack([is_far(position, begin) for begin in begins], axis=1)
+    far = np.stack([is_far(position, numerics.BLOCK * b) for b in range(high.shape[1])], axis=1)
     top = np.maximum(maximum, np.where(far, high, -np.inf).max(axis=1))
 
     def weighed(estimates: np.ndarray) -> np.ndarray:

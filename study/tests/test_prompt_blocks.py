@@ -111,7 +111,9 @@ def test_a_table_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     assert dense.startswith("| small | 100 | 0 | 5 |  | 0.0000 | 2.2000 [") and dense.endswith("| 0.5000 |")
     # (9 + ... + 13) / 50, and 10.25 bits more in 10 characters
     assert (
-        "| 5 | 14.0 (1.50x) | 1.1000 [" in default and "| **+1.0250 [+" in default and default.endswith("| +0.0000 |")
+        "| 5 | 14.0 (1.50x) | 1.1000 [" in default
+        and "| **+1.0250 [+" in default
+        and default.endswith("| +0.0000 |")
     )
 
 

@@ -384,7 +384,7 @@ private:
     }
   }
 
-  // Marks the far blocks that a row does not leave out (contract E16), by high estimates and, behind
+  // Marks the far blocks that a row does not leave out (contract E16), by high estimates and, after
   // them, low ones.
   void choose(unsigned row, float *high) {
     const std::size_t end = farEnd(row);
