@@ -353,14 +353,14 @@ def test_blocks_of_a_prompt(checkpoint, capsys, monkeypatch):
     narrow = ("--dtype", "bfloat16")
     for options, shares in (
         ((), [0.0]),
-        (narrow, [0.003]),
+        (narrow, [0.0015]),
         ((*narrow, "--prompt-blocks", "0"), [0.0]),
         ((*narrow, "--published"), [0.0]),
         ((*narrow, "--dense"), [0.0]),
         (("--prompt-blocks", "0.25"), [0.25]),
         (("--prompt-blocks", "0.25", "--dense"), [0.25]),
         (("--prompt-blocks", "0.25", "--compare-dense"), [0.25, 0.0]),
-        ((*narrow, "--compare-dense"), [0.003, 0.0]),
+        ((*narrow, "--compare-dense"), [0.0015, 0.0]),
     ):
         used.clear()
         assert call(checkpoint, *options) == 0

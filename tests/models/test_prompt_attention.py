@@ -131,10 +131,10 @@ def test_blocks_are_left_out_in_every_kind_of_pass(
 ) -> None:
     """By transformers' pass, by the lean one and by the server's places, whole and in pieces."""
     monkeypatch.setattr(StepLayer, "prompt_blocks_from", 200)
-    tokens = tokens_of(400)
+    tokens = tokens_of(20).repeat_interleave(64, 1)[:, :1200]  # keys that differ from block to block
     found = []
     for lean, blocks in ((True, 0.0), (True, 0.3), (False, 0.3)):
-        model = tiny_model(max_position_embeddings=512)
+        model = tiny_model(max_position_embeddings=2048)
         sparq.enable_dense(model, prompt_blocks=blocks, lean=lean)
         found.append(prefill(model, tokens))
         pieces = prefill(model, tokens[:, :130], tokens[:, 130:300], tokens[:, 300:])
@@ -142,8 +142,8 @@ def test_blocks_are_left_out_in_every_kind_of_pass(
     assert (found[1] - found[0]).abs().max() > 1e-3 * found[0].abs().max()
     assert torch.allclose(found[1], found[2], rtol=1e-4, atol=1e-5)
     with torch.no_grad():
-        cache = Places([None] * 3, 2, 512, dict(device="cpu", n_threads=1), 0.3).tokens([1], [(0, 400)])
-        served = model(tokens, position_ids=torch.arange(400)[None], cache=cache).logits[0, -1]
+        cache = Places([None] * 3, 2, 2048, dict(device="cpu", n_threads=1), 0.3).tokens([1], [(0, 1200)])
+        served = model(tokens, position_ids=torch.arange(1200)[None], cache=cache).logits[0, -1]
     assert torch.allclose(served, found[2], rtol=1e-4, atol=1e-5)
 
 

@@ -49,7 +49,7 @@ def test_the_recommended_settings_at_head_dim_64():
 @pytest.mark.parametrize(
     ("dtype", "options", "expected"),
     [
-        ("bfloat16", {}, 0.003),
+        ("bfloat16", {}, 0.0015),
         ("bfloat16", dict(prompt_blocks=0.0), 0.0),
         ("bfloat16", dict(published=True), 0.0),
         ("float16", {}, 0.0),
