@@ -102,6 +102,17 @@ def test_blocks_have_the_bits_of_the_reference(
     assert_bits_of_each_isa(query, key, value, n_threads, settings)
 
 
+@pytest.mark.parametrize("integers", [False, True])
+@pytest.mark.parametrize("share", [0.0015, 0.02])
+def test_blocks_whose_scores_deviate_have_the_bits_of_the_reference(integers: bool, share: float) -> None:
+    """More than one group of lanes of blocks, with half variances on both sides of 2 and of 16 (E16)."""
+    rng = np.random.default_rng(5)
+    for size in (0.3, 0.6, 1.0, 1.5, 3.0):
+        query, key, value = (size * rng.standard_normal((1, h, 1500, 64), np.float32) for h in (2, 1, 1))
+        key = key + np.repeat(size * rng.standard_normal((1, 1, 24, 64), np.float32), 64, 2)[:, :, :1500]
+        assert_bits_of_each_isa(query[:, :, -100:], key, value, 2, dict(integers=integers, blocks=share))
+
+
 def cut(rng: np.random.Generator, n: int) -> list[slice]:
     """Random pieces of n tokens: some short, some long."""
     pieces, begin = [], 0

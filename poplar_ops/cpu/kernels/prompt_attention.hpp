@@ -214,8 +214,7 @@ template <typename Number> class PromptRowsOf {
   // As vectors, and folds of four, take them.
   static constexpr unsigned roundedRows = (promptRowGroup + width - 1) / width * width;
   static_assert(roundedRows % 4 == 0, "folds of four");
-  static constexpr unsigned atOnce = 16 / width; // vectors of estimates
-  static_assert(promptLanes == 16, "a lane of sums for each of them");
+  static constexpr unsigned nSums = promptLanes / width; // vectors that a sum of weights has
 
 public:
   explicit PromptRowsOf(const PromptAttention &of) : p(of), d(of.headDim) {
@@ -418,25 +417,25 @@ private:
   // Logarithms to weights relative to the largest one.
   static void toWeights(float *x, std::size_t end, float top) {
     for (std::size_t j = 0; j < end; j += promptLanes) {
-      Vec weights[atOnce];
-      for (unsigned v = 0; v < atOnce; ++v)
+      Vec weights[nSums];
+      for (unsigned v = 0; v < nSums; ++v)
         weights[v] = load(x + j + v * width) - top;
-      powersOf<Power, atOnce>(weights);
-      for (unsigned v = 0; v < atOnce; ++v)
+      powersOf<Power, nSums>(weights);
+      for (unsigned v = 0; v < nSums; ++v)
         store(x + j + v * width, weights[v]);
     }
   }
 
   // The sum of the weights below a limit.
   static float sumBelow(const float *weights, std::size_t end, float limit) {
-    Vec sums[atOnce]{};
+    Vec sums[nSums]{};
     for (std::size_t j = 0; j < end; j += promptLanes)
-      for (unsigned v = 0; v < atOnce; ++v) {
+      for (unsigned v = 0; v < nSums; ++v) {
         const Vec x = load(weights + j + v * width);
         sums[v] = sums[v] + (x < limit ? x : Vec{});
       }
     alignas(64) float lanes[promptLanes];
-    for (unsigned v = 0; v < atOnce; ++v)
+    for (unsigned v = 0; v < nSums; ++v)
       store(lanes + v * width, sums[v]);
     const Lanes four[4] = {loadLanes(lanes) + loadLanes(lanes + promptLanes / 2)};
     float sum[4];
@@ -514,7 +513,6 @@ private:
 
   // Scores of a row to weights, relative to the largest one of the block.
   void softmax(std::size_t block, unsigned inGroup, unsigned row, float most) {
-    constexpr unsigned nSums = promptLanes / width;
     const float *const scores = partial + inGroup * blockSize, *const inverses = p.inverses + block;
     Vec sums[nSums]{};
 #pragma GCC unroll 8
